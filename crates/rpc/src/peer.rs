@@ -1,0 +1,276 @@
+//! One end of a link: answers the other side's requests, makes its own.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Waker};
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use outpost_wire::envelope::{self, MALFORMED_ID, TraceContext};
+use outpost_wire::{Fault, Method, Notification, RequestId};
+use serde::Serialize;
+use thiserror::Error;
+use tokio::sync::Semaphore;
+use tokio::task::{Id, JoinError, JoinSet};
+use tokio_util::sync::CancellationToken;
+
+use crate::frame::{self, FrameLimits, Message};
+use crate::link::{Close, FrameSink, Gate, Link, LinkError};
+use crate::pending::Pending;
+use crate::router::{Dispatch, Lane};
+
+/// What this end does for the other one.
+pub trait Service: Send + Sync + 'static {
+    /// Answers a request with a whole frame. The first poll happens in arrival order, so whatever must be in order
+    /// takes its place in a queue before it first waits.
+    fn request(self: Arc<Self>, request: Request) -> Answer;
+    /// Takes a notification; a violation ends the link.
+    fn notification(&self, method: &str, params: &[u8]) -> Result<(), Violation>;
+    /// Which lane a method belongs to, for [`Dispatch::Lanes`].
+    fn lane(&self, method: &str) -> Lane;
+    /// Whether requests may still run beside each other. Until then they are taken strictly one by one.
+    fn is_settled(&self) -> bool;
+}
+
+/// The frame of an answer, in time.
+pub type Answer = Pin<Box<dyn Future<Output = Vec<u8>> + Send>>;
+
+/// A request to be answered.
+pub struct Request {
+    pub id: RequestId,
+    pub method: String,
+    pub params: Bytes,
+    pub trace: Option<TraceContext>,
+}
+
+/// The other side broke the protocol in a way that no answer can tell it.
+#[derive(Debug, Error)]
+#[error("{0}")]
+pub struct Violation(pub String);
+
+/// Bounds of one peer. Sizes are in bytes.
+#[derive(Debug, Clone)]
+pub struct PeerOptions {
+    pub dispatch: Dispatch,
+    pub frame: FrameLimits,
+    /// No further request is taken while more than this is queued for the other side.
+    pub outbound: usize,
+    /// No further request is taken while those that wait hold more than this.
+    pub waiting: usize,
+    /// Prefix of the message about malformed frames; the link's name follows.
+    pub malformed: &'static str,
+}
+
+impl Default for PeerOptions {
+    fn default() -> Self {
+        Self {
+            dispatch: Dispatch::StepAside,
+            frame: FrameLimits::default(),
+            outbound: 4 << 20,
+            waiting: 8 << 20,
+            malformed: "failed to parse JSON-RPC message from",
+        }
+    }
+}
+
+/// A handle to call the other side; cheap to clone.
+#[derive(Clone)]
+pub struct Peer {
+    sink: FrameSink,
+    pending: Arc<Pending>,
+    gate: Gate,
+    retired: Arc<Retirement>,
+}
+
+#[derive(Default)]
+struct Retirement {
+    token: CancellationToken,
+    close: OnceLock<Close>,
+}
+
+/// How long requests of a retired link may take to answer that they were overtaken.
+const RETIREMENT: std::time::Duration = std::time::Duration::from_secs(1);
+
+#[derive(Debug, Error)]
+pub enum CallError {
+    #[error(transparent)]
+    Fault(#[from] Fault),
+    #[error("the connection was lost")]
+    Lost,
+    #[error("the answer to `{method}` makes no sense: {why}")]
+    Nonsense { method: &'static str, why: String },
+}
+
+impl Peer {
+    /// Makes a peer of a link. The future must be polled for anything to happen and ends with the link.
+    pub fn new<S: Service>(
+        link: Link,
+        options: PeerOptions,
+        service: impl FnOnce(&Peer) -> Arc<S>,
+    ) -> (Self, impl Future<Output = LinkEnd> + Send + 'static) {
+        let peer = Self { sink: link.tx.clone(), pending: Arc::default(), gate: link.gate.clone(), retired: Arc::default() };
+        let service = service(&peer);
+        let driver = Driver { peer: peer.clone(), service, link, options, tasks: JoinSet::new(), held: HashMap::new(), waiting: 0 };
+        (peer, driver.run())
+    }
+
+    pub fn sink(&self) -> &FrameSink {
+        &self.sink
+    }
+
+    /// Lifts the limits for strangers.
+    pub fn admit(&self) {
+        self.gate.open();
+    }
+
+    /// Takes no further request, lets those that wait give their answer, then closes the link.
+    pub fn retire(&self, close: Close) {
+        let _ = self.retired.close.set(close);
+        self.retired.token.cancel();
+    }
+
+    pub async fn call<M: Method>(&self, params: &M::Params) -> Result<M::Output, CallError> {
+        let result = self.call_raw(M::NAME, params).await?;
+        frame::decode_value(&result).map_err(|why| CallError::Nonsense { method: M::NAME, why })
+    }
+
+    /// A call whose answer stays text.
+    pub async fn call_raw<P: Serialize + ?Sized>(&self, method: &str, params: &P) -> Result<Bytes, CallError> {
+        let ticket = self.pending.register().ok_or(CallError::Lost)?;
+        if !self.sink.send(envelope::request(&ticket.id(), method, params)) {
+            return Err(CallError::Lost);
+        }
+        match ticket.answer().await {
+            Some(Ok(result)) => Ok(result),
+            Some(Err(fault)) => Err(CallError::Fault(fault)),
+            None => Err(CallError::Lost),
+        }
+    }
+
+    pub fn notify<N: Notification>(&self, params: &N::Params) -> bool {
+        self.sink.send(envelope::notification(N::NAME, params))
+    }
+}
+
+/// How a link ended.
+#[derive(Debug)]
+pub enum LinkEnd {
+    /// The other side ended it cleanly, or this side closed it.
+    Closed(Option<Close>),
+    Failed(LinkError),
+    Violated(Violation),
+}
+
+struct Driver<S> {
+    peer: Peer,
+    service: Arc<S>,
+    link: Link,
+    options: PeerOptions,
+    /// Requests that wait for something; dropped, and so cancelled, with the link.
+    tasks: JoinSet<()>,
+    held: HashMap<Id, usize>,
+    waiting: usize,
+}
+
+impl<S: Service> Driver<S> {
+    async fn run(mut self) -> LinkEnd {
+        let lanes = self.options.dispatch.lanes();
+        let sink = self.peer.sink.clone();
+        let retired = self.peer.retired.clone();
+        let end = loop {
+            let has_room = self.waiting <= self.options.waiting;
+            let outbound = self.options.outbound;
+            tokio::select! {
+                biased;
+                () = sink.closed() => break LinkEnd::Closed(sink.close_reason()),
+                () = retired.token.cancelled() => {
+                    let _ = tokio::time::timeout(RETIREMENT, async { while self.tasks.join_next().await.is_some() {} }).await;
+                    break LinkEnd::Closed(retired.close.get().cloned());
+                }
+                Some(done) = self.tasks.join_next_with_id(), if !self.tasks.is_empty() => self.finish(done),
+                frame = async { sink.room(outbound).await; self.link.rx.next().await }, if has_room => match frame {
+                    Some(Ok(frame)) => if let Err(violation) = self.take(&frame, &lanes).await {
+                        sink.close(Close::new(Close::PROTOCOL, violation.to_string()));
+                        break LinkEnd::Violated(violation);
+                    },
+                    Some(Err(error)) => break LinkEnd::Failed(error),
+                    None => break LinkEnd::Closed(None),
+                },
+            }
+        };
+        self.peer.pending.close();
+        // Others may hold the sink for longer than the link is good for.
+        sink.close(retired.close.get().cloned().unwrap_or_else(|| Close::new(Close::NORMAL, "")));
+        end
+    }
+
+    fn finish(&mut self, done: Result<(Id, ()), JoinError>) {
+        let id = done.map_or_else(|error| error.id(), |(id, ())| id);
+        self.waiting -= self.held.remove(&id).unwrap_or_default();
+    }
+
+    async fn take(&mut self, frame: &Bytes, lanes: &Lanes) -> Result<(), Violation> {
+        match frame::decode(frame, self.options.frame) {
+            Err(malformed) => {
+                let message = format!("{} {}: {malformed}", self.options.malformed, self.link.name);
+                self.peer.sink.send(envelope::error(&MALFORMED_ID, &Fault::invalid_request(message)));
+                Ok(())
+            }
+            Ok(Message::Request { id, method, params, trace }) => {
+                let lane = self.service.lane(&method);
+                let answer = self.service.clone().request(Request { id, method, params, trace });
+                self.dispatch(answer, lanes.of(lane), frame.len()).await;
+                Ok(())
+            }
+            Ok(Message::Notification { method, params }) => self.service.notification(&method, &params),
+            Ok(Message::Response { id, result }) => self.resolve(&id, Ok(result)),
+            Ok(Message::Error { id, fault }) => self.resolve(&id, Err(fault)),
+        }
+    }
+
+    fn resolve(&self, id: &RequestId, answer: Result<Bytes, Fault>) -> Result<(), Violation> {
+        if self.peer.pending.resolve(id, answer) {
+            return Ok(());
+        }
+        Err(Violation(format!("an answer to a request that was never made: {id:?}")))
+    }
+
+    async fn dispatch(&mut self, answer: Answer, lane: Option<Arc<Semaphore>>, size: usize) {
+        let sink = self.peer.sink.clone();
+        if !self.service.is_settled() {
+            sink.send(answer.await);
+            return;
+        }
+        let mut task: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(async move {
+            // Permits are asked for in arrival order, so a lane is first come, first served.
+            let _permit = match &lane {
+                Some(lane) => lane.acquire().await.ok(),
+                None => None,
+            };
+            sink.send(answer.await);
+        });
+        if task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+            // It is polled again at once, with a waker that works, so nothing that it waits for is missed.
+            let size = size + 1024;
+            self.held.insert(self.tasks.spawn(task).id(), size);
+            self.waiting += size;
+        }
+    }
+}
+
+/// The permits of each lane; none where nothing is limited.
+pub(crate) struct Lanes {
+    pub control: Option<Arc<Semaphore>>,
+    pub ordinary: Option<Arc<Semaphore>>,
+}
+
+impl Lanes {
+    fn of(&self, lane: Lane) -> Option<Arc<Semaphore>> {
+        match lane {
+            Lane::Control => self.control.clone(),
+            Lane::Ordinary => self.ordinary.clone(),
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! The envelope: request, notification, response and error. Nobody sends a `jsonrpc` member; if present it is ignored.
+
+use serde::{Deserialize, Serialize};
+
+use crate::encode::{Encode, json};
+use crate::fault::Fault;
+
+/// The id of a request: a string or a signed 64-bit integer. `null` and fractions are malformed.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum RequestId {
+    Number(i64),
+    Text(String),
+}
+
+/// The id under which a malformed message is answered, since its own could not be read.
+pub const MALFORMED_ID: RequestId = RequestId::Number(-1);
+
+/// W3C trace context of the caller; carried, never required, never validated.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TraceContext {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tracestate: Option<String>,
+}
+
+/// `{"id":…,"method":…,"params":…}`
+pub fn request<P: Serialize + ?Sized>(id: &RequestId, method: &str, params: &P) -> Vec<u8> {
+    let mut out = Vec::with_capacity(256);
+    out.extend_from_slice(b"{\"id\":");
+    json(id, &mut out);
+    out.extend_from_slice(b",\"method\":");
+    json(method, &mut out);
+    out.extend_from_slice(b",\"params\":");
+    json(params, &mut out);
+    out.push(b'}');
+    out
+}
+
+/// `{"method":…,"params":…}`
+pub fn notification<P: Encode + ?Sized>(method: &str, params: &P) -> Vec<u8> {
+    let mut out = Vec::with_capacity(48 + params.size_hint());
+    out.extend_from_slice(b"{\"method\":");
+    json(method, &mut out);
+    out.extend_from_slice(b",\"params\":");
+    params.encode(&mut out);
+    out.push(b'}');
+    out
+}
+
+/// `{"id":…,"result":…}`
+pub fn response<R: Encode + ?Sized>(id: &RequestId, result: &R) -> Vec<u8> {
+    let mut out = Vec::with_capacity(48 + result.size_hint());
+    out.extend_from_slice(b"{\"id\":");
+    json(id, &mut out);
+    out.extend_from_slice(b",\"result\":");
+    result.encode(&mut out);
+    out.push(b'}');
+    out
+}
+
+/// `{"id":…,"error":…}`
+pub fn error(id: &RequestId, fault: &Fault) -> Vec<u8> {
+    let mut out = Vec::with_capacity(96 + fault.message.len());
+    out.extend_from_slice(b"{\"id\":");
+    json(id, &mut out);
+    out.extend_from_slice(b",\"error\":");
+    json(fault, &mut out);
+    out.push(b'}');
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_four_kinds_have_stable_shapes() {
+        let id = RequestId::Text("a\"b".into());
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+        assert_eq!(text(request(&RequestId::Number(7), "m/x", &())), r#"{"id":7,"method":"m/x","params":null}"#);
+        assert_eq!(text(error(&id, &Fault::invalid_request("no"))), r#"{"id":"a\"b","error":{"code":-32600,"message":"no"}}"#);
+        assert_eq!(text(error(&MALFORMED_ID, &Fault::internal("x"))), r#"{"id":-1,"error":{"code":-32603,"message":"x"}}"#);
+    }
+}

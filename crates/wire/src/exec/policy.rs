@@ -1,0 +1,164 @@
+//! The sandbox that a request asks for. Members of the permission profile are snake_case on this wire.
+
+use std::num::NonZeroU32;
+
+use serde::{Deserialize, Serialize};
+
+use crate::path::PathUri;
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SandboxContext {
+    pub permissions: Permissions,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<PathUri>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workspace_roots: Option<Vec<PathUri>>,
+    pub windows_sandbox_level: WindowsSandboxLevel,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub windows_sandbox_proxy_settings_mode: Option<ProxySettingsMode>,
+    #[serde(default)]
+    pub use_legacy_landlock: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user_home_dir: Option<PathUri>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub temporary_directories: Option<Vec<PathUri>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox_override: Option<SandboxOverride>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WindowsSandboxLevel {
+    Disabled,
+    RestrictedToken,
+    Elevated,
+    Mxc,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ProxySettingsMode {
+    Reconcile,
+    Preserve,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum SandboxOverride {
+    NoOverride,
+    EscalatedSandboxWithRestrictions,
+    BypassSandboxFirstAttempt,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Permissions {
+    Disabled,
+    External { network: Network },
+    Managed { file_system: FileSystem, network: Network },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Network {
+    Restricted,
+    Enabled,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum FileSystem {
+    Unrestricted,
+    Restricted {
+        entries: Vec<Entry>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        glob_scan_max_depth: Option<NonZeroU32>,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Entry {
+    pub path: EntryPath,
+    pub access: Access,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub missing_path_behavior: Option<MissingPath>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Access {
+    Read,
+    Write,
+    #[serde(alias = "none")]
+    Deny,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MissingPath {
+    Skip,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum EntryPath {
+    Path { path: PathUri },
+    GlobPattern { pattern: String },
+    Special { value: SpecialRoot },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum SpecialRoot {
+    Root,
+    Minimal,
+    #[serde(alias = "current_working_directory")]
+    ProjectRoots {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        subpath: Option<String>,
+    },
+    Tmpdir,
+    SlashTmp,
+    Unknown {
+        path: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        subpath: Option<String>,
+    },
+}
+
+impl SandboxContext {
+    /// Whether file calls under this context run without any confinement.
+    pub fn leaves_files_open(&self) -> bool {
+        matches!(
+            self.permissions,
+            Permissions::Disabled | Permissions::External { .. } | Permissions::Managed { file_system: FileSystem::Unrestricted, .. }
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_workspace_profile_of_a_real_client_round_trips() {
+        let text = r#"{"permissions":{"type":"managed","file_system":{"type":"restricted","entries":[
+            {"path":{"type":"special","value":{"kind":"root"}},"access":"read"},
+            {"path":{"type":"special","value":{"kind":"project_roots"}},"access":"write"},
+            {"path":{"type":"special","value":{"kind":"project_roots","subpath":".git"}},"access":"read","missing_path_behavior":"skip"},
+            {"path":{"type":"glob_pattern","pattern":"**/*.env"},"access":"none"},
+            {"path":{"type":"path","path":"file:///secret"},"access":"deny"}]},"network":"restricted"},
+            "cwd":"file:///w","workspaceRoots":["file:///w"],"windowsSandboxLevel":"disabled"}"#;
+        let context: SandboxContext = serde_json::from_str(text).unwrap();
+        assert!(!context.leaves_files_open());
+        let again: SandboxContext = serde_json::from_str(&serde_json::to_string(&context).unwrap()).unwrap();
+        assert_eq!(context, again);
+    }
+
+    #[test]
+    fn the_level_is_required() {
+        let error = serde_json::from_str::<SandboxContext>(r#"{"permissions":{"type":"disabled"}}"#).unwrap_err();
+        assert!(error.to_string().starts_with("missing field `windowsSandboxLevel`"), "{error}");
+    }
+}

@@ -1,0 +1,245 @@
+//! Paths on the wire: `file:` URIs.
+//!
+//! A path belongs to the machine it names, which may be of another kind than this one, and its bytes need not be UTF-8.
+//! So a path stays a normalised URI until somebody on that machine asks for its native form.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, percent_encode};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use thiserror::Error;
+
+/// What must be escaped inside a path; everything beyond ASCII is escaped as well.
+const ESCAPED: &AsciiSet = &CONTROLS
+    .add(b' ')
+    .add(b'"')
+    .add(b'#')
+    .add(b'%')
+    .add(b'<')
+    .add(b'>')
+    .add(b'?')
+    .add(b'`')
+    .add(b'{')
+    .add(b'}')
+    .add(b'\\')
+    .add(b'^')
+    .add(b'|');
+
+/// A normalised `file:` URI.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PathUri {
+    /// Empty for this machine; a share's host otherwise.
+    host: String,
+    /// Absolute, percent-encoded, without `.` and `..` segments and without a trailing slash (except the root).
+    path: String,
+}
+
+/// Why a text is not a path, or a path not one of this machine.
+#[derive(Debug, Clone, Error, PartialEq, Eq)]
+pub enum PathError {
+    #[error("invalid URI: relative URL without a base")]
+    NotAUri,
+    #[error("unsupported path URI scheme `{0}`")]
+    Scheme(String),
+    #[error("query parameters are not allowed in path URIs")]
+    Query,
+    #[error("fragments are not allowed in path URIs")]
+    Fragment,
+    #[error("'{uri}' is invalid on '{os}'", os = std::env::consts::OS)]
+    NotNative { uri: String },
+    #[error("path {0:?} is not absolute")]
+    Relative(PathBuf),
+}
+
+impl PathUri {
+    pub fn parse(text: &str) -> Result<Self, PathError> {
+        let (scheme, rest) = split_scheme(text).ok_or(PathError::NotAUri)?;
+        if !scheme.eq_ignore_ascii_case("file") {
+            return Err(PathError::Scheme(scheme.to_ascii_lowercase()));
+        }
+        let (rest, fragment) = cut(rest, '#');
+        let (rest, query) = cut(rest, '?');
+        if query {
+            return Err(PathError::Query);
+        }
+        if fragment {
+            return Err(PathError::Fragment);
+        }
+        let (host, path) = match rest.strip_prefix("//") {
+            Some(authority) => match authority.find('/') {
+                Some(at) => authority.split_at(at),
+                None => (authority, "/"),
+            },
+            None => ("", rest),
+        };
+        let host = if host.eq_ignore_ascii_case("localhost") { String::new() } else { host.to_ascii_lowercase() };
+        let uri = Self { host, path: normalise(path) };
+        if percent_decode_str(&uri.path).any(|byte| byte == 0) {
+            return Err(PathError::NotNative { uri: text.to_owned() });
+        }
+        Ok(uri)
+    }
+
+    /// The URI of an absolute path of this machine.
+    pub fn from_native(path: &Path) -> Result<Self, PathError> {
+        if !path.is_absolute() {
+            return Err(PathError::Relative(path.to_owned()));
+        }
+        let encoded = percent_encode(path.as_os_str().as_bytes(), ESCAPED).to_string();
+        Ok(Self { host: String::new(), path: normalise(&encoded) })
+    }
+
+    /// The path on this machine. A share or a drive letter has none here.
+    pub fn to_native(&self) -> Result<PathBuf, PathError> {
+        if !self.host.is_empty() || has_drive_letter(&self.path) {
+            return Err(PathError::NotNative { uri: self.to_string() });
+        }
+        let bytes: Vec<u8> = percent_decode_str(&self.path).collect();
+        Ok(PathBuf::from(OsStr::from_bytes(&bytes)))
+    }
+}
+
+/// Splits off everything from `mark` on; says whether there was one.
+fn cut(text: &str, mark: char) -> (&str, bool) {
+    match text.find(mark) {
+        Some(at) => (&text[..at], true),
+        None => (text, false),
+    }
+}
+
+fn split_scheme(text: &str) -> Option<(&str, &str)> {
+    let (scheme, rest) = text.split_once(':')?;
+    let mut chars = scheme.chars();
+    let valid = chars.next()?.is_ascii_alphabetic() && chars.all(|c| c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.'));
+    valid.then_some((scheme, rest))
+}
+
+fn normalise(path: &str) -> String {
+    let mut segments: Vec<String> = Vec::new();
+    for segment in path.split('/') {
+        match segment.to_ascii_lowercase().replace("%2e", ".").as_str() {
+            "" | "." => {}
+            ".." => {
+                segments.pop();
+            }
+            _ => {
+                // Escape what should have been escaped, but leave existing escapes alone.
+                let bytes: Vec<u8> = percent_decode_str(segment).collect();
+                segments.push(percent_encode(&bytes, ESCAPED).to_string());
+            }
+        }
+    }
+    let mut out = String::with_capacity(path.len() + 1);
+    for segment in &segments {
+        out.push('/');
+        out.push_str(segment);
+    }
+    if out.is_empty() {
+        out.push('/');
+    }
+    out
+}
+
+fn has_drive_letter(path: &str) -> bool {
+    let bytes = path.as_bytes();
+    bytes.len() >= 3 && bytes[0] == b'/' && bytes[1].is_ascii_alphabetic() && bytes[2] == b':' && matches!(bytes.get(3), None | Some(b'/'))
+}
+
+impl fmt::Display for PathUri {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "file://{}{}", self.host, self.path)
+    }
+}
+
+impl fmt::Debug for PathUri {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+impl Serialize for PathUri {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for PathUri {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Text;
+        impl serde::de::Visitor<'_> for Text {
+            type Value = PathUri;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string")
+            }
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<PathUri, E> {
+                PathUri::parse(text).map_err(E::custom)
+            }
+        }
+        deserializer.deserialize_str(Text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn native(text: &str) -> PathBuf {
+        PathUri::parse(text).unwrap().to_native().unwrap()
+    }
+
+    #[test]
+    fn accepted_spellings_normalise() {
+        for text in [
+            "file:/p/q",
+            "FILE:///p/q",
+            "file://localhost/p/q",
+            "file:///p/./q/",
+            "file:///p/x/../q",
+            "file:///p/x/%2e%2E/q",
+            "file:////p//q",
+        ] {
+            assert_eq!(PathUri::parse(text).unwrap().to_string(), "file:///p/q", "{text}");
+        }
+        assert_eq!(native("file:///"), Path::new("/"));
+        assert_eq!(native("file:///../.."), Path::new("/"));
+        assert_eq!(native("file:///a%20b%25.txt"), Path::new("/a b%.txt"));
+        assert_eq!(native("file:///a b"), Path::new("/a b"));
+    }
+
+    #[test]
+    fn bytes_that_are_not_utf8_survive() {
+        let path = Path::new(OsStr::from_bytes(b"/tmp/\xff\xfe name"));
+        let uri = PathUri::from_native(path).unwrap();
+        assert_eq!(uri.to_string(), "file:///tmp/%FF%FE%20name");
+        assert_eq!(uri.to_native().unwrap(), path);
+        assert_eq!(PathUri::parse(&uri.to_string()).unwrap(), uri);
+    }
+
+    #[test]
+    fn refusals_say_why() {
+        let why = |text: &str| PathUri::parse(text).unwrap_err().to_string();
+        assert_eq!(why("/tmp"), "invalid URI: relative URL without a base");
+        assert_eq!(why("C:"), "unsupported path URI scheme `c`");
+        assert_eq!(why("http://h/x"), "unsupported path URI scheme `http`");
+        assert_eq!(why("file:///x?q"), "query parameters are not allowed in path URIs");
+        assert_eq!(why("file:///x#f"), "fragments are not allowed in path URIs");
+        assert_eq!(why("file:///tmp/%00x"), "'file:///tmp/%00x' is invalid on 'linux'");
+    }
+
+    #[test]
+    fn paths_of_other_machines_parse_but_have_no_native_form() {
+        for text in ["file://host/share", "file:///C:/x", "file:///c:"] {
+            let uri = PathUri::parse(text).unwrap();
+            assert_eq!(uri.to_native().unwrap_err().to_string(), format!("'{text}' is invalid on 'linux'"));
+        }
+        assert_eq!(native("file:///C:x"), Path::new("/C:x"));
+    }
+
+    #[test]
+    fn native_paths_must_be_absolute() {
+        assert!(matches!(PathUri::from_native(Path::new("x")), Err(PathError::Relative(_))));
+    }
+}
