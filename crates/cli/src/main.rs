@@ -1,1 +1,39 @@
-fn main() {}
+//! `outpost`: arguments, wiring and printing. Anything worth a unit test lives in another crate.
+
+mod args;
+mod commands;
+mod home;
+mod local;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use tracing_subscriber::EnvFilter;
+
+use crate::args::{Arguments, Command};
+
+fn main() -> ExitCode {
+    if let Some(code) = outpost_sandbox::stage::run_if_asked(std::env::args_os()) {
+        return code;
+    }
+    let arguments = Arguments::parse();
+    start_logging();
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return commands::complain(&error.into(), commands::FAILED),
+    };
+    let code = runtime.block_on(async {
+        match arguments.command {
+            Command::Executor(arguments) => commands::executor::run(arguments).await,
+            Command::Run(arguments) => commands::run::run(arguments).await,
+        }
+    });
+    // A thread may still be waiting for a line of standard input that never comes.
+    runtime.shutdown_background();
+    code
+}
+
+fn start_logging() {
+    let filter = EnvFilter::try_from_env("OUTPOST_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+}

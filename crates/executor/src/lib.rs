@@ -1,1 +1,23 @@
-//! executor
+//! Sessions, processes, output and files of one machine.
+//!
+//! This room serves the exec protocol over any link. It must not know threads, models, stores or environments: it is
+//! the hands, not the head.
+
+mod attachment;
+mod config;
+mod connection;
+mod executor;
+mod fault;
+mod files;
+mod info;
+mod input;
+mod methods;
+mod output;
+mod process;
+mod session;
+mod spool;
+mod variables;
+
+pub use config::{ExecutorConfig, IdSource};
+pub use executor::{Executor, Lifetime};
+pub use output::OutputLimits;

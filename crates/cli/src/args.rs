@@ -1,0 +1,134 @@
+//! The command line.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use outpost_rpc::listen::ListenAddr;
+
+/// Runs one agent across many machines: durable threads here, sandboxed hands there.
+#[derive(Parser)]
+#[command(name = "outpost", version, disable_help_subcommand = true, after_help = EXIT_CODES)]
+pub struct Arguments {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const EXIT_CODES: &str = "\
+Exit codes: 0 done, 1 the work failed, 2 wrong usage, 3 an environment was unreachable, 70 a bug of ours.
+`run` exits with the command's own code, or 125 for a failure of ours.";
+
+#[derive(Subcommand)]
+pub enum Command {
+    /// Serve this machine's processes and files to a client
+    #[command(visible_alias = "exec-server", after_help = EXECUTOR_HELP)]
+    Executor(ExecutorArguments),
+    /// Run a command in an environment and stay with it, whatever happens to the connection
+    #[command(after_help = RUN_HELP)]
+    Run(RunArguments),
+}
+
+const EXECUTOR_HELP: &str = "\
+Examples:
+  outpost executor --no-auth                              this machine only, nobody is asked who they are
+  outpost executor --listen unix:///run/user/1000/x.sock  only this user can connect
+  outpost executor --listen ws://10.0.0.5:7000 --ws-auth capability-token --ws-token-file /etc/outpost/token
+  ssh box outpost executor --listen stdio                 what `outpost run --via` starts
+
+The first line of standard output is the URL to connect to. GET /readyz answers 200 once it serves.";
+
+#[derive(Args)]
+pub struct ExecutorArguments {
+    /// Where to listen: ws://IP:PORT, unix://PATH or stdio
+    #[arg(long, value_name = "URL", default_value = "ws://127.0.0.1:0")]
+    pub listen: ListenAddr,
+    /// Let so many requests of one connection run at once (1: strictly one after the other). Without this, requests
+    /// start in order and those that wait step aside
+    #[arg(long, value_name = "N")]
+    pub concurrent_requests: Option<NonZeroUsize>,
+    /// Keep a session so many seconds after its connection was lost
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    pub grace: u64,
+    /// Keep so many bytes of output per process on disk for a client that is away
+    #[arg(long, value_name = "BYTES", default_value_t = 64 << 20)]
+    pub spool: u64,
+    #[command(flatten)]
+    pub auth: AuthArguments,
+}
+
+#[derive(Args)]
+pub struct AuthArguments {
+    /// Ask nobody who they are; only for a loopback address
+    #[arg(long)]
+    pub no_auth: bool,
+    /// What a websocket client must present
+    #[arg(long, value_name = "KIND")]
+    pub ws_auth: Option<WsAuth>,
+    /// With capability-token: a file that holds the token (absolute path)
+    #[arg(long, value_name = "FILE", conflicts_with = "ws_token_sha256")]
+    pub ws_token_file: Option<PathBuf>,
+    /// With capability-token: the token's SHA-256 digest in hexadecimal
+    #[arg(long, value_name = "HEX")]
+    pub ws_token_sha256: Option<String>,
+    /// With signed-bearer-token: a file that holds the shared secret (absolute path, at least 32 bytes)
+    #[arg(long, value_name = "FILE")]
+    pub ws_shared_secret_file: Option<PathBuf>,
+    /// With signed-bearer-token: the issuer that tokens must name
+    #[arg(long, value_name = "NAME")]
+    pub ws_issuer: Option<String>,
+    /// With signed-bearer-token: the audience that tokens must name
+    #[arg(long, value_name = "NAME")]
+    pub ws_audience: Option<String>,
+    /// With signed-bearer-token: how far clocks may be apart
+    #[arg(long, value_name = "N", default_value_t = 30)]
+    pub ws_max_clock_skew_seconds: u64,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub enum WsAuth {
+    CapabilityToken,
+    SignedBearerToken,
+}
+
+const RUN_HELP: &str = "\
+Examples:
+  outpost run -- uname -a                            here
+  outpost run -e ws://127.0.0.1:7000 -- make test    on an executor that listens
+  outpost run --via 'ssh box outpost executor --listen stdio' -- make test
+  outpost run -t -- top                              on a terminal of its own
+
+Standard input, signals and the size of the window are passed on; the exit code is the command's own (128 + the signal
+if one killed it). A lost connection is taken up again and no byte of output is lost or doubled. A token for -e ws://
+is taken from OUTPOST_TOKEN.";
+
+#[derive(Args)]
+pub struct RunArguments {
+    /// The executor to use: ws://HOST:PORT or unix://PATH. Without one, this machine
+    #[arg(short, long, value_name = "TARGET", conflicts_with = "via")]
+    pub environment: Option<String>,
+    /// A command whose standard input and output are an executor
+    #[arg(long, value_name = "COMMAND")]
+    pub via: Option<String>,
+    /// The directory to run in; by default this one, or the executor's own where that does not exist
+    #[arg(short = 'C', long, value_name = "DIR")]
+    pub cd: Option<PathBuf>,
+    /// Set a variable for the command; may be given several times
+    #[arg(long = "set-env", value_name = "NAME=VALUE", value_parser = name_and_value)]
+    pub set: Vec<(String, String)>,
+    /// Run it on a terminal
+    #[arg(short, long)]
+    pub tty: bool,
+    /// How long to try to get a lost connection back, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    pub patience: u64,
+    /// The command and its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<String>,
+}
+
+fn name_and_value(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("expected NAME=VALUE".into()),
+    }
+}

@@ -1,0 +1,123 @@
+//! `outpost executor`.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use outpost_executor::{Executor, Lifetime};
+use outpost_rpc::auth::{Auth, SignedBearer};
+use outpost_rpc::link::stdio;
+use outpost_rpc::listen::{ListenAddr, Listener};
+use outpost_rpc::{Dispatch, PeerOptions};
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::{FAILED, USAGE, complain};
+use crate::args::{AuthArguments, ExecutorArguments, WsAuth};
+use crate::local::executor_config;
+
+pub async fn run(arguments: ExecutorArguments) -> ExitCode {
+    let auth = match auth(&arguments.auth, &arguments.listen) {
+        Ok(auth) => auth,
+        Err(error) => return complain(&error, USAGE),
+    };
+    match serve(&arguments, auth).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => complain(&error, FAILED),
+    }
+}
+
+async fn serve(arguments: &ExecutorArguments, auth: Auth) -> anyhow::Result<()> {
+    let peer = PeerOptions { dispatch: dispatch(arguments), malformed: malformed(&arguments.listen), ..PeerOptions::default() };
+    let executor = Executor::new(executor_config(Duration::from_secs(arguments.grace), arguments.spool, peer)?);
+    let stop = stop_signal()?;
+    let listener = match &arguments.listen {
+        ListenAddr::Stdio => {
+            let link = stdio::link(tokio::io::stdin(), tokio::io::stdout(), "exec-server stdio");
+            tokio::select! {
+                _ = executor.serve(link, Lifetime::Link) => {}
+                () = stop => {}
+            }
+            executor.shut_down().await;
+            return Ok(());
+        }
+        ListenAddr::Ws(address) => Listener::ws(*address).await,
+        ListenAddr::Unix(path) => Listener::unix(path).await,
+    }
+    .with_context(|| format!("cannot listen on {}", arguments.listen))?;
+    announce(listener.address())?;
+    let serving = executor.clone();
+    let on_link = move |link| {
+        let executor = serving.clone();
+        tokio::spawn(async move { executor.serve(link, Lifetime::Grace).await });
+    };
+    tokio::select! {
+        served = listener.serve(auth, on_link, std::future::pending()) => served.context("the listener failed")?,
+        () = stop => {}
+    }
+    executor.shut_down().await;
+    Ok(())
+}
+
+/// Launchers read this line to know where to connect.
+fn announce(address: &ListenAddr) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{address}").and_then(|()| out.flush()).context("cannot tell where it listens")
+}
+
+fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
+    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    Ok(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    })
+}
+
+fn dispatch(arguments: &ExecutorArguments) -> Dispatch {
+    match arguments.concurrent_requests {
+        None => Dispatch::StepAside,
+        Some(one) if one.get() == 1 => Dispatch::InOrder,
+        Some(permits) => Dispatch::Lanes(permits),
+    }
+}
+
+fn malformed(listen: &ListenAddr) -> &'static str {
+    match listen {
+        ListenAddr::Stdio => "failed to parse JSON-RPC message from",
+        ListenAddr::Ws(_) | ListenAddr::Unix(_) => "failed to parse websocket JSON-RPC message from",
+    }
+}
+
+fn auth(arguments: &AuthArguments, listen: &ListenAddr) -> anyhow::Result<Auth> {
+    let (token_file, digest, secret) = (&arguments.ws_token_file, &arguments.ws_token_sha256, &arguments.ws_shared_secret_file);
+    let ListenAddr::Ws(address) = listen else {
+        ensure!(arguments.ws_auth.is_none(), "--ws-auth goes with a ws:// listener; {listen} is protected by the system");
+        return Ok(Auth::Open);
+    };
+    match arguments.ws_auth {
+        Some(WsAuth::CapabilityToken) => match (token_file, digest) {
+            (Some(path), None) => Ok(Auth::token_file(path)?),
+            (None, Some(hex)) => Ok(Auth::token_digest(hex)?),
+            _ => bail!("--ws-auth capability-token needs one of --ws-token-file and --ws-token-sha256"),
+        },
+        Some(WsAuth::SignedBearerToken) => {
+            let path = secret.as_ref().context("--ws-auth signed-bearer-token needs --ws-shared-secret-file")?;
+            let skew = Duration::from_secs(arguments.ws_max_clock_skew_seconds);
+            Ok(Auth::Signed(SignedBearer::from_file(path, arguments.ws_issuer.clone(), arguments.ws_audience.clone(), skew)?))
+        }
+        None => {
+            let stray = token_file.is_some() || digest.is_some() || secret.is_some();
+            ensure!(!stray, "a token or secret was given, but not --ws-auth");
+            open_auth(arguments.no_auth, address)
+        }
+    }
+}
+
+fn open_auth(no_auth: bool, address: &SocketAddr) -> anyhow::Result<Auth> {
+    ensure!(no_auth, "a ws:// listener needs --ws-auth, or --no-auth on a loopback address");
+    ensure!(address.ip().is_loopback(), "--no-auth is for loopback addresses only, and {} is not one; use --ws-auth", address.ip());
+    Ok(Auth::Open)
+}

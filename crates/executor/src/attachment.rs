@@ -1,0 +1,104 @@
+//! A connection that a session pushes to.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use outpost_rpc::{Close, Peer};
+use outpost_wire::exec::process::{Closed, ClosedParams, Exited, ExitedParams, Output, OutputParams, OutputPiece};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use crate::output::Event;
+use crate::process::Process;
+
+/// Nothing is pushed while more than this waits to be sent: the rest is in the logs, where it costs no memory.
+const PUSH_ROOM: usize = 256 << 10;
+
+pub struct Attachment {
+    peer: Peer,
+    /// The client understands `{seq, gapBytes}`.
+    with_gaps: bool,
+    /// Processes that have more to tell than there was room for.
+    lagging: Mutex<VecDeque<Arc<Process>>>,
+    lagged: Notify,
+    /// Another connection resumed the session.
+    revoked: CancellationToken,
+}
+
+impl Attachment {
+    pub fn new(peer: Peer, with_gaps: bool) -> Arc<Self> {
+        let attachment =
+            Arc::new(Self { peer, with_gaps, lagging: Mutex::default(), lagged: Notify::new(), revoked: CancellationToken::new() });
+        tokio::spawn(attachment.clone().catch_up());
+        attachment
+    }
+
+    pub fn with_gaps(&self) -> bool {
+        self.with_gaps
+    }
+
+    pub fn has_room(&self) -> bool {
+        self.peer.sink().queued() < PUSH_ROOM
+    }
+
+    pub fn revoked(&self) -> &CancellationToken {
+        &self.revoked
+    }
+
+    /// Ends the connection because the session went to another one.
+    pub fn revoke(&self) {
+        self.revoked.cancel();
+        self.peer.retire(Close::new(Close::TAKEN_OVER, "session has been resumed by another connection"));
+    }
+
+    pub fn lags(&self, process: Arc<Process>) {
+        let mut lagging = self.lagging.lock().unwrap_or_else(PoisonError::into_inner);
+        if !lagging.iter().any(|other| Arc::ptr_eq(other, &process)) {
+            lagging.push_back(process);
+        }
+        drop(lagging);
+        self.lagged.notify_one();
+    }
+
+    pub fn tell(&self, process_id: &str, event: Event) {
+        let process_id = process_id.to_owned();
+        match event {
+            Event::Output { seq, stream, bytes } => {
+                let piece = OutputPiece::Chunk { seq, stream, chunk: bytes.into() };
+                self.peer.notify::<Output>(&OutputParams { process_id, piece });
+            }
+            Event::Gap { seq, bytes } if self.with_gaps => {
+                let piece = OutputPiece::Gap { seq, gap_bytes: bytes };
+                self.peer.notify::<Output>(&OutputParams { process_id, piece });
+            }
+            // Other clients find out by the numbers.
+            Event::Gap { .. } => {}
+            Event::Exited { seq, code } => {
+                self.peer.notify::<Exited>(&ExitedParams { process_id, seq, exit_code: code, sandbox_denied: Some(false) });
+            }
+            Event::Closed { seq } => {
+                self.peer.notify::<Closed>(&ClosedParams { process_id, seq });
+            }
+        }
+    }
+
+    /// Goes on pushing whenever there is room again, one process after the other.
+    async fn catch_up(self: Arc<Self>) {
+        let sink = self.peer.sink().clone();
+        loop {
+            tokio::select! {
+                () = sink.closed() => return,
+                () = self.lagged.notified() => {}
+            }
+            loop {
+                sink.room(PUSH_ROOM / 2).await;
+                if sink.is_closed() {
+                    return;
+                }
+                let next = self.lagging.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+                let Some(process) = next else { break };
+                process.pump();
+            }
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! Everything that varies between two executors.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use outpost_rpc::PeerOptions;
+use outpost_sandbox::Launcher;
+
+use crate::output::OutputLimits;
+
+/// Makes ids that are never made twice.
+pub type IdSource = Arc<dyn Fn() -> String + Send + Sync>;
+
+#[derive(Clone)]
+pub struct ExecutorConfig {
+    /// How long a session outlives its connection.
+    pub grace: Duration,
+    /// How long a closed process can still be read by a client that is there.
+    pub closed_retention: Duration,
+    pub output: OutputLimits,
+    /// Where output goes that does not fit into memory; without it, memory is all there is.
+    pub spool_directory: Option<PathBuf>,
+    pub launcher: Launcher,
+    pub ids: IdSource,
+    /// Identity of this install, the same after every restart.
+    pub executor_id: Option<String>,
+    pub version: String,
+    /// The environment that children may inherit from, and the directory that relative things are relative to.
+    pub variables: BTreeMap<OsString, OsString>,
+    pub cwd: PathBuf,
+    pub peer: PeerOptions,
+}

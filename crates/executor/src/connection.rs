@@ -1,0 +1,124 @@
+//! One link's state: the handshake, and the session that it is attached to.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use outpost_rpc::peer::{Answer, Request};
+use outpost_rpc::{Lane, Peer, Service, Violation};
+use outpost_wire::Fault;
+use outpost_wire::exec::session::{INITIALIZED, InitializeParams, InitializeResponse, OUTPUT_GAPS};
+
+use crate::attachment::Attachment;
+use crate::executor::Shared;
+use crate::fault;
+use crate::session::Session;
+
+pub struct Connection {
+    executor: Arc<Shared>,
+    peer: Peer,
+    state: Mutex<State>,
+}
+
+enum State {
+    New,
+    /// `initialize` was answered, `initialized` has not come yet.
+    Greeted(Attached),
+    Ready(Attached),
+}
+
+#[derive(Clone)]
+struct Attached {
+    session: Arc<Session>,
+    attachment: Arc<Attachment>,
+}
+
+impl Connection {
+    pub fn new(executor: Arc<Shared>, peer: Peer) -> Self {
+        Self { executor, peer, state: Mutex::new(State::New) }
+    }
+
+    pub fn executor(&self) -> &Arc<Shared> {
+        &self.executor
+    }
+
+    pub fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn attached(&self) -> Option<(Arc<Session>, Arc<Attachment>)> {
+        match &*self.lock() {
+            State::New => None,
+            State::Greeted(attached) | State::Ready(attached) => Some((attached.session.clone(), attached.attachment.clone())),
+        }
+    }
+
+    /// Whether methods may be used yet; `family` names them in the refusal.
+    pub fn admit(&self, family: &str) -> Result<(), Fault> {
+        match &*self.lock() {
+            State::New => Err(fault::not_initialized(family)),
+            State::Greeted(_) => Err(fault::not_acknowledged(family)),
+            State::Ready(attached) if attached.attachment.revoked().is_cancelled() => Err(fault::taken_over()),
+            State::Ready(_) => Ok(()),
+        }
+    }
+
+    /// The session of an admitted connection.
+    pub fn session(&self) -> Result<(Arc<Session>, Arc<Attachment>), Fault> {
+        self.attached().ok_or_else(|| fault::not_initialized("exec"))
+    }
+
+    pub fn initialize(&self, params: &InitializeParams) -> Result<InitializeResponse, Fault> {
+        let mut state = self.lock();
+        if !matches!(*state, State::New) {
+            return Err(fault::initialized_twice());
+        }
+        let with_gaps = params.extensions.as_ref().is_some_and(|asked| asked.iter().any(|name| name == OUTPUT_GAPS));
+        let session = match &params.resume_session_id {
+            None => self.executor.create_session(),
+            Some(id) => self.executor.session(id).ok_or_else(|| fault::unknown_session(id))?,
+        };
+        let attachment = Attachment::new(self.peer.clone(), with_gaps);
+        if !session.attach(attachment.clone()) {
+            return Err(fault::unknown_session(session.id()));
+        }
+        self.peer.admit();
+        let response = InitializeResponse {
+            session_id: session.id().to_owned(),
+            environment_info: Some(self.executor.info.clone()),
+            grace_ms: u64::try_from(self.executor.config.grace.as_millis()).ok(),
+        };
+        *state = State::Greeted(Attached { session, attachment });
+        Ok(response)
+    }
+}
+
+impl Service for Connection {
+    fn request(self: Arc<Self>, request: Request) -> Answer {
+        let executor = self.executor.clone();
+        executor.router.answer(self, request, fault::unknown_method)
+    }
+
+    fn notification(&self, method: &str, _params: &[u8]) -> Result<(), Violation> {
+        if method != INITIALIZED {
+            return Err(Violation(format!("unknown notification `{method}`")));
+        }
+        let mut state = self.lock();
+        let attached = match &*state {
+            State::New => return Err(Violation("`initialized` came before `initialize`".into())),
+            State::Greeted(attached) | State::Ready(attached) => attached.clone(),
+        };
+        *state = State::Ready(attached);
+        Ok(())
+    }
+
+    fn lane(&self, method: &str) -> Lane {
+        self.executor.router.lane(method)
+    }
+
+    fn is_settled(&self) -> bool {
+        matches!(*self.lock(), State::Ready(_))
+    }
+}

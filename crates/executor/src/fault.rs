@@ -1,0 +1,90 @@
+//! Numeric codes and texts of this executor's refusals, in one place.
+
+use std::io;
+
+use outpost_wire::{Fault, PathError};
+
+/// Refusals of file calls: what is missing, what is forbidden, and what simply failed.
+pub fn file(error: io::Error) -> Fault {
+    let message = error.to_string();
+    match error.kind() {
+        io::ErrorKind::NotFound => Fault::not_found(message),
+        io::ErrorKind::InvalidInput | io::ErrorKind::PermissionDenied => Fault::invalid_request(message),
+        _ => Fault::internal(message),
+    }
+}
+
+pub fn path(error: PathError) -> Fault {
+    Fault::invalid_request(error.to_string())
+}
+
+pub fn not_initialized(family: &str) -> Fault {
+    Fault::invalid_request(format!("client must call initialize before using {family} methods"))
+}
+
+pub fn not_acknowledged(family: &str) -> Fault {
+    Fault::invalid_request(format!("client must send initialized before using {family} methods"))
+}
+
+pub fn initialized_twice() -> Fault {
+    Fault::invalid_request("initialize may only be sent once per connection")
+}
+
+pub fn unknown_session(id: &str) -> Fault {
+    Fault::invalid_request(format!("unknown session id {id}"))
+}
+
+pub fn taken_over() -> Fault {
+    Fault::invalid_request("session has been resumed by another connection")
+}
+
+pub fn session_ended() -> Fault {
+    Fault::invalid_request("session has ended")
+}
+
+pub fn unknown_process(id: &str) -> Fault {
+    Fault::invalid_request(format!("unknown process id {id}"))
+}
+
+pub fn process_exists(id: &str) -> Fault {
+    Fault::invalid_request(format!("process {id} already exists"))
+}
+
+pub fn empty_argv() -> Fault {
+    Fault::invalid_params("argv must not be empty")
+}
+
+pub fn foreign_cwd(cwd: &str, error: &PathError) -> Fault {
+    Fault::invalid_params(format!("cwd URI `{cwd}` is not valid on this exec-server host: {error}"))
+}
+
+pub fn spawn(error: &io::Error) -> Fault {
+    Fault::internal(error.to_string())
+}
+
+pub fn empty_write_id() -> Fault {
+    Fault::invalid_params("writeId must not be empty")
+}
+
+pub fn stdin_broken() -> Fault {
+    Fault::internal("failed to write to process stdin")
+}
+
+pub fn no_terminal(id: &str) -> Fault {
+    Fault::invalid_request(format!("process {id} has no terminal"))
+}
+
+pub fn sandbox_unsupported() -> Fault {
+    Fault::invalid_params(
+        "sandbox intent cannot be enforced on this executor: it does not confine commands or files yet; \
+         leave `sandbox` out to run without confinement",
+    )
+}
+
+pub fn proxy_unsupported() -> Fault {
+    Fault::invalid_params("networkProxy is not supported by this executor (capability networkProxyLaunch is false)")
+}
+
+pub fn unknown_method(method: &str) -> String {
+    format!("exec-server stub does not implement `{method}` yet")
+}

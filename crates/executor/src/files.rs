@@ -1,0 +1,269 @@
+//! File calls of this machine, without confinement. Every function blocks.
+
+use std::ffi::OsStr;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, symlink};
+use std::path::{Component, Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use outpost_wire::Fault;
+use outpost_wire::exec::files::{DirectoryEntry, Metadata};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use crate::fault;
+
+/// The largest file that is read in one piece. Its answer must still fit a message.
+const MAX_READ: u64 = 512 << 20;
+const MAX_ENTRIES: usize = 50_000;
+
+/// What to do about symbolic links.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Follow {
+    Links,
+    /// Refuse a link in any component.
+    Nothing,
+}
+
+pub struct WriteOptions {
+    pub follow: Follow,
+    /// Make it survive a power cut.
+    pub sync: bool,
+}
+
+pub struct RemoveOptions {
+    pub recursive: bool,
+    pub force: bool,
+    pub follow: Follow,
+}
+
+pub fn read(path: &Path, follow: Follow) -> Result<Vec<u8>, Fault> {
+    let (mut file, size) = open_regular(path, follow)?;
+    if size > MAX_READ {
+        return Err(Fault::invalid_request(format!(
+            "path `{}` holds {size} bytes; at most {MAX_READ} can be read at once",
+            path.display()
+        )));
+    }
+    let mut data = Vec::with_capacity(usize::try_from(size).unwrap_or_default());
+    file.read_to_end(&mut data).map_err(fault::file)?;
+    Ok(data)
+}
+
+/// Opens a regular file for reading. Anything else is refused without waiting: a pipe nobody writes to would hang.
+fn open_regular(path: &Path, follow: Follow) -> Result<(File, u64), Fault> {
+    refuse_links(path, follow).map_err(fault::file)?;
+    let file = OpenOptions::new().read(true).custom_flags(open_flags(follow) | flag(OFlags::NONBLOCK)).open(path).map_err(fault::file)?;
+    let metadata = file.metadata().map_err(fault::file)?;
+    if !metadata.is_file() {
+        return Err(not_a_file(path));
+    }
+    Ok((file, metadata.len()))
+}
+
+fn not_a_file(path: &Path) -> Fault {
+    Fault::invalid_request(format!("path `{}` is not a file", path.display()))
+}
+
+fn open_flags(follow: Follow) -> i32 {
+    match follow {
+        Follow::Links => 0,
+        Follow::Nothing => flag(OFlags::NOFOLLOW),
+    }
+}
+
+fn flag(flags: OFlags) -> i32 {
+    i32::try_from(flags.bits()).unwrap_or_default()
+}
+
+/// Refuses a path of which any component is a link, as the system would with `O_NOFOLLOW` everywhere.
+fn refuse_links(path: &Path, follow: Follow) -> io::Result<()> {
+    if follow == Follow::Links {
+        return Ok(());
+    }
+    match first_link(path)? {
+        Some(_) => Err(Errno::LOOP.into()),
+        None => Ok(()),
+    }
+}
+
+fn first_link(path: &Path) -> io::Result<Option<PathBuf>> {
+    let mut walked = PathBuf::new();
+    for component in path.components() {
+        walked.push(component);
+        match fs::symlink_metadata(&walked) {
+            Ok(metadata) if metadata.is_symlink() => return Ok(Some(walked)),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(None)
+}
+
+/// Truncates or creates. Written in place, so hard links stay what they are.
+pub fn write(path: &Path, data: &[u8], options: &WriteOptions) -> Result<(), Fault> {
+    refuse_links(path, options.follow).map_err(fault::file)?;
+    // Not truncated at once: what turns out to be no file must not be touched.
+    let flags = open_flags(options.follow) | flag(OFlags::NONBLOCK);
+    let file = OpenOptions::new().write(true).create(true).truncate(false).custom_flags(flags).open(path);
+    let mut file = match file {
+        // A pipe without a reader, or a directory.
+        Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::NXIO | Errno::ISDIR)) => return Err(not_a_file(path)),
+        other => other.map_err(fault::file)?,
+    };
+    if !file.metadata().map_err(fault::file)?.is_file() {
+        return Err(not_a_file(path));
+    }
+    let written = file.set_len(0).and_then(|()| file.write_all(data));
+    written.and_then(|()| if options.sync { file.sync_all() } else { Ok(()) }).map_err(fault::file)
+}
+
+pub fn create_directory(path: &Path, recursive: bool, follow: Follow) -> Result<(), Fault> {
+    refuse_links(path, follow).map_err(fault::file)?;
+    fs::DirBuilder::new().recursive(recursive).mode(0o777).create(path).map_err(fault::file)
+}
+
+/// Type and size of what a link leads to, but whether it is one from the link itself.
+pub fn metadata(path: &Path, follow: Follow) -> Result<Metadata, Fault> {
+    if follow == Follow::Nothing && first_link(path).map_err(fault::file)?.is_some() {
+        return Err(Fault::invalid_request("path contains a symbolic link"));
+    }
+    let metadata = fs::metadata(path).map_err(fault::file)?;
+    let is_symlink = fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_symlink());
+    Ok(Metadata {
+        is_directory: metadata.is_dir(),
+        is_file: metadata.is_file(),
+        is_symlink,
+        size: metadata.len(),
+        created_at_ms: metadata.created().map_or(0, milliseconds),
+        modified_at_ms: metadata.modified().map_or(0, milliseconds),
+    })
+}
+
+fn milliseconds(time: SystemTime) -> i64 {
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(since) => i64::try_from(since.as_millis()).unwrap_or(i64::MAX),
+        Err(before) => i64::try_from(before.duration().as_millis()).map_or(i64::MIN, |before| -before),
+    }
+}
+
+pub fn canonicalize(path: &Path) -> Result<PathBuf, Fault> {
+    fs::canonicalize(path).map_err(fault::file)
+}
+
+/// In no particular order; what a link leads to decides its type, and a link that leads nowhere is left out.
+pub fn read_directory(path: &Path) -> Result<Vec<DirectoryEntry>, Fault> {
+    let mut entries = Vec::new();
+    for entry in fs::read_dir(path).map_err(fault::file)? {
+        let entry = entry.map_err(fault::file)?;
+        if entries.len() == MAX_ENTRIES {
+            return Err(Fault::internal(format!("directory has more than {MAX_ENTRIES} entries")));
+        }
+        let mut kind = entry.file_type().map_err(fault::file)?;
+        if kind.is_symlink() {
+            match fs::metadata(entry.path()) {
+                Ok(target) => kind = target.file_type(),
+                Err(_) => continue,
+            }
+        }
+        let file_name = entry.file_name().to_string_lossy().into_owned();
+        entries.push(DirectoryEntry { file_name, is_directory: kind.is_dir(), is_file: kind.is_file() });
+    }
+    Ok(entries)
+}
+
+/// Never follows a link at the end of the path.
+pub fn remove(path: &Path, options: &RemoveOptions) -> Result<(), Fault> {
+    if options.follow == Follow::Nothing {
+        if options.recursive {
+            return Err(Fault::internal("recursive no-follow removal is unsupported"));
+        }
+        if let Some(parent) = path.parent() {
+            refuse_links(parent, options.follow).map_err(fault::file)?;
+        }
+    }
+    let removed = fs::symlink_metadata(path).and_then(|metadata| match (metadata.is_dir(), options.recursive) {
+        (true, true) => fs::remove_dir_all(path),
+        (true, false) => fs::remove_dir(path),
+        (false, _) => fs::remove_file(path),
+    });
+    match removed {
+        Err(error) if options.force && error.kind() == io::ErrorKind::NotFound => Ok(()),
+        other => other.map_err(fault::file),
+    }
+}
+
+/// Links are copied as links, special files are left out of trees and refused alone.
+pub fn copy(source: &Path, destination: &Path, recursive: bool) -> Result<(), Fault> {
+    let kind = fs::symlink_metadata(source).map_err(fault::file)?.file_type();
+    if kind.is_symlink() {
+        return copy_link(source, destination).map_err(fault::file);
+    }
+    if kind.is_file() {
+        return copy_file(source, destination).map_err(fault::file);
+    }
+    if !kind.is_dir() {
+        return Err(Fault::invalid_request("fs/copy only supports regular files, directories, and symlinks"));
+    }
+    if !recursive {
+        return Err(Fault::invalid_request("fs/copy requires recursive: true when sourcePath is a directory"));
+    }
+    if resolve(destination).map_err(fault::file)?.starts_with(fs::canonicalize(source).map_err(fault::file)?) {
+        return Err(Fault::invalid_request("fs/copy cannot copy a directory to itself or one of its descendants"));
+    }
+    copy_tree(source, destination).map_err(fault::file)
+}
+
+/// Where a path leads of which the last components may not exist yet.
+fn resolve(path: &Path) -> io::Result<PathBuf> {
+    let mut missing: Vec<&OsStr> = Vec::new();
+    let mut existing = path;
+    loop {
+        match fs::canonicalize(existing) {
+            Ok(resolved) => return Ok(missing.iter().rev().fold(resolved, |path, name| path.join(name))),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Err(error) => match (existing.components().next_back(), existing.parent()) {
+                (Some(Component::Normal(name)), Some(parent)) => {
+                    missing.push(name);
+                    existing = parent;
+                }
+                _ => return Err(error),
+            },
+        }
+    }
+}
+
+fn copy_tree(source: &Path, destination: &Path) -> io::Result<()> {
+    fs::create_dir_all(destination)?;
+    for entry in fs::read_dir(source)? {
+        let entry = entry?;
+        let (kind, from, to) = (entry.file_type()?, entry.path(), destination.join(entry.file_name()));
+        if kind.is_dir() {
+            copy_tree(&from, &to)?;
+        } else if kind.is_symlink() {
+            copy_link(&from, &to)?;
+        } else if kind.is_file() {
+            copy_file(&from, &to)?;
+        }
+    }
+    Ok(())
+}
+
+fn copy_file(source: &Path, destination: &Path) -> io::Result<()> {
+    let (from, to) = (fs::metadata(source)?, fs::metadata(destination));
+    if to.is_ok_and(|to| (from.dev(), from.ino()) == (to.dev(), to.ino())) {
+        // The system would truncate it first and then find nothing to copy.
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "fs/copy cannot copy a file to itself"));
+    }
+    fs::copy(source, destination).map(|_| ())
+}
+
+fn copy_link(source: &Path, destination: &Path) -> io::Result<()> {
+    symlink(fs::read_link(source)?, destination)
+}
+
+pub fn rename(source: &Path, destination: &Path) -> Result<(), Fault> {
+    fs::rename(source, destination).map_err(fault::file)
+}

@@ -1,0 +1,65 @@
+//! What the executor tells about its machine.
+
+use std::path::{Path, PathBuf};
+
+use outpost_wire::PathUri;
+use outpost_wire::exec::environment::{Capabilities, EnvironmentInfo, Shell};
+
+use sha2::{Digest, Sha256};
+
+use crate::config::ExecutorConfig;
+
+/// Only what works.
+fn capabilities() -> Capabilities {
+    Capabilities {
+        idempotent_start: true,
+        session_takeover: true,
+        session_end: true,
+        process_resize: true,
+        stdin_close: true,
+        process_signals: true,
+        process_list: true,
+        output_gaps: true,
+        fs_rename: true,
+        ..Capabilities::default()
+    }
+}
+
+pub fn gather(config: &ExecutorConfig, instance_id: String) -> EnvironmentInfo {
+    let variable = |name: &str| config.variables.get(std::ffi::OsStr::new(name)).filter(|value| !value.is_empty());
+    let uri = |path: &Path| PathUri::from_native(&config.cwd.join(path)).ok();
+    let temporary = variable("TMPDIR").map(PathBuf::from);
+    EnvironmentInfo {
+        shell: shell(variable("SHELL").map(Path::new)),
+        executor_version: Some(config.version.clone()),
+        provider_id: config.executor_id.as_ref().map(|id| provider_id(id)),
+        cwd: uri(&config.cwd),
+        user_home_dir: variable("HOME").and_then(|home| uri(Path::new(home))),
+        platform_os: Some(std::env::consts::OS.into()),
+        prepend_path_dirs: Some(Vec::new()),
+        temporary_directories: Some(temporary.iter().filter_map(|path| uri(path)).collect()),
+        temp_dir: uri(temporary.as_deref().unwrap_or(Path::new("/tmp"))),
+        capabilities: capabilities(),
+        executor_id: config.executor_id.clone(),
+        instance_id: Some(instance_id),
+    }
+}
+
+/// The user's shell if it is one that clients know, else the best there is.
+fn shell(preferred: Option<&Path>) -> Shell {
+    let candidates = preferred.into_iter().chain(["/bin/bash", "/usr/bin/bash", "/bin/sh"].map(Path::new));
+    for path in candidates {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        if matches!(name, "bash" | "zsh" | "sh") && path.is_absolute() && path.exists() {
+            return Shell { name: name.into(), path: path.display().to_string() };
+        }
+    }
+    Shell { name: "sh".into(), path: "/bin/sh".into() }
+}
+
+/// Opaque to clients, the same in every run of one install.
+fn provider_id(executor_id: &str) -> String {
+    let digest = Sha256::digest(executor_id.as_bytes());
+    let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("sha256:{hex}")
+}

@@ -1,0 +1,20 @@
+//! `environment/info` and `environment/status`.
+
+use outpost_rpc::{Lane, Router};
+use outpost_wire::exec::environment::{EnvironmentStatus, Info, Status};
+
+use crate::connection::Connection;
+
+pub fn routes(router: Router<Connection>) -> Router<Connection> {
+    router
+        .on::<Info, _, _>(
+            Lane::Control,
+            |connection| connection.admit("environment info"),
+            |connection, _| async move { Ok(connection.executor().info.clone()) },
+        )
+        .on::<Status, _, _>(
+            Lane::Control,
+            |connection| connection.admit("environment status"),
+            |_, _| async move { Ok(EnvironmentStatus { status: "ready".into() }) },
+        )
+}

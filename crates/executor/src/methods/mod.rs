@@ -1,0 +1,18 @@
+//! Where wire shapes become our nouns, one file per family.
+
+mod environment;
+mod files;
+mod process;
+mod session;
+
+use outpost_rpc::Router;
+
+use crate::connection::Connection;
+
+pub fn router() -> Router<Connection> {
+    let router = Router::default();
+    let router = session::routes(router);
+    let router = environment::routes(router);
+    let router = process::routes(router);
+    files::routes(router)
+}

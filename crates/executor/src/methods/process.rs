@@ -1,0 +1,108 @@
+//! `process/*`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use outpost_rpc::{Lane, Router};
+use outpost_sandbox::{Signal, TerminalSize};
+use outpost_wire::Fault;
+use outpost_wire::exec::process::{
+    self as wire, CloseStdin, List, ListResponse, Read, ReadParams, ReadResponse, Resize, ResizeParams, SandboxType, SendSignal, Start,
+    StartParams, StartResponse, Terminate, TerminateResponse, Write, WriteParams, WriteResponse, WriteStatus,
+};
+use outpost_wire::exec::session::Empty;
+
+use crate::connection::Connection;
+use crate::fault;
+use crate::process::{Process, ReadRequest};
+
+fn admit(connection: &Connection) -> Result<(), Fault> {
+    connection.admit("exec")
+}
+
+pub fn routes(router: Router<Connection>) -> Router<Connection> {
+    router
+        .on::<Start, _, _>(Lane::Ordinary, admit, |connection, params| async move { start(&connection, params) })
+        .on::<Read, _, _>(Lane::Ordinary, admit, |connection, params| async move { read(&connection, params).await })
+        .on::<Write, _, _>(Lane::Ordinary, admit, |connection, params| async move { write(&connection, params).await })
+        .on::<CloseStdin, _, _>(Lane::Ordinary, admit, |connection, params| async move {
+            let status = match find(&connection, &params.process_id)? {
+                Some(process) => process.close_input().await,
+                None => WriteStatus::UnknownProcess,
+            };
+            Ok(WriteResponse { status })
+        })
+        .on::<SendSignal, _, _>(Lane::Control, admit, |connection, params| async move {
+            if let Some(process) = find(&connection, &params.process_id)? {
+                process.signal(native_signal(params.signal));
+            }
+            Ok(Empty {})
+        })
+        .on::<Terminate, _, _>(Lane::Control, admit, |connection, params| async move {
+            let running = find(&connection, &params.process_id)?.is_some_and(|process| process.terminate());
+            Ok(TerminateResponse { running })
+        })
+        .on::<Resize, _, _>(Lane::Control, admit, |connection, params| async move { resize(&connection, &params) })
+        .on::<List, _, _>(Lane::Ordinary, admit, |connection, _| async move {
+            let (session, _) = connection.session()?;
+            Ok(ListResponse { processes: session.list() })
+        })
+}
+
+fn find(connection: &Connection, id: &str) -> Result<Option<Arc<Process>>, Fault> {
+    let (session, _) = connection.session()?;
+    Ok(session.process(id))
+}
+
+fn start(connection: &Connection, params: StartParams) -> Result<StartResponse, Fault> {
+    let (session, _) = connection.session()?;
+    let process_id = params.process_id.clone();
+    session.start(params)?;
+    Ok(StartResponse { process_id, sandbox_type: Some(SandboxType::None) })
+}
+
+async fn read(connection: &Connection, params: ReadParams) -> Result<ReadResponse, Fault> {
+    let (session, attachment) = connection.session()?;
+    let process = session.process(&params.process_id).ok_or_else(|| fault::unknown_process(&params.process_id))?;
+    let request = ReadRequest {
+        after_seq: params.after_seq.unwrap_or(0),
+        max_bytes: params.max_bytes,
+        wait: Duration::from_millis(params.wait_ms.unwrap_or(0)),
+        with_gaps: attachment.with_gaps(),
+    };
+    // Whoever lost the session must not get its output any more.
+    attachment.revoked().run_until_cancelled(process.read(&request)).await.ok_or_else(fault::taken_over)
+}
+
+async fn write(connection: &Connection, params: WriteParams) -> Result<WriteResponse, Fault> {
+    if params.write_id.is_empty() {
+        return Err(fault::empty_write_id());
+    }
+    let Some(process) = find(connection, &params.process_id)? else {
+        return Ok(WriteResponse { status: WriteStatus::UnknownProcess });
+    };
+    match process.write(params.write_id, params.chunk.0).await {
+        Ok(status) => Ok(WriteResponse { status }),
+        Err(_) => Err(fault::stdin_broken()),
+    }
+}
+
+fn resize(connection: &Connection, params: &ResizeParams) -> Result<Empty, Fault> {
+    let process = find(connection, &params.process_id)?.ok_or_else(|| fault::unknown_process(&params.process_id))?;
+    let size = TerminalSize { rows: params.rows, cols: params.cols };
+    process.resize(size).ok_or_else(|| fault::no_terminal(&params.process_id))?.map_err(fault::file)?;
+    Ok(Empty {})
+}
+
+fn native_signal(signal: wire::Signal) -> Signal {
+    match signal {
+        wire::Signal::Interrupt => Signal::Interrupt,
+        wire::Signal::Terminate => Signal::Terminate,
+        wire::Signal::Hangup => Signal::Hangup,
+        wire::Signal::Quit => Signal::Quit,
+        wire::Signal::Kill => Signal::Kill,
+        wire::Signal::Usr1 => Signal::User1,
+        wire::Signal::Usr2 => Signal::User2,
+        wire::Signal::Winch => Signal::WindowChanged,
+    }
+}

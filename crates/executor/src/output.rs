@@ -1,0 +1,504 @@
+//! The output of one process: one log, any number of cursors.
+//!
+//! The newest bytes stay in memory, older ones go to a spool on disk, the oldest are dropped and counted. A reader that
+//! lags sees a gap with its exact size, never a jump in numbers.
+
+use std::collections::VecDeque;
+use std::path::Path;
+
+use bytes::Bytes;
+use outpost_wire::exec::process::Stream;
+
+use crate::spool::Spool;
+
+/// How much output of one process is kept, in bytes.
+#[derive(Debug, Clone, Copy)]
+pub struct OutputLimits {
+    pub memory: usize,
+    pub spool: u64,
+}
+
+impl Default for OutputLimits {
+    fn default() -> Self {
+        Self { memory: 256 << 10, spool: 64 << 20 }
+    }
+}
+
+/// What a reader finds after its cursor.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    Output { seq: u64, stream: Stream, bytes: Bytes },
+    Gap { seq: u64, bytes: u64 },
+    Exited { seq: u64, code: i32 },
+    Closed { seq: u64 },
+}
+
+impl Event {
+    pub fn seq(&self) -> u64 {
+        match self {
+            Self::Output { seq, .. } | Self::Gap { seq, .. } | Self::Exited { seq, .. } | Self::Closed { seq } => *seq,
+        }
+    }
+}
+
+/// Output that arrives while nobody has seen the last chunk yet joins it, up to this size.
+const CHUNK: usize = 64 << 10;
+/// How many lengths of dropped chunks are remembered; gaps that begin earlier are counted from here.
+const REMEMBERED: usize = 65_536;
+
+pub struct OutputLog {
+    limits: OutputLimits,
+    /// The newest chunks. The last one is still open if its number is above `seen`.
+    recent: VecDeque<Chunk>,
+    recent_bytes: usize,
+    spooled: Spooled,
+    dropped: Dropped,
+    next_seq: u64,
+    /// Bytes ever appended.
+    total: u64,
+    /// The highest number that any reader was told.
+    seen: u64,
+    exited: Option<(u64, i32)>,
+    closed: Option<u64>,
+}
+
+struct Chunk {
+    seq: u64,
+    stream: Stream,
+    bytes: Piece,
+}
+
+/// Bytes that may still grow, or that readers share.
+enum Piece {
+    Open(Vec<u8>),
+    Sealed(Bytes),
+}
+
+impl Piece {
+    fn len(&self) -> usize {
+        match self {
+            Self::Open(bytes) => bytes.len(),
+            Self::Sealed(bytes) => bytes.len(),
+        }
+    }
+
+    fn seal(&mut self) -> Bytes {
+        if let Self::Open(bytes) = self {
+            *self = Self::Sealed(std::mem::take(bytes).into());
+        }
+        match self {
+            Self::Sealed(bytes) => bytes.clone(),
+            Self::Open(_) => Bytes::new(),
+        }
+    }
+}
+
+impl OutputLog {
+    pub fn new(limits: OutputLimits, spool_directory: Option<&Path>) -> Self {
+        let spool = spool_directory.map(|directory| Spool::new(directory, limits.spool));
+        Self {
+            limits,
+            recent: VecDeque::new(),
+            recent_bytes: 0,
+            spooled: Spooled { spool, chunks: VecDeque::new(), first_seq: 1, start: 0, end: 0 },
+            dropped: Dropped { lengths: VecDeque::new(), first_seq: 1, before: 0 },
+            next_seq: 1,
+            total: 0,
+            seen: 0,
+            exited: None,
+            closed: None,
+        }
+    }
+
+    pub fn next_seq(&self) -> u64 {
+        self.next_seq
+    }
+
+    /// Bytes ever appended.
+    pub fn total(&self) -> u64 {
+        self.total
+    }
+
+    pub fn exit_code(&self) -> Option<i32> {
+        self.exited.map(|(_, code)| code)
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.closed.is_some()
+    }
+
+    /// How many bytes can be kept at all.
+    pub fn capacity(&self) -> u64 {
+        let spool = self.spooled.spool.as_ref().map_or(0, Spool::capacity);
+        self.limits.memory as u64 + spool
+    }
+
+    pub fn append(&mut self, stream: Stream, bytes: &[u8]) {
+        if bytes.is_empty() || self.closed.is_some() {
+            return;
+        }
+        self.total += bytes.len() as u64;
+        self.recent_bytes += bytes.len();
+        let seen = self.seen;
+        match self.recent.back_mut() {
+            Some(Chunk { seq, stream: last, bytes: Piece::Open(open) })
+                if *seq > seen && *seq + 1 == self.next_seq && *last == stream && open.len() + bytes.len() <= CHUNK =>
+            {
+                open.extend_from_slice(bytes);
+            }
+            _ => {
+                let seq = self.take_seq();
+                self.recent.push_back(Chunk { seq, stream, bytes: Piece::Open(bytes.to_vec()) });
+            }
+        }
+        while self.recent_bytes > self.limits.memory && self.recent.len() > 1 {
+            self.retire_oldest();
+        }
+    }
+
+    pub fn exit(&mut self, code: i32) {
+        if self.exited.is_none() {
+            let seq = self.take_seq();
+            self.exited = Some((seq, code));
+        }
+    }
+
+    pub fn close(&mut self) {
+        if self.closed.is_none() {
+            let seq = self.take_seq();
+            self.closed = Some(seq);
+        }
+    }
+
+    fn take_seq(&mut self) -> u64 {
+        let seq = self.next_seq;
+        self.next_seq += 1;
+        seq
+    }
+
+    /// Moves the oldest chunk from memory to the spool, and from there what no longer fits to oblivion.
+    fn retire_oldest(&mut self) {
+        let Some(mut chunk) = self.recent.pop_front() else { return };
+        let bytes = chunk.bytes.seal();
+        self.recent_bytes -= bytes.len();
+        for (length, seq) in self.spooled.push(chunk.seq, chunk.stream, &bytes) {
+            self.dropped.push(seq, length);
+        }
+    }
+
+    /// The first number that is still here as output.
+    fn first_kept(&self) -> u64 {
+        match (self.spooled.chunks.is_empty(), self.recent.front()) {
+            (false, _) => self.spooled.first_seq,
+            (true, Some(chunk)) => chunk.seq,
+            (true, None) => self.next_seq,
+        }
+    }
+
+    /// The next event after `seq`. Numbers beyond the end have none.
+    pub fn after(&mut self, seq: u64) -> Option<Event> {
+        let wanted = seq.checked_add(1)?;
+        if wanted >= self.next_seq {
+            return None;
+        }
+        let event = self.event_at(wanted);
+        self.seen = self.seen.max(event.seq());
+        Some(event)
+    }
+
+    fn event_at(&mut self, wanted: u64) -> Event {
+        if let Some((seq, code)) = self.exited
+            && seq == wanted
+        {
+            return Event::Exited { seq, code };
+        }
+        if self.closed == Some(wanted) {
+            return Event::Closed { seq: wanted };
+        }
+        if let Ok(index) = self.recent.binary_search_by_key(&wanted, |chunk| chunk.seq) {
+            let chunk = &mut self.recent[index];
+            return Event::Output { seq: wanted, stream: chunk.stream, bytes: chunk.bytes.seal() };
+        }
+        if let Some((stream, bytes)) = self.spooled.read(wanted) {
+            return Event::Output { seq: wanted, stream, bytes };
+        }
+        self.gap_from(wanted)
+    }
+
+    /// Everything from `wanted` to the next thing that is still here, the exit included.
+    fn gap_from(&mut self, wanted: u64) -> Event {
+        let mut last = self.first_kept().saturating_sub(1).max(wanted);
+        if let Some((exit, _)) = self.exited
+            && exit > wanted
+        {
+            last = last.min(exit - 1);
+        }
+        Event::Gap { seq: last, bytes: self.dropped.between(wanted, last) }
+    }
+
+    /// How many bytes of output come after `seq`, kept or not.
+    pub fn bytes_after(&mut self, seq: u64) -> u64 {
+        if seq + 1 >= self.next_seq {
+            return 0;
+        }
+        let wanted = seq + 1;
+        let recent: usize = self.recent.iter().filter(|chunk| chunk.seq >= wanted).map(|chunk| chunk.bytes.len()).sum();
+        recent as u64 + self.spooled.bytes_from(wanted) + self.dropped.between(wanted, self.first_kept().saturating_sub(1))
+    }
+}
+
+/// The chunks on disk: their numbers are consecutive except where the exit stands between two of them.
+struct Spooled {
+    spool: Option<Spool>,
+    chunks: VecDeque<SpooledChunk>,
+    first_seq: u64,
+    /// Positions in the spool of the first byte and behind the last one.
+    start: u64,
+    end: u64,
+}
+
+/// A length and a stream; a hole stands for the exit.
+#[derive(Clone, Copy)]
+enum SpooledChunk {
+    Output { stream: Stream, length: u32 },
+    Hole,
+}
+
+impl SpooledChunk {
+    fn length(self) -> u32 {
+        match self {
+            Self::Output { length, .. } => length,
+            Self::Hole => 0,
+        }
+    }
+}
+
+impl Spooled {
+    /// Adds a chunk and returns the lengths and numbers of those that had to go for it.
+    fn push(&mut self, seq: u64, stream: Stream, bytes: &[u8]) -> Vec<(u32, u64)> {
+        let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+        let mut gone = Vec::new();
+        let capacity = self.spool.as_ref().map_or(0, Spool::capacity);
+        while !self.chunks.is_empty() && self.end - self.start + u64::from(length) > capacity {
+            gone.extend(self.pop());
+        }
+        let kept = u64::from(length) <= capacity && self.spool.as_mut().is_some_and(|spool| spool.write(self.end, bytes));
+        if !kept {
+            // Without a spool there is no keeping what came before either: what is kept has no holes.
+            while !self.chunks.is_empty() {
+                gone.extend(self.pop());
+            }
+            gone.push((length, seq));
+            return gone;
+        }
+        if self.chunks.is_empty() {
+            self.first_seq = seq;
+        }
+        while self.first_seq + (self.chunks.len() as u64) < seq {
+            self.chunks.push_back(SpooledChunk::Hole);
+        }
+        self.chunks.push_back(SpooledChunk::Output { stream, length });
+        self.end += u64::from(length);
+        gone
+    }
+
+    fn pop(&mut self) -> Option<(u32, u64)> {
+        let chunk = self.chunks.pop_front()?;
+        let seq = self.first_seq;
+        self.first_seq += 1;
+        self.start += u64::from(chunk.length());
+        Some((chunk.length(), seq))
+    }
+
+    fn read(&self, seq: u64) -> Option<(Stream, Bytes)> {
+        let index = usize::try_from(seq.checked_sub(self.first_seq)?).ok()?;
+        let SpooledChunk::Output { stream, length } = *self.chunks.get(index)? else { return None };
+        let before: u64 = self.chunks.iter().take(index).map(|chunk| u64::from(chunk.length())).sum();
+        let bytes = self.spool.as_ref()?.read(self.start + before, length as usize)?;
+        Some((stream, bytes))
+    }
+
+    fn bytes_from(&self, seq: u64) -> u64 {
+        let skipped = usize::try_from(seq.saturating_sub(self.first_seq)).unwrap_or(usize::MAX);
+        self.chunks.iter().skip(skipped).map(|chunk| u64::from(chunk.length())).sum()
+    }
+}
+
+/// The lengths of chunks that are gone.
+struct Dropped {
+    lengths: VecDeque<u32>,
+    first_seq: u64,
+    /// Bytes of everything before `first_seq`.
+    before: u64,
+}
+
+impl Dropped {
+    fn push(&mut self, seq: u64, length: u32) {
+        while self.first_seq + (self.lengths.len() as u64) < seq {
+            self.lengths.push_back(0);
+        }
+        self.lengths.push_back(length);
+        while self.lengths.len() > REMEMBERED {
+            self.before += u64::from(self.lengths.pop_front().unwrap_or_default());
+            self.first_seq += 1;
+        }
+    }
+
+    /// The bytes of the numbers `first..=last` that are gone.
+    fn between(&self, first: u64, last: u64) -> u64 {
+        let forgotten = if first <= 1 { self.before } else { 0 };
+        let skip = usize::try_from(first.saturating_sub(self.first_seq)).unwrap_or(usize::MAX);
+        let end = usize::try_from((last + 1).saturating_sub(self.first_seq)).unwrap_or(usize::MAX);
+        let take = end.saturating_sub(skip);
+        forgotten + self.lengths.iter().skip(skip).take(take).map(|length| u64::from(*length)).sum::<u64>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn all(log: &mut OutputLog, mut seq: u64) -> Vec<Event> {
+        std::iter::from_fn(|| {
+            let event = log.after(seq)?;
+            seq = event.seq();
+            Some(event)
+        })
+        .collect()
+    }
+
+    fn output(seq: u64, stream: Stream, text: &str) -> Event {
+        Event::Output { seq, stream, bytes: Bytes::copy_from_slice(text.as_bytes()) }
+    }
+
+    const SMALL: OutputLimits = OutputLimits { memory: 10, spool: 20 };
+
+    #[test]
+    fn output_exit_and_close_share_one_numbering() {
+        let mut log = OutputLog::new(OutputLimits::default(), None);
+        log.append(Stream::Stdout, b"one");
+        log.append(Stream::Stderr, b"two");
+        log.exit(3);
+        log.append(Stream::Stdout, b"late");
+        log.close();
+        let expected = [
+            output(1, Stream::Stdout, "one"),
+            output(2, Stream::Stderr, "two"),
+            Event::Exited { seq: 3, code: 3 },
+            output(4, Stream::Stdout, "late"),
+            Event::Closed { seq: 5 },
+        ];
+        assert_eq!(all(&mut log, 0), expected);
+        assert_eq!(all(&mut log, 3), expected[3..]);
+        assert_eq!(log.next_seq(), 6);
+        assert_eq!(log.after(u64::MAX), None);
+    }
+
+    #[test]
+    fn chunks_grow_until_somebody_has_seen_them() {
+        let mut log = OutputLog::new(OutputLimits::default(), None);
+        log.append(Stream::Stdout, b"a");
+        log.append(Stream::Stdout, b"b");
+        assert_eq!(all(&mut log, 0), [output(1, Stream::Stdout, "ab")]);
+        log.append(Stream::Stdout, b"c");
+        assert_eq!(all(&mut log, 0), [output(1, Stream::Stdout, "ab"), output(2, Stream::Stdout, "c")]);
+        log.append(Stream::Stdout, &vec![b'x'; CHUNK]);
+        assert_eq!(log.next_seq(), 4);
+    }
+
+    #[test]
+    fn old_output_comes_back_from_the_spool() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut log = OutputLog::new(SMALL, Some(directory.path()));
+        for (n, text) in ["aaaaaaaa", "bbbbbbbb", "cccccccc"].iter().enumerate() {
+            log.append(Stream::Stdout, text.as_bytes());
+            log.after(n as u64);
+        }
+        assert_eq!(
+            all(&mut log, 0),
+            [output(1, Stream::Stdout, "aaaaaaaa"), output(2, Stream::Stdout, "bbbbbbbb"), output(3, Stream::Stdout, "cccccccc")]
+        );
+        assert_eq!(log.bytes_after(1), 16);
+    }
+
+    #[test]
+    fn what_is_gone_is_counted_and_does_not_hide_the_exit() {
+        let mut log = OutputLog::new(SMALL, None);
+        for n in 0..3 {
+            log.append(Stream::Stdout, b"12345678");
+            log.after(n);
+        }
+        log.exit(0);
+        for n in 4..8 {
+            log.append(Stream::Stdout, b"12345678");
+            log.after(n);
+        }
+        log.close();
+        assert_eq!(
+            all(&mut log, 0),
+            [
+                Event::Gap { seq: 3, bytes: 24 },
+                Event::Exited { seq: 4, code: 0 },
+                Event::Gap { seq: 7, bytes: 24 },
+                output(8, Stream::Stdout, "12345678"),
+                Event::Closed { seq: 9 }
+            ]
+        );
+        assert_eq!(all(&mut log, 1)[0], Event::Gap { seq: 3, bytes: 16 });
+        assert_eq!(log.bytes_after(0), 56);
+        assert_eq!(log.bytes_after(5), 24);
+    }
+
+    proptest! {
+        /// Whatever is appended and read in between: from any cursor, bytes kept plus bytes counted as gone is
+        /// everything, and what is kept is the right bytes.
+        #[test]
+        fn every_byte_is_kept_or_counted(
+            steps in prop::collection::vec((1usize..30, any::<bool>(), any::<bool>()), 1..60),
+            spool in 0u64..80,
+            exit_at in 0usize..60,
+        ) {
+            let directory = tempfile::tempdir().unwrap();
+            let mut log = OutputLog::new(OutputLimits { memory: 16, spool }, Some(directory.path()));
+            let mut everything: Vec<u8> = Vec::new();
+            let mut cursors = vec![(0u64, 0u64)];
+            for (index, (length, look, err)) in steps.into_iter().enumerate() {
+                let bytes: Vec<u8> = (0..length).map(|n| (everything.len() + n) as u8).collect();
+                everything.extend(&bytes);
+                log.append(if err { Stream::Stderr } else { Stream::Stdout }, &bytes);
+                if index == exit_at {
+                    log.exit(0);
+                }
+                if look {
+                    for event in all(&mut log, cursors.last().unwrap().0) {
+                        let (_, offset) = *cursors.last().unwrap();
+                        let bytes = match &event { Event::Output { bytes, .. } => bytes.len() as u64, Event::Gap { bytes, .. } => *bytes, _ => 0 };
+                        cursors.push((event.seq(), offset + bytes));
+                    }
+                }
+            }
+            log.close();
+            for (seq, start) in cursors {
+                prop_assert_eq!(log.bytes_after(seq), everything.len() as u64 - start);
+                let mut offset = start as usize;
+                let mut expected = seq + 1;
+                for event in all(&mut log, seq) {
+                    let last = event.seq();
+                    match event {
+                        Event::Output { seq, bytes, .. } => {
+                            prop_assert_eq!(seq, expected);
+                            prop_assert_eq!(&bytes[..], &everything[offset..offset + bytes.len()]);
+                            offset += bytes.len();
+                        }
+                        Event::Gap { bytes, .. } => offset += bytes as usize,
+                        Event::Exited { seq, .. } | Event::Closed { seq } => prop_assert_eq!(seq, expected),
+                    }
+                    expected = last + 1;
+                }
+                prop_assert_eq!(offset, everything.len());
+                prop_assert_eq!(expected, log.next_seq());
+            }
+        }
+    }
+}

@@ -1,0 +1,379 @@
+//! One process: a task that owns the child, a log that everybody else reads.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use outpost_sandbox::{Child, ChildEnd, Exit, Output, ProcessGroup, Signal, Terminal, TerminalSize};
+use outpost_wire::exec::process::{Metadata, OutputPiece, ProcessSummary, ReadResponse, StartParams, Stream, WriteStatus};
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep, timeout_at};
+use tokio_util::sync::CancellationToken;
+
+use crate::attachment::Attachment;
+use crate::input::{Broken, ProcessInput};
+use crate::output::{Event, OutputLog};
+use crate::session::Session;
+
+/// A client that polls counts as a reader for so long after its last poll.
+const POLLING: Duration = Duration::from_secs(5);
+/// Room for one more read from the child.
+const ONE_READ: u64 = 64 << 10;
+/// After a kill, output that is already on its way is still taken for so long.
+const LAST_WORDS: Duration = Duration::from_millis(100);
+/// The most that one answer carries: it has to fit a message, as base64.
+const MAX_ANSWER: usize = 40 << 20;
+
+pub struct Process {
+    id: String,
+    /// Of the parameters that it was started with: a repeated start is recognised by them.
+    fingerprint: u64,
+    argv: Vec<String>,
+    metadata: Option<Metadata>,
+    is_terminal: bool,
+    group: ProcessGroup,
+    terminal: Option<Terminal>,
+    input: ProcessInput,
+    state: Mutex<State>,
+    /// Something was appended.
+    changed: Notify,
+    /// A reader got on, or there is none any more.
+    drained: Notify,
+    kill: CancellationToken,
+}
+
+struct State {
+    log: OutputLog,
+    /// Who is pushed to, and how far that got.
+    target: Option<Arc<Attachment>>,
+    pushed: Cursor,
+    /// How far a client that polls has got, and when it last did.
+    polled: Option<(u64, Instant)>,
+}
+
+/// A place in the log: the last number that was told, and the output bytes up to there.
+#[derive(Clone, Copy)]
+struct Cursor {
+    seq: u64,
+    bytes: u64,
+}
+
+/// What a read asks for.
+pub struct ReadRequest {
+    pub after_seq: u64,
+    pub max_bytes: Option<usize>,
+    pub wait: Duration,
+    pub with_gaps: bool,
+}
+
+pub fn fingerprint(params: &StartParams) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    params.hash(&mut hasher);
+    hasher.finish()
+}
+
+impl Process {
+    /// Takes over a child that was just started.
+    pub fn adopt(child: Child, params: StartParams, session: &Arc<Session>) -> Arc<Self> {
+        let config = session.config();
+        let Child { group, input, output, errors, terminal, end } = child;
+        let process = Arc::new(Self {
+            fingerprint: fingerprint(&params),
+            id: params.process_id,
+            argv: params.argv,
+            metadata: params.metadata,
+            is_terminal: params.tty,
+            group,
+            terminal,
+            input: ProcessInput::new(input, params.tty),
+            state: Mutex::new(State {
+                log: OutputLog::new(config.output, config.spool_directory.as_deref()),
+                target: None,
+                pushed: Cursor { seq: 0, bytes: 0 },
+                polled: None,
+            }),
+            changed: Notify::new(),
+            drained: Notify::new(),
+            kill: CancellationToken::new(),
+        });
+        let streams = Streams { first: if params.tty { Stream::Pty } else { Stream::Stdout }, output, errors };
+        tokio::spawn(process.clone().run(streams, end, Arc::downgrade(session)));
+        process
+    }
+
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    pub fn fingerprint(&self) -> u64 {
+        self.fingerprint
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Pushes from now on to somebody else, or to nobody. What was told before is not told again.
+    pub fn push_to(self: &Arc<Self>, target: Option<Arc<Attachment>>) {
+        let mut state = self.lock();
+        if target.is_some() {
+            state.pushed = Cursor { seq: state.log.next_seq() - 1, bytes: state.log.total() };
+        }
+        state.target = target;
+        state.polled = None;
+        drop(state);
+        self.drained.notify_one();
+    }
+
+    /// Pushes from the very beginning; for a process that was just started.
+    pub fn push_all_to(self: &Arc<Self>, target: Option<Arc<Attachment>>) {
+        let mut state = self.lock();
+        state.target = target;
+        self.push(&mut state);
+    }
+
+    /// Sends events as long as the other side takes them.
+    pub fn pump(self: &Arc<Self>) {
+        let mut state = self.lock();
+        self.push(&mut state);
+        drop(state);
+        self.drained.notify_one();
+    }
+
+    fn push(self: &Arc<Self>, state: &mut State) {
+        let Some(target) = state.target.clone() else { return };
+        while state.pushed.seq + 1 < state.log.next_seq() {
+            if !target.has_room() {
+                target.lags(self.clone());
+                return;
+            }
+            let Some(event) = state.log.after(state.pushed.seq) else { return };
+            state.pushed.seq = event.seq();
+            state.pushed.bytes += match &event {
+                Event::Output { bytes, .. } => bytes.len() as u64,
+                Event::Gap { bytes, .. } => *bytes,
+                Event::Exited { .. } | Event::Closed { .. } => 0,
+            };
+            target.tell(&self.id, event);
+        }
+    }
+
+    /// Whether the child has to wait because a reader that is there would otherwise lose output.
+    fn is_held(&self) -> bool {
+        let state = self.lock();
+        let room = state.log.capacity().saturating_sub(ONE_READ);
+        let total = state.log.total();
+        let behind = |bytes: u64| total.saturating_sub(bytes) > room;
+        let polls = state.polled.is_some_and(|(bytes, when)| when.elapsed() < POLLING && behind(bytes));
+        state.target.is_some() && (behind(state.pushed.bytes) || polls)
+    }
+
+    fn change(self: &Arc<Self>, change: impl FnOnce(&mut OutputLog)) {
+        let mut state = self.lock();
+        change(&mut state.log);
+        self.push(&mut state);
+        drop(state);
+        self.changed.notify_waiters();
+    }
+
+    async fn run(self: Arc<Self>, streams: Streams, mut end: ChildEnd, session: Weak<Session>) {
+        self.stream_until_closed(streams, &mut end).await;
+        self.input.end();
+        self.change(OutputLog::close);
+        Session::forget_later(&session, &self).await;
+    }
+
+    async fn stream_until_closed(self: &Arc<Self>, streams: Streams, end: &mut ChildEnd) {
+        let (mut output_open, mut errors_open, mut exited) = (true, streams.errors.is_some(), false);
+        while output_open || errors_open || !exited {
+            let held = self.is_held();
+            tokio::select! {
+                biased;
+                () = self.kill.cancelled() => {
+                    self.group.signal(Signal::Kill);
+                    if !exited {
+                        self.record_exit(end.wait().await);
+                    }
+                    self.take_last_words(&streams).await;
+                    return;
+                }
+                open = self.take(&streams.output, streams.first), if output_open && !held => output_open = open,
+                open = self.take_errors(&streams), if errors_open && !held => errors_open = open,
+                exit = end.wait(), if !exited => {
+                    self.record_exit(exit);
+                    exited = true;
+                }
+                () = self.drained.notified(), if held => {}
+                // A client that stopped polling tells nobody.
+                () = sleep(POLLING), if held => {}
+            }
+        }
+    }
+
+    /// Takes what the child wrote. False at the end.
+    async fn take(self: &Arc<Self>, output: &Output, stream: Stream) -> bool {
+        output.read(|bytes| self.change(|log| log.append(stream, bytes))).await
+    }
+
+    async fn take_errors(self: &Arc<Self>, streams: &Streams) -> bool {
+        match &streams.errors {
+            Some(errors) => self.take(errors, Stream::Stderr).await,
+            None => false,
+        }
+    }
+
+    fn record_exit(self: &Arc<Self>, exit: Exit) {
+        let code = match exit {
+            Exit::Code(code) => code,
+            // What the wire says of terminals.
+            Exit::Signal(_) if self.is_terminal => 1,
+            Exit::Signal(signal) => 128 + signal,
+            Exit::Lost => -1,
+        };
+        self.input.end();
+        self.change(|log| log.exit(code));
+    }
+
+    /// Takes what a killed child had already written; somebody outside its group may hold the pipes for ever.
+    async fn take_last_words(self: &Arc<Self>, streams: &Streams) {
+        let deadline = Instant::now() + LAST_WORDS;
+        while !self.is_held() && timeout_at(deadline, self.take(&streams.output, streams.first)).await == Ok(true) {}
+        while !self.is_held() && timeout_at(deadline, self.take_errors(streams)).await == Ok(true) {}
+    }
+
+    /// Kills the group. False if the process had ended already.
+    pub fn terminate(&self) -> bool {
+        let state = self.lock();
+        let running = state.log.exit_code().is_none();
+        if !state.log.is_closed() {
+            self.group.signal(Signal::Kill);
+            self.kill.cancel();
+        }
+        running
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        // Under the lock, so that the number cannot have been given to another process meanwhile.
+        let state = self.lock();
+        if state.log.exit_code().is_none() {
+            self.group.signal(signal);
+        }
+    }
+
+    /// Nothing if it has no terminal.
+    pub fn resize(&self, size: TerminalSize) -> Option<std::io::Result<()>> {
+        self.terminal.as_ref().map(|terminal| terminal.resize(size))
+    }
+
+    pub async fn write(&self, write_id: String, bytes: Bytes) -> Result<WriteStatus, Broken> {
+        self.input.write(write_id, bytes).await
+    }
+
+    pub async fn close_input(&self) -> WriteStatus {
+        self.input.close().await
+    }
+
+    pub fn is_closed(&self) -> bool {
+        self.lock().log.is_closed()
+    }
+
+    /// Waits until the process is closed.
+    pub async fn closed(&self) {
+        loop {
+            let mut changed = std::pin::pin!(self.changed.notified());
+            changed.as_mut().enable();
+            if self.is_closed() {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    /// Reads what comes after a number; waits for something to come if nothing is there.
+    pub async fn read(self: &Arc<Self>, request: &ReadRequest) -> ReadResponse {
+        let deadline = Instant::now() + request.wait;
+        loop {
+            let mut changed = std::pin::pin!(self.changed.notified());
+            changed.as_mut().enable();
+            let (answer, is_worth_telling) = self.read_now(request);
+            if is_worth_telling || request.wait.is_zero() || timeout_at(deadline, changed).await.is_err() {
+                return answer;
+            }
+        }
+    }
+
+    fn read_now(self: &Arc<Self>, request: &ReadRequest) -> (ReadResponse, bool) {
+        let mut state = self.lock();
+        let limit = request.max_bytes.unwrap_or(MAX_ANSWER).min(MAX_ANSWER);
+        let mut chunks = Vec::new();
+        let mut bytes = 0;
+        let (mut seq, mut last_told, mut cut, mut exit_is_news) = (request.after_seq, None, false, false);
+        while let Some(event) = state.log.after(seq) {
+            match &event {
+                Event::Output { seq, stream, bytes: chunk } => {
+                    if !chunks.is_empty() && bytes + chunk.len() > limit {
+                        cut = true;
+                        break;
+                    }
+                    bytes += chunk.len();
+                    chunks.push(OutputPiece::Chunk { seq: *seq, stream: *stream, chunk: chunk.clone().into() });
+                    last_told = Some(*seq);
+                }
+                Event::Gap { seq, bytes } => {
+                    if request.with_gaps {
+                        chunks.push(OutputPiece::Gap { seq: *seq, gap_bytes: *bytes });
+                        last_told = Some(*seq);
+                    }
+                }
+                Event::Exited { .. } => exit_is_news = true,
+                Event::Closed { .. } => {}
+            }
+            seq = event.seq();
+        }
+        // Whoever reads in bounded pieces is told where its piece ends.
+        let bounded = request.max_bytes.is_some() || cut;
+        let next_seq = match last_told {
+            Some(last) if bounded => last + 1,
+            _ => state.log.next_seq(),
+        };
+        let place = state.log.total() - state.log.bytes_after(seq);
+        state.polled = Some((place, Instant::now()));
+        let exit_code = state.log.exit_code();
+        let answer = ReadResponse {
+            next_seq,
+            exited: exit_code.is_some(),
+            exit_code,
+            closed: state.log.is_closed(),
+            failure: None,
+            sandbox_denied: false,
+            chunks,
+        };
+        drop(state);
+        self.drained.notify_one();
+        let is_worth_telling = !answer.chunks.is_empty() || answer.closed || exit_is_news;
+        (answer, is_worth_telling)
+    }
+
+    pub fn summary(&self) -> ProcessSummary {
+        let state = self.lock();
+        ProcessSummary {
+            process_id: self.id.clone(),
+            argv: self.argv.clone(),
+            metadata: self.metadata.clone(),
+            pid: Some(self.group.leader()),
+            tty: self.is_terminal,
+            next_seq: state.log.next_seq(),
+            exited: state.log.exit_code().is_some(),
+            exit_code: state.log.exit_code(),
+            closed: state.log.is_closed(),
+        }
+    }
+}
+
+/// What the child writes to.
+struct Streams {
+    first: Stream,
+    output: Output,
+    errors: Option<Output>,
+}

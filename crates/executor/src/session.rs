@@ -1,0 +1,161 @@
+//! One client's belongings: its processes, and whom they are pushed to. A lost connection is not the end of a session.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use outpost_sandbox::{Launch, LaunchIo, TerminalSize};
+use outpost_wire::Fault;
+use outpost_wire::exec::process::{ProcessSummary, StartParams};
+use tokio::time::sleep;
+
+use crate::attachment::Attachment;
+use crate::config::ExecutorConfig;
+use crate::process::{self, Process};
+use crate::{fault, variables};
+
+pub struct Session {
+    id: String,
+    config: Arc<ExecutorConfig>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    attachment: Option<Arc<Attachment>>,
+    /// Counts attachments and detachments, so that a timer knows whether it is still meant.
+    epoch: u64,
+    processes: HashMap<String, Arc<Process>>,
+    ended: bool,
+}
+
+impl Session {
+    pub fn new(id: String, config: Arc<ExecutorConfig>) -> Arc<Self> {
+        Arc::new(Self { id, config, state: Mutex::default() })
+    }
+
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    pub fn config(&self) -> &ExecutorConfig {
+        &self.config
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The newest connection wins; an older one is told so. False if the session ended meanwhile.
+    pub fn attach(&self, attachment: Arc<Attachment>) -> bool {
+        let mut state = self.lock();
+        if state.ended {
+            return false;
+        }
+        state.epoch += 1;
+        let older = state.attachment.replace(attachment.clone());
+        for process in state.processes.values() {
+            process.push_to(Some(attachment.clone()));
+        }
+        drop(state);
+        if let Some(older) = older {
+            older.revoke();
+        }
+        true
+    }
+
+    /// The connection is gone. Returns the epoch to wait in for the next one, unless there already is one.
+    pub fn detach(&self, attachment: &Arc<Attachment>) -> Option<u64> {
+        let mut state = self.lock();
+        if !state.attachment.as_ref().is_some_and(|current| Arc::ptr_eq(current, attachment)) {
+            return None;
+        }
+        state.attachment = None;
+        state.epoch += 1;
+        for process in state.processes.values() {
+            process.push_to(None);
+        }
+        Some(state.epoch)
+    }
+
+    /// Ends the session if nobody came back since `epoch`. True if it is over.
+    pub fn expire(&self, epoch: u64) -> bool {
+        if self.lock().epoch != epoch {
+            return false;
+        }
+        self.end();
+        true
+    }
+
+    /// Kills everything. Nothing can be started afterwards.
+    pub fn end(&self) -> Vec<Arc<Process>> {
+        let mut state = self.lock();
+        state.ended = true;
+        let processes: Vec<_> = state.processes.drain().map(|(_, process)| process).collect();
+        drop(state);
+        for process in &processes {
+            process.terminate();
+        }
+        processes
+    }
+
+    /// Starts a process. The same id with the same parameters is the same start.
+    pub fn start(self: &Arc<Self>, params: StartParams) -> Result<(), Fault> {
+        let cwd = params.cwd.to_native().map_err(|error| fault::foreign_cwd(&params.cwd.to_string(), &error))?;
+        if params.sandbox.is_some() {
+            return Err(fault::sandbox_unsupported());
+        }
+        if params.network_proxy.is_some() {
+            return Err(fault::proxy_unsupported());
+        }
+        let (program, arguments) = params.argv.split_first().ok_or_else(fault::empty_argv)?;
+        // The lock is held over the launch: two starts with one id must not both find the id free.
+        let mut state = self.lock();
+        if state.ended {
+            return Err(fault::session_ended());
+        }
+        if let Some(existing) = state.processes.get(&params.process_id) {
+            let same = existing.fingerprint() == process::fingerprint(&params);
+            return if same { Ok(()) } else { Err(fault::process_exists(&params.process_id)) };
+        }
+        let launch = Launch {
+            program: program.into(),
+            arg0: params.arg0.as_ref().map(Into::into),
+            args: arguments.iter().map(Into::into).collect(),
+            env: variables::build(&self.config.variables, params.env_policy.as_ref(), &params.env),
+            cwd,
+            io: if params.tty { LaunchIo::Terminal(TerminalSize::default()) } else { LaunchIo::Pipes { stdin: params.pipe_stdin } },
+        };
+        let child = self.config.launcher.start(&launch).map_err(|error| fault::spawn(&error))?;
+        let process = Process::adopt(child, params, self);
+        state.processes.insert(process.id().to_owned(), process.clone());
+        process.push_all_to(state.attachment.clone());
+        Ok(())
+    }
+
+    pub fn process(&self, id: &str) -> Option<Arc<Process>> {
+        self.lock().processes.get(id).cloned()
+    }
+
+    pub fn list(&self) -> Vec<ProcessSummary> {
+        let processes: Vec<_> = self.lock().processes.values().cloned().collect();
+        let mut rows: Vec<_> = processes.iter().map(|process| process.summary()).collect();
+        rows.sort_by(|a, b| a.process_id.cmp(&b.process_id));
+        rows
+    }
+
+    /// Drops a closed process once a client that is there has had time to read it. While nobody is there it is kept:
+    /// the session's own end is its end.
+    pub async fn forget_later(session: &Weak<Self>, process: &Arc<Process>) {
+        loop {
+            let Some(before) = session.upgrade().map(|session| (session.lock().epoch, session.config.closed_retention)) else { return };
+            let (epoch, retention) = before;
+            sleep(retention).await;
+            let Some(session) = session.upgrade() else { return };
+            let mut state = session.lock();
+            if state.attachment.is_some() && state.epoch == epoch {
+                state.processes.remove(process.id());
+                return;
+            }
+        }
+    }
+}

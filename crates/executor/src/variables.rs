@@ -1,0 +1,141 @@
+//! The environment of a child.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+
+use outpost_wire::exec::process::{EnvPolicy, Inherit};
+
+/// What `inherit: core` takes over.
+const CORE: [&str; 11] = ["PATH", "SHELL", "TMPDIR", "TEMP", "TMP", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "USER"];
+/// Left out unless the policy says otherwise: names that look like secrets.
+const DEFAULT_EXCLUDES: [&str; 3] = ["*KEY*", "*SECRET*", "*TOKEN*"];
+/// Never handed to a child, not even on request: they authenticate the executor itself.
+const NEVER: [&str; 6] = [
+    "CODEX_EXEC_SERVER_EXIT_ON_STDIN_CLOSE",
+    "CODEX_EXEC_SERVER_NOISE_AUTH_TOKEN",
+    "NODE_REPL_AUTH_TOKEN",
+    "OPENAI_FEDERATION_RULE_ID",
+    "OPENAI_IDENTITY_TOKEN_FILE",
+    "OPENAI_WORKLOAD_IDENTITY_CONTEXT",
+];
+/// Ours; handed on only when a request names them.
+const OWN: &str = "OUTPOST_*";
+
+/// Builds the environment of a child: `exact` alone without a policy, an overlay over what the policy lets through
+/// with one.
+pub fn build(
+    own: &BTreeMap<OsString, OsString>,
+    policy: Option<&EnvPolicy>,
+    exact: &BTreeMap<String, String>,
+) -> Vec<(OsString, OsString)> {
+    let mut result: BTreeMap<OsString, OsString> = BTreeMap::new();
+    if let Some(policy) = policy {
+        let excluded = |name: &OsStr| {
+            (!policy.ignore_default_excludes && DEFAULT_EXCLUDES.iter().any(|pattern| matches(pattern, name)))
+                || policy.exclude.iter().any(|pattern| matches(pattern, name))
+        };
+        result.extend(
+            own.iter()
+                .filter(|(name, _)| inherits(policy.inherit, name) && !excluded(name))
+                .map(|(name, value)| (name.clone(), value.clone())),
+        );
+        result.extend(policy.set.iter().map(|(name, value)| (name.into(), value.into())));
+        if !policy.include_only.is_empty() {
+            result.retain(|name, _| policy.include_only.iter().any(|pattern| matches(pattern, name)));
+        }
+    }
+    result.extend(exact.iter().map(|(name, value)| (name.into(), value.into())));
+    result.retain(|name, _| !NEVER.iter().any(|never| matches(never, name)));
+    result.into_iter().collect()
+}
+
+fn inherits(inherit: Inherit, name: &OsStr) -> bool {
+    match inherit {
+        Inherit::None => false,
+        Inherit::Core => CORE.iter().any(|core| matches(core, name)),
+        Inherit::All => !matches(OWN, name),
+    }
+}
+
+/// Wildcards `*` and `?`, without regard to case. Goes back to the last star only, so time is bounded by the product of
+/// both lengths.
+fn matches(pattern: &str, name: &OsStr) -> bool {
+    let (pattern, name) = (pattern.as_bytes(), name.as_bytes());
+    let (mut at, mut read) = (0, 0);
+    let mut star: Option<(usize, usize)> = None;
+    while read < name.len() {
+        match pattern.get(at) {
+            Some(b'*') => {
+                star = Some((at + 1, read));
+                at += 1;
+            }
+            Some(want) if *want == b'?' || want.eq_ignore_ascii_case(&name[read]) => {
+                at += 1;
+                read += 1;
+            }
+            _ => {
+                let Some((after_star, taken)) = star else { return false };
+                star = Some((after_star, taken + 1));
+                at = after_star;
+                read = taken + 1;
+            }
+        }
+    }
+    pattern[at..].iter().all(|byte| *byte == b'*')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn own() -> BTreeMap<OsString, OsString> {
+        [("PATH", "/bin"), ("HOME", "/h"), ("PLAIN", "p"), ("MY_API_KEY", "k"), ("OUTPOST_HOME", "o"), ("lang", "C")]
+            .into_iter()
+            .map(|(name, value)| (name.into(), value.into()))
+            .collect()
+    }
+
+    fn policy(inherit: Inherit) -> EnvPolicy {
+        EnvPolicy { inherit, ignore_default_excludes: false, exclude: vec![], set: BTreeMap::new(), include_only: vec![] }
+    }
+
+    fn names(policy: Option<&EnvPolicy>, exact: &[(&str, &str)]) -> Vec<String> {
+        let exact = exact.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        build(&own(), policy, &exact).into_iter().map(|(name, value)| format!("{}={}", name.display(), value.display())).collect()
+    }
+
+    #[test]
+    fn without_a_policy_nothing_is_inherited() {
+        assert_eq!(names(None, &[("X", "1")]), ["X=1"]);
+        assert_eq!(names(None, &[("openai_identity_token_file", "f"), ("X", "1")]), ["X=1"]);
+    }
+
+    #[test]
+    fn inheritance_has_three_widths() {
+        assert_eq!(names(Some(&policy(Inherit::All)), &[]), ["HOME=/h", "PATH=/bin", "PLAIN=p", "lang=C"]);
+        assert_eq!(names(Some(&policy(Inherit::Core)), &[]), ["HOME=/h", "PATH=/bin", "lang=C"]);
+        assert_eq!(names(Some(&policy(Inherit::None)), &[]), [""; 0]);
+    }
+
+    #[test]
+    fn the_steps_apply_in_order() {
+        let mut all = policy(Inherit::All);
+        all.ignore_default_excludes = true;
+        all.exclude = vec!["p?th".into(), "HO*".into()];
+        all.set = [("SET".to_owned(), "s".to_owned()), ("X".to_owned(), "policy".to_owned())].into();
+        assert_eq!(
+            names(Some(&all), &[("X", "overlay"), ("PATH", "/own")]),
+            ["MY_API_KEY=k", "PATH=/own", "PLAIN=p", "SET=s", "X=overlay", "lang=C"]
+        );
+        all.include_only = vec!["PL*".into()];
+        assert_eq!(names(Some(&all), &[("KEPT", "1")]), ["KEPT=1", "PLAIN=p"]);
+    }
+
+    #[test]
+    fn wildcards_match_and_stay_quick() {
+        assert!(matches("*KEY*", OsStr::new("my_key")) && matches("a?c", OsStr::new("ABC")) && !matches("a?c", OsStr::new("ac")));
+        assert!(matches(&"*".repeat(10_000), OsStr::new("x")) && matches("", OsStr::new("")) && !matches("", OsStr::new("x")));
+        assert!(!matches(&"*a".repeat(1000), OsStr::new(&"a".repeat(900))));
+    }
+}
