@@ -187,7 +187,7 @@ impl<'a> Scanner<'a> {
         let start = self.at;
         self.values += 1;
         if self.values > self.limits.values {
-            return Err(ScanError::Values { at: self.at + 1, limit: self.limits.values });
+            return Err(ScanError::Values { at: self.at, limit: self.limits.values });
         }
         match self.peek() {
             Some(b'{') => self.nested(Self::object)?,

@@ -202,7 +202,11 @@ impl<S: Service> Driver<S> {
         };
         self.peer.pending.close();
         // Others may hold the sink for longer than the link is good for.
-        sink.close(retired.close.get().cloned().unwrap_or_else(|| Close::new(Close::NORMAL, "")));
+        sink.close(match (&end, retired.close.get()) {
+            (_, Some(close)) => close.clone(),
+            (LinkEnd::Failed(error @ LinkError::Protocol(_)), _) => Close::new(Close::PROTOCOL, error.to_string()),
+            _ => Close::new(Close::NORMAL, ""),
+        });
         end
     }
 

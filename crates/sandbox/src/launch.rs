@@ -72,22 +72,22 @@ impl Launcher {
     }
 
     fn start_on_terminal(&self, launch: &Launch, program: &Path, size: TerminalSize) -> io::Result<Child> {
-        let pair = pty::open(size)?;
+        let (master, slave) = pty::open(size)?;
+        let (report, stage_report) = io::pipe()?;
         // The stage leads a new session and so a new group; asking for one here would take that away from it.
         let mut command = Command::new(&self.stage);
-        command.args(stage::arguments(program, launch));
+        command.args(stage::arguments(&slave, program, launch)).stdin(Stdio::null()).stdout(stage_report).stderr(Stdio::null());
         finish(&mut command, launch);
-        command.stdin(pair.slave.try_clone()?).stdout(pair.slave.try_clone()?).stderr(pair.slave);
         let process = command.spawn()?;
-        // Drops our copies of the terminal's other end, which would keep it open for ever.
+        // With it goes our copy of the report's other end, without which it would never end.
         drop(command);
-        let terminal = pair.master.try_clone()?;
+        stage::wait_for_report(report)?;
         Ok(Child {
             group: ProcessGroup::of(&process)?,
-            input: Some(Input::new(pair.master.try_clone()?)?),
-            output: Output::new(pair.master)?,
+            input: Some(Input::new(master.try_clone()?)?),
+            output: Output::new(master.try_clone()?)?,
             errors: None,
-            terminal: Some(Terminal(terminal)),
+            terminal: Some(Terminal(master)),
             end: ChildEnd(process),
         })
     }

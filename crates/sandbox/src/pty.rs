@@ -1,33 +1,24 @@
 //! Pseudo-terminals.
 
-use std::fs::OpenOptions;
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
 
-use rustix::fs::OFlags;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
 use crate::launch::TerminalSize;
 
-pub struct Pair {
-    pub master: OwnedFd,
-    pub slave: OwnedFd,
-}
-
-pub fn open(size: TerminalSize) -> io::Result<Pair> {
+/// A new terminal: its master, and the path by which the other side is opened.
+pub fn open(size: TerminalSize) -> io::Result<(OwnedFd, PathBuf)> {
     let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC)?;
     grantpt(&master)?;
     unlockpt(&master)?;
-    let name = ptsname(&master, Vec::new())?;
-    let path = Path::new(std::ffi::OsStr::from_bytes(name.as_bytes()));
-    let no_control = i32::try_from(OFlags::NOCTTY.bits()).unwrap_or_default();
-    let slave = OpenOptions::new().read(true).write(true).custom_flags(no_control).open(path)?.into();
+    let slave = ptsname(&master, Vec::new())?;
     resize(&master, size)?;
-    Ok(Pair { master, slave })
+    Ok((master, PathBuf::from(OsString::from_vec(slave.into_bytes()))))
 }
 
 pub fn resize(master: impl AsFd, size: TerminalSize) -> io::Result<()> {
