@@ -109,11 +109,12 @@ pub struct RunArguments {
     /// A command whose standard input and output are an executor
     #[arg(long, value_name = "COMMAND")]
     pub via: Option<String>,
-    /// The directory to run in; by default this one, or the executor's own where that does not exist
+    /// The directory to run in; by default this one here, and the executor's own elsewhere
     #[arg(short = 'C', long, value_name = "DIR")]
     pub cd: Option<PathBuf>,
-    /// Set a variable for the command; may be given several times
-    #[arg(long = "set-env", value_name = "NAME=VALUE", value_parser = name_and_value)]
+    /// Set a variable for the command, or pass on the one of that name here; may be given several times. Variables
+    /// whose names look like secrets (*KEY*, *SECRET*, *TOKEN*) are not inherited otherwise
+    #[arg(long = "set-env", value_name = "NAME[=VALUE]", value_parser = name_and_value)]
     pub set: Vec<(String, String)>,
     /// Run it on a terminal
     #[arg(short, long)]
@@ -128,7 +129,11 @@ pub struct RunArguments {
 
 fn name_and_value(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
-        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
-        _ => Err("expected NAME=VALUE".into()),
+        Some(("", _)) => Err("a variable needs a name".into()),
+        Some((name, value)) => Ok((name.to_owned(), value.to_owned())),
+        None => match std::env::var(text) {
+            Ok(value) => Ok((text.to_owned(), value)),
+            Err(error) => Err(format!("{text}: {error}")),
+        },
     }
 }

@@ -4,6 +4,8 @@ mod args;
 mod commands;
 mod home;
 mod local;
+mod signals;
+mod terminal;
 
 use std::process::ExitCode;
 

@@ -1,1 +1,18 @@
-//! environment
+//! Reaching executors: connect, resume, catch up.
+//!
+//! This room knows how to get to an executor and how to stay with it. It must not know what a process is *for*, nor
+//! anything of the inside of an executor: all it shares with one is the wire.
+
+mod backoff;
+mod connector;
+mod environment;
+mod files;
+mod inbox;
+mod process;
+mod session;
+
+pub use connector::{Connector, Target, TargetError};
+pub use environment::{Environment, EnvironmentError, EnvironmentOptions, State};
+pub use files::Files;
+pub use inbox::ProcessEvent;
+pub use process::{ProcessStart, RemoteProcess};

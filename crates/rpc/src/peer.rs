@@ -30,8 +30,12 @@ pub trait Service: Send + Sync + 'static {
     fn notification(&self, method: &str, params: &[u8]) -> Result<(), Violation>;
     /// Which lane a method belongs to, for [`Dispatch::Lanes`].
     fn lane(&self, method: &str) -> Lane;
-    /// Whether requests may still run beside each other. Until then they are taken strictly one by one.
+    /// Whether requests may run beside each other yet. Until then they are taken strictly one by one.
     fn is_settled(&self) -> bool;
+    /// Waits until this end can take more; meanwhile nothing is read from the link.
+    fn room(&self) -> impl Future<Output = ()> + Send {
+        async {}
+    }
 }
 
 /// The frame of an answer, in time.
@@ -190,7 +194,7 @@ impl<S: Service> Driver<S> {
                     break LinkEnd::Closed(retired.close.get().cloned());
                 }
                 Some(done) = self.tasks.join_next_with_id(), if !self.tasks.is_empty() => self.finish(done),
-                frame = async { sink.room(outbound).await; self.link.rx.next().await }, if has_room => match frame {
+                frame = async { self.service.room().await; sink.room(outbound).await; self.link.rx.next().await }, if has_room => match frame {
                     Some(Ok(frame)) => if let Err(violation) = self.take(&frame, &lanes).await {
                         sink.close(Close::new(Close::PROTOCOL, violation.to_string()));
                         break LinkEnd::Violated(violation);

@@ -42,6 +42,10 @@ pub fn decode(text: &str) -> Result<Vec<u8>, Base64Error> {
     base64_simd::STANDARD.decode_to_vec(text).map_err(|_| explain(text.as_bytes()))
 }
 
+pub fn encode(bytes: &[u8]) -> String {
+    base64_simd::STANDARD.encode_to_string(bytes)
+}
+
 /// Appends `bytes` as a quoted JSON string.
 pub fn encode_quoted(bytes: &[u8], out: &mut Vec<u8>) {
     out.push(b'"');
@@ -69,7 +73,7 @@ fn explain(text: &[u8]) -> Base64Error {
 
 impl Serialize for Base64 {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&base64_simd::STANDARD.encode_to_string(&self.0))
+        serializer.serialize_str(&encode(&self.0))
     }
 }
 

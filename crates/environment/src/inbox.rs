@@ -1,0 +1,380 @@
+//! What is known here of one process's output: every event once, in order, whatever the link does.
+//!
+//! Events come in twice over: pushed by the executor as they happen, and read from its log after a lost link. Both go
+//! through one door that looks at their numbers only.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use outpost_wire::exec::process::{OutputPiece, ReadResponse, Stream};
+use tokio::sync::Notify;
+
+/// What a process did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ProcessEvent {
+    Output {
+        stream: Stream,
+        bytes: Bytes,
+    },
+    /// Output that the executor could not keep; how much, if it says so.
+    Gap {
+        bytes: Option<u64>,
+    },
+    Exited {
+        code: i32,
+    },
+    /// Nothing comes after this.
+    Closed,
+    /// Nobody knows what became of it.
+    Lost {
+        reason: String,
+    },
+}
+
+/// Early events are kept up to here; beyond, they are read again later.
+const STASH_EVENTS: usize = 256;
+const STASH_BYTES: usize = 1 << 20;
+
+#[derive(Default)]
+pub struct Inbox {
+    state: Mutex<State>,
+    filled: Notify,
+}
+
+struct State {
+    /// The number that comes next.
+    expected: u64,
+    stash: BTreeMap<u64, Pushed>,
+    stash_bytes: usize,
+    /// The highest number that was seen and not kept.
+    missed: u64,
+    queue: VecDeque<ProcessEvent>,
+    exited: bool,
+    over: bool,
+    attended: bool,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self {
+            expected: 1,
+            stash: BTreeMap::new(),
+            stash_bytes: 0,
+            missed: 0,
+            queue: VecDeque::new(),
+            exited: false,
+            over: false,
+            attended: false,
+        }
+    }
+}
+
+/// A numbered event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Pushed {
+    Piece(OutputPiece),
+    Exited { code: i32 },
+    Closed,
+}
+
+impl Pushed {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Piece(OutputPiece::Chunk { chunk, .. }) => chunk.0.len(),
+            _ => 0,
+        }
+    }
+}
+
+/// What a push did.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// Output bytes that now wait for whoever reads the inbox.
+    pub bytes: usize,
+    /// Something before this is missing and will not come by itself.
+    pub is_behind: bool,
+}
+
+impl Inbox {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The last number that was taken in.
+    pub fn last_seq(&self) -> u64 {
+        self.lock().expected - 1
+    }
+
+    /// Somebody reads from now on. Returns the bytes of output that already wait; what came before could not be read, so
+    /// it must not have held up the link either.
+    pub fn attend(&self) -> usize {
+        let mut state = self.lock();
+        state.attended = true;
+        state.unread()
+    }
+
+    /// Takes an event that the executor pushed.
+    pub fn push(&self, seq: u64, event: Pushed) -> Taken {
+        let mut state = self.lock();
+        let mut taken = Taken { bytes: 0, is_behind: false };
+        // A gap has the number of its end; whatever it covers has been waited for until now.
+        let is_next = seq == state.expected || (matches!(event, Pushed::Piece(OutputPiece::Gap { .. })) && seq >= state.expected);
+        if is_next {
+            taken.bytes += state.take(seq, event);
+            taken.bytes += state.take_stashed();
+        } else if seq > state.expected {
+            let full = state.stash.len() >= STASH_EVENTS || state.stash_bytes + event.bytes() > STASH_BYTES;
+            if full {
+                state.missed = state.missed.max(seq);
+                taken.is_behind = true;
+            } else {
+                state.stash_bytes += event.bytes();
+                state.stash.insert(seq, event);
+            }
+        }
+        if !state.attended {
+            taken.bytes = 0;
+        }
+        drop(state);
+        self.filled.notify_one();
+        taken
+    }
+
+    /// Takes a piece of the executor's log that begins after [`Inbox::last_seq`]. True if there is more to read.
+    pub fn catch_up(&self, answer: ReadResponse) -> (usize, bool) {
+        let mut state = self.lock();
+        let mut bytes = 0;
+        let is_last = answer.chunks.is_empty();
+        for piece in answer.chunks {
+            let seq = piece.seq();
+            if seq < state.expected {
+                continue;
+            }
+            if let OutputPiece::Chunk { .. } = piece {
+                bytes += state.fill_until(seq, answer.exit_code);
+            }
+            bytes += state.take(seq, Pushed::Piece(piece));
+        }
+        bytes += state.take_stashed();
+        if is_last {
+            // Only the exit and the close can be missing now; neither is told as a piece.
+            let end = answer.next_seq;
+            if answer.exited && !state.exited && state.expected < end {
+                let seq = state.expected;
+                state.take(seq, Pushed::Exited { code: answer.exit_code.unwrap_or(-1) });
+            }
+            if answer.closed && !state.over {
+                state.take(end.saturating_sub(1), Pushed::Closed);
+            }
+            bytes += state.take_stashed();
+        }
+        let more = !state.over && (!is_last || state.missed >= state.expected);
+        if !state.attended {
+            bytes = 0;
+        }
+        drop(state);
+        self.filled.notify_one();
+        (bytes, more)
+    }
+
+    /// Gives the process up.
+    pub fn lose(&self, reason: String) {
+        let mut state = self.lock();
+        if !state.over {
+            state.over = true;
+            state.queue.push_back(ProcessEvent::Lost { reason });
+        }
+        drop(state);
+        self.filled.notify_one();
+    }
+
+    /// Throws away what nobody has read and tells how many bytes of output that was.
+    pub fn discard(&self) -> usize {
+        let mut state = self.lock();
+        state.over = true;
+        let unread = state.unread();
+        state.queue.clear();
+        unread
+    }
+
+    /// The next event; nothing after the last one.
+    pub async fn next(&self) -> Option<ProcessEvent> {
+        loop {
+            {
+                let mut state = self.lock();
+                if let Some(event) = state.queue.pop_front() {
+                    return Some(event);
+                }
+                if state.over {
+                    return None;
+                }
+            }
+            self.filled.notified().await;
+        }
+    }
+}
+
+impl State {
+    fn unread(&self) -> usize {
+        self.queue.iter().map(|event| if let ProcessEvent::Output { bytes, .. } = event { bytes.len() } else { 0 }).sum()
+    }
+
+    fn take(&mut self, seq: u64, event: Pushed) -> usize {
+        if self.over {
+            return 0;
+        }
+        self.expected = self.expected.max(seq + 1);
+        let bytes = event.bytes();
+        match event {
+            Pushed::Piece(OutputPiece::Chunk { stream, chunk, .. }) => {
+                self.queue.push_back(ProcessEvent::Output { stream, bytes: chunk.0 })
+            }
+            Pushed::Piece(OutputPiece::Gap { gap_bytes, .. }) => self.queue.push_back(ProcessEvent::Gap { bytes: Some(gap_bytes) }),
+            Pushed::Exited { code } => {
+                if !self.exited {
+                    self.exited = true;
+                    self.queue.push_back(ProcessEvent::Exited { code });
+                }
+            }
+            Pushed::Closed => {
+                self.over = true;
+                self.queue.push_back(ProcessEvent::Closed);
+            }
+        }
+        bytes
+    }
+
+    fn take_stashed(&mut self) -> usize {
+        let mut bytes = 0;
+        while let Some((seq, _)) = self.stash.first_key_value() {
+            let seq = *seq;
+            if seq > self.expected {
+                break;
+            }
+            let Some(event) = self.stash.remove(&seq) else { break };
+            self.stash_bytes -= event.bytes();
+            if seq == self.expected {
+                bytes += self.take(seq, event);
+            }
+        }
+        bytes
+    }
+
+    /// Accounts for the numbers before `seq` that the log did not tell: one of them may be the exit, which is no piece;
+    /// the others are output that a foreign executor dropped without a word.
+    fn fill_until(&mut self, seq: u64, exit_code: Option<i32>) -> usize {
+        let bytes = self.take_stashed();
+        let mut missing = seq - self.expected.min(seq);
+        if missing > 0
+            && !self.exited
+            && let Some(code) = exit_code
+        {
+            let at = self.expected;
+            self.take(at, Pushed::Exited { code });
+            missing -= 1;
+        }
+        if missing > 0 {
+            self.expected = seq;
+            self.queue.push_back(ProcessEvent::Gap { bytes: None });
+        }
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chunk(seq: u64, text: &str) -> Pushed {
+        Pushed::Piece(OutputPiece::Chunk { seq, stream: Stream::Stdout, chunk: Bytes::copy_from_slice(text.as_bytes()).into() })
+    }
+    fn piece(seq: u64, text: &str) -> OutputPiece {
+        match chunk(seq, text) {
+            Pushed::Piece(piece) => piece,
+            _ => unreachable!(),
+        }
+    }
+    fn output(text: &str) -> ProcessEvent {
+        ProcessEvent::Output { stream: Stream::Stdout, bytes: Bytes::copy_from_slice(text.as_bytes()) }
+    }
+    fn answer(chunks: Vec<OutputPiece>, next_seq: u64, exit_code: Option<i32>, closed: bool) -> ReadResponse {
+        ReadResponse { chunks, next_seq, exited: exit_code.is_some(), exit_code, closed, failure: None, sandbox_denied: false }
+    }
+    fn attended() -> Inbox {
+        let inbox = Inbox::default();
+        assert_eq!(inbox.attend(), 0);
+        inbox
+    }
+    fn drain(inbox: &Inbox) -> Vec<ProcessEvent> {
+        inbox.lock().queue.drain(..).collect()
+    }
+
+    #[test]
+    fn early_events_wait_and_late_ones_are_dropped() {
+        let inbox = attended();
+        assert_eq!(inbox.push(2, Pushed::Exited { code: 3 }), Taken { bytes: 0, is_behind: false });
+        assert!(drain(&inbox).is_empty());
+        assert_eq!(inbox.push(1, chunk(1, "one")).bytes, 3);
+        inbox.push(1, chunk(1, "one"));
+        inbox.push(3, Pushed::Closed);
+        assert_eq!(drain(&inbox), [output("one"), ProcessEvent::Exited { code: 3 }, ProcessEvent::Closed]);
+    }
+
+    #[test]
+    fn output_counts_as_unread_once_somebody_reads() {
+        let inbox = Inbox::default();
+        assert_eq!(inbox.push(1, chunk(1, "one")).bytes, 0);
+        assert_eq!(inbox.attend(), 3);
+        assert_eq!(inbox.push(2, chunk(2, "two!")).bytes, 4);
+        assert_eq!(inbox.discard(), 7);
+    }
+
+    #[test]
+    fn what_the_log_tells_joins_what_was_pushed() {
+        let inbox = attended();
+        inbox.push(1, chunk(1, "a"));
+        inbox.push(4, chunk(4, "d"));
+        assert_eq!(inbox.catch_up(answer(vec![piece(2, "b"), piece(3, "c")], 4, None, false)), (3, true));
+        assert_eq!(inbox.catch_up(answer(vec![], 5, None, false)), (0, false));
+        inbox.push(5, chunk(5, "e"));
+        assert_eq!(drain(&inbox), ["a", "b", "c", "d", "e"].map(output));
+    }
+
+    #[test]
+    fn the_exit_is_found_between_pieces_and_at_the_end() {
+        let inbox = Inbox::default();
+        inbox.catch_up(answer(vec![piece(1, "a"), piece(3, "late")], 4, Some(7), false));
+        inbox.catch_up(answer(vec![], 5, Some(7), true));
+        assert_eq!(drain(&inbox), [output("a"), ProcessEvent::Exited { code: 7 }, output("late"), ProcessEvent::Closed]);
+        let inbox = Inbox::default();
+        inbox.catch_up(answer(vec![], 3, Some(0), true));
+        assert_eq!(drain(&inbox), [ProcessEvent::Exited { code: 0 }, ProcessEvent::Closed]);
+        assert!(inbox.is_over());
+    }
+
+    #[test]
+    fn loss_is_told_with_its_size_where_that_is_known() {
+        let inbox = Inbox::default();
+        inbox.push(9, Pushed::Piece(OutputPiece::Gap { seq: 9, gap_bytes: 100 }));
+        inbox.push(10, chunk(10, "x"));
+        assert_eq!(drain(&inbox), [ProcessEvent::Gap { bytes: Some(100) }, output("x")]);
+        inbox.catch_up(answer(vec![piece(14, "y")], 15, None, false));
+        assert_eq!(drain(&inbox), [ProcessEvent::Gap { bytes: None }, output("y")]);
+    }
+
+    #[test]
+    fn a_stash_that_is_full_asks_for_a_read() {
+        let inbox = Inbox::default();
+        let big = "x".repeat(STASH_BYTES);
+        assert!(!inbox.push(2, chunk(2, &big)).is_behind);
+        assert!(inbox.push(3, chunk(3, "y")).is_behind);
+        let (_, more) = inbox.catch_up(answer(vec![piece(1, "a")], 2, None, false));
+        assert!(more);
+        let (_, more) = inbox.catch_up(answer(vec![], 3, None, false));
+        assert!(more, "number 3 was seen and thrown away");
+        inbox.catch_up(answer(vec![piece(3, "y")], 4, None, false));
+        assert!(!inbox.catch_up(answer(vec![], 4, None, false)).1);
+        assert_eq!(drain(&inbox).len(), 3);
+    }
+}

@@ -1,0 +1,142 @@
+//! A process in an environment.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use outpost_wire::PathUri;
+use outpost_wire::exec::process::{
+    CloseStdin, EnvPolicy, ProcessParams, Read, ReadParams, Resize, ResizeParams, SendSignal, Signal, SignalParams, Start, StartParams,
+    Terminate, Write, WriteParams, WriteStatus,
+};
+
+use crate::environment::{Environment, EnvironmentError};
+use crate::inbox::{Inbox, ProcessEvent};
+
+/// What to start.
+#[derive(Debug, Clone)]
+pub struct ProcessStart {
+    /// Chosen by the caller; a repeated start under one id is the same start.
+    pub id: String,
+    pub argv: Vec<String>,
+    pub cwd: PathUri,
+    pub env_policy: Option<EnvPolicy>,
+    pub env: BTreeMap<String, String>,
+    pub tty: bool,
+    pub pipe_stdin: bool,
+}
+
+/// A process that was started. Dropping it does not end it.
+pub struct RemoteProcess {
+    environment: Environment,
+    id: String,
+    inbox: Arc<Inbox>,
+    writes: AtomicU64,
+}
+
+impl Environment {
+    /// Starts a process, once, whatever happens to the connection meanwhile.
+    pub async fn start(&self, start: ProcessStart) -> Result<RemoteProcess, EnvironmentError> {
+        let params = StartParams {
+            process_id: start.id.clone(),
+            metadata: None,
+            argv: start.argv,
+            cwd: start.cwd,
+            env_policy: start.env_policy,
+            env: start.env,
+            shell_snapshot: None,
+            tty: start.tty,
+            pipe_stdin: start.pipe_stdin,
+            arg0: None,
+            sandbox: None,
+            enforce_managed_network: false,
+            managed_network: None,
+            network_proxy: None,
+        };
+        let inbox = Arc::new(Inbox::default());
+        // Its first output may overtake the answer to its start.
+        self.shared().processes.add(&start.id, inbox.clone());
+        if let Err(error) = self.start_once(&params).await {
+            self.shared().processes.remove(&start.id);
+            return Err(error);
+        }
+        self.shared().processes.note_unread(inbox.attend());
+        Ok(RemoteProcess { environment: self.clone(), id: start.id, inbox, writes: AtomicU64::new(0) })
+    }
+
+    async fn start_once(&self, params: &StartParams) -> Result<(), EnvironmentError> {
+        let mut is_repeated = false;
+        loop {
+            let connected = self.shared().ready().await?;
+            // An executor that does not know a start when it sees it again must be asked whether it has seen it.
+            if is_repeated && !connected.info.capabilities.idempotent_start {
+                let question = ReadParams { process_id: params.process_id.clone(), max_bytes: Some(0), ..ReadParams::default() };
+                match self.shared().call_on::<Read>(&connected, &question).await {
+                    Ok(_) => return Ok(()),
+                    Err(EnvironmentError::Fault(_)) => {}
+                    Err(EnvironmentError::Unknown { .. }) => continue,
+                    Err(error) => return Err(error),
+                }
+            }
+            match self.shared().call_on::<Start>(&connected, params).await {
+                Ok(_) => return Ok(()),
+                Err(EnvironmentError::Unknown { .. }) => is_repeated = true,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+impl RemoteProcess {
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// The next thing that the process did; nothing after [`ProcessEvent::Closed`] or [`ProcessEvent::Lost`].
+    pub async fn next(&self) -> Option<ProcessEvent> {
+        let event = self.inbox.next().await;
+        if let Some(ProcessEvent::Output { bytes, .. }) = &event {
+            self.environment.shared().processes.note_read(bytes.len());
+        }
+        event
+    }
+
+    /// Writes to its standard input, exactly once.
+    pub async fn write(&self, bytes: Bytes) -> Result<WriteStatus, EnvironmentError> {
+        let write_id = self.writes.fetch_add(1, Ordering::Relaxed).to_string();
+        let params = WriteParams { process_id: self.id.clone(), chunk: bytes.into(), write_id };
+        Ok(self.environment.call_again::<Write>(&params).await?.status)
+    }
+
+    /// Ends its standard input.
+    pub async fn close_stdin(&self) -> Result<(), EnvironmentError> {
+        self.environment.call_again::<CloseStdin>(&ProcessParams { process_id: self.id.clone() }).await?;
+        Ok(())
+    }
+
+    pub async fn signal(&self, signal: Signal) -> Result<(), EnvironmentError> {
+        self.environment.call_once::<SendSignal>(&SignalParams { process_id: self.id.clone(), signal }).await?;
+        Ok(())
+    }
+
+    pub async fn resize(&self, rows: u16, cols: u16) -> Result<(), EnvironmentError> {
+        self.environment.call_again::<Resize>(&ResizeParams { process_id: self.id.clone(), rows, cols }).await?;
+        Ok(())
+    }
+
+    /// Kills it and its group. False if it had ended.
+    pub async fn terminate(&self) -> Result<bool, EnvironmentError> {
+        Ok(self.environment.call_again::<Terminate>(&ProcessParams { process_id: self.id.clone() }).await?.running)
+    }
+}
+
+impl Drop for RemoteProcess {
+    fn drop(&mut self) {
+        let processes = &self.environment.shared().processes;
+        processes.remove(&self.id);
+        // What nobody read is no longer waited for.
+        let unread = self.inbox.discard();
+        processes.note_read(unread);
+    }
+}

@@ -1,0 +1,174 @@
+//! One connection's side of the protocol: the handshake, and the events that come in.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use outpost_rpc::peer::{Answer, Request};
+use outpost_rpc::{CallError, Lane, Peer, Service, Violation, frame};
+use outpost_wire::exec::environment::{EnvironmentInfo, Info, Unit};
+use outpost_wire::exec::process::{Closed, ClosedParams, Exited, ExitedParams, Output, OutputParams};
+use outpost_wire::exec::session::{INITIALIZED, Initialize, InitializeParams, InitializeResponse, OUTPUT_GAPS};
+use outpost_wire::{Fault, Notification, envelope, fault};
+use tokio::sync::Notify;
+
+use crate::inbox::{Inbox, Pushed};
+
+/// How much output may wait for its readers before the link is no longer read.
+const UNREAD: usize = 4 << 20;
+
+/// The processes of one session, across its connections.
+#[derive(Default)]
+pub struct Processes {
+    inboxes: Mutex<HashMap<String, Arc<Inbox>>>,
+    unread: AtomicUsize,
+    read: Notify,
+    /// Ids of processes that fell behind, for the supervisor to read up.
+    behind: Mutex<Vec<String>>,
+    fell_behind: Notify,
+}
+
+impl Processes {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<Inbox>>> {
+        self.inboxes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// False if the id is taken.
+    pub fn add(&self, id: &str, inbox: Arc<Inbox>) -> bool {
+        let mut inboxes = self.lock();
+        if inboxes.contains_key(id) {
+            return false;
+        }
+        inboxes.insert(id.to_owned(), inbox);
+        true
+    }
+
+    pub fn remove(&self, id: &str) {
+        self.lock().remove(id);
+    }
+
+    pub fn get(&self, id: &str) -> Option<Arc<Inbox>> {
+        self.lock().get(id).cloned()
+    }
+
+    pub fn all(&self) -> Vec<(String, Arc<Inbox>)> {
+        self.lock().iter().map(|(id, inbox)| (id.clone(), inbox.clone())).collect()
+    }
+
+    pub fn lose_all(&self, reason: &str) {
+        for (_, inbox) in self.lock().drain() {
+            inbox.lose(reason.to_owned());
+        }
+    }
+
+    pub fn note_unread(&self, bytes: usize) {
+        self.unread.fetch_add(bytes, Ordering::AcqRel);
+    }
+
+    pub fn note_read(&self, bytes: usize) {
+        self.unread.fetch_sub(bytes, Ordering::AcqRel);
+        self.read.notify_waiters();
+    }
+
+    /// Waits until readers have caught up.
+    pub async fn room(&self) {
+        loop {
+            let mut read = std::pin::pin!(self.read.notified());
+            read.as_mut().enable();
+            if self.unread.load(Ordering::Acquire) < UNREAD {
+                return;
+            }
+            read.await;
+        }
+    }
+
+    /// Waits for processes that need their log read.
+    pub async fn next_behind(&self) -> String {
+        loop {
+            if let Some(id) = self.behind.lock().unwrap_or_else(PoisonError::into_inner).pop() {
+                return id;
+            }
+            self.fell_behind.notified().await;
+        }
+    }
+
+    fn push(&self, id: &str, seq: u64, event: Pushed) {
+        let Some(inbox) = self.get(id) else { return };
+        let taken = inbox.push(seq, event);
+        self.note_unread(taken.bytes);
+        if taken.is_behind {
+            let mut behind = self.behind.lock().unwrap_or_else(PoisonError::into_inner);
+            if !behind.iter().any(|other| other == id) {
+                behind.push(id.to_owned());
+            }
+            drop(behind);
+            self.fell_behind.notify_one();
+        }
+    }
+}
+
+/// What an executor may tell us without being asked.
+pub struct Listener {
+    pub processes: Arc<Processes>,
+}
+
+impl Service for Listener {
+    fn request(self: Arc<Self>, request: Request) -> Answer {
+        let fault = Fault::new(fault::METHOD_NOT_FOUND, format!("this client does not answer `{}`", request.method));
+        Box::pin(std::future::ready(envelope::error(&request.id, &fault)))
+    }
+
+    fn notification(&self, method: &str, params: &[u8]) -> Result<(), Violation> {
+        let nonsense = |why: String| Violation(format!("`{method}` makes no sense: {why}"));
+        match method {
+            Output::NAME => {
+                let OutputParams { process_id, piece } = frame::decode_value(params).map_err(nonsense)?;
+                self.processes.push(&process_id, piece.seq(), Pushed::Piece(piece));
+            }
+            Exited::NAME => {
+                let ExitedParams { process_id, seq, exit_code, .. } = frame::decode_value(params).map_err(nonsense)?;
+                self.processes.push(&process_id, seq, Pushed::Exited { code: exit_code });
+            }
+            Closed::NAME => {
+                let ClosedParams { process_id, seq } = frame::decode_value(params).map_err(nonsense)?;
+                self.processes.push(&process_id, seq, Pushed::Closed);
+            }
+            // An executor newer than us may have more to say.
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn lane(&self, _method: &str) -> Lane {
+        Lane::Ordinary
+    }
+
+    fn is_settled(&self) -> bool {
+        true
+    }
+
+    fn room(&self) -> impl Future<Output = ()> + Send {
+        self.processes.room()
+    }
+}
+
+/// What the handshake agreed on.
+pub struct Greeting {
+    pub session_id: String,
+    pub info: EnvironmentInfo,
+}
+
+pub async fn greet(peer: &Peer, client_name: &str, resume: Option<String>) -> Result<Greeting, CallError> {
+    let params =
+        InitializeParams { client_name: client_name.to_owned(), resume_session_id: resume, extensions: Some(vec![OUTPUT_GAPS.to_owned()]) };
+    let InitializeResponse { session_id, environment_info, .. } = peer.call::<Initialize>(&params).await?;
+    if !peer.sink().send(envelope::notification(INITIALIZED, &outpost_wire::exec::session::Empty {})) {
+        return Err(CallError::Lost);
+    }
+    // Older executors tell about themselves only when asked.
+    let info = match environment_info {
+        Some(info) => info,
+        None => peer.call::<Info>(&Unit).await?,
+    };
+    Ok(Greeting { session_id, info })
+}
