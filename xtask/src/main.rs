@@ -1,1 +1,48 @@
-fn main() {}
+//! Chores of the project: `cargo xtask test | soak NAME`. Whatever a chore needs it installs by itself.
+
+mod install;
+mod soak;
+mod test;
+
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, bail, ensure};
+
+const USAGE: &str = "\
+usage: cargo xtask test            install what the tests need and run all of them
+       cargo xtask soak cuts [N]   `outpost run` through N (default 200) cut connections";
+
+#[expect(clippy::print_stderr, reason = "this is a program for a terminal")]
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> anyhow::Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["test"] => test::run(),
+        ["soak", "cuts"] => soak::cuts(200),
+        ["soak", "cuts", count] => soak::cuts(count.parse().with_context(|| format!("`{count}` is no number"))?),
+        _ => bail!("{USAGE}"),
+    }
+}
+
+/// Runs a command that must succeed, and shows it.
+#[expect(clippy::print_stderr, reason = "this is a program for a terminal")]
+fn sh(command: &mut Command) -> anyhow::Result<()> {
+    eprintln!("+ {command:?}");
+    let status = command.status().with_context(|| format!("cannot run {command:?}"))?;
+    ensure!(status.success(), "{command:?} failed: {status}");
+    Ok(())
+}
+
+fn cargo() -> Command {
+    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}

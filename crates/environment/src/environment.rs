@@ -1,5 +1,6 @@
 //! A place with processes and files, and the connection to it.
 
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -89,8 +90,8 @@ pub enum EnvironmentError {
     /// The connection was lost while the call was out; whether it was carried out is not known.
     #[error("the connection to {name} was lost during `{method}`; it may or may not have happened")]
     Unknown { name: String, method: &'static str },
-    #[error("{0}")]
-    Fault(#[from] Fault),
+    #[error("{}", .0.message)]
+    Fault(Fault),
     #[error("{name} answers nonsense: {reason}")]
     Nonsense { name: String, reason: String },
 }
@@ -155,7 +156,7 @@ impl Environment {
         if connected.info.capabilities.session_end {
             let ended = timeout(Duration::from_secs(2), connected.peer.0.call::<SessionEnd>(&Some(Empty {}))).await;
             if let Ok(Err(CallError::Fault(fault))) = ended {
-                return Err(fault.into());
+                return Err(EnvironmentError::Fault(fault));
             }
         }
         Ok(())
@@ -223,7 +224,9 @@ struct Supervisor {
 
 /// Why an attempt failed.
 enum Refused {
-    /// Another attempt may work.
+    /// Nobody is there; worth waiting for only if somebody was.
+    Absent(String),
+    /// It broke half-way; another attempt may work.
     ForNow(String),
     ForGood(String),
 }
@@ -257,14 +260,16 @@ impl Supervisor {
 
     /// Connects, trying as often as patience allows if there is a session to get back, and stays until the link ends.
     async fn attempt(&self, session: Option<String>) -> Result<(String, LinkEnd), String> {
-        let deadline = Instant::now() + self.options.patience;
+        let patience = if session.is_some() { self.options.patience } else { self.options.connect_timeout };
+        let deadline = Instant::now() + patience;
         let mut backoff = Backoff::new(self.options.jitter_seed);
         loop {
             match self.connect(session.clone()).await {
                 Ok((peer, driver, greeting)) => return Ok(self.stay(peer, driver, greeting).await),
                 Err(Refused::ForGood(reason)) => return Err(reason),
-                Err(Refused::ForNow(reason)) if session.is_none() || Instant::now() >= deadline => return Err(reason),
-                Err(Refused::ForNow(reason)) => {
+                Err(Refused::Absent(reason)) if session.is_none() => return Err(reason),
+                Err(Refused::ForNow(reason) | Refused::Absent(reason)) if Instant::now() >= deadline => return Err(reason),
+                Err(Refused::ForNow(reason) | Refused::Absent(reason)) => {
                     tracing::debug!(environment = self.connector.name(), reason, "cannot reconnect yet");
                     sleep(backoff.wait()).await;
                 }
@@ -276,8 +281,9 @@ impl Supervisor {
         let link: Link = match timeout(self.options.connect_timeout, self.connector.connect()).await {
             Ok(Ok(link)) => link,
             Ok(Err(error @ LinkError::Protocol(_))) => return Err(Refused::ForGood(error.to_string())),
-            Ok(Err(error)) => return Err(Refused::ForNow(error.to_string())),
-            Err(_) => return Err(Refused::ForNow(format!("no connection within {:?}", self.options.connect_timeout))),
+            Ok(Err(LinkError::Io(error))) if is_cut(&error) => return Err(Refused::ForNow(error.to_string())),
+            Ok(Err(error)) => return Err(Refused::Absent(error.to_string())),
+            Err(_) => return Err(Refused::Absent(format!("no connection within {:?}", self.options.connect_timeout))),
         };
         let (peer, driver) = Peer::new(link, PeerOptions::default(), |_| Arc::new(Listener { processes: self.processes.clone() }));
         let mut driver = AbortOnDropHandle::new(tokio::spawn(driver));
@@ -351,6 +357,14 @@ impl Supervisor {
             }
         }
     }
+}
+
+/// Whether a connection was there and broke.
+fn is_cut(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionAborted | io::ErrorKind::BrokenPipe | io::ErrorKind::UnexpectedEof
+    )
 }
 
 fn describe(end: &LinkEnd) -> String {

@@ -147,12 +147,14 @@ impl Inbox {
         let mut bytes = 0;
         let is_last = answer.chunks.is_empty();
         for piece in answer.chunks {
+            // What was pushed early may be what comes next, and must then not be taken from the log again.
+            bytes += state.take_stashed();
             let seq = piece.seq();
             if seq < state.expected {
                 continue;
             }
             if let OutputPiece::Chunk { .. } = piece {
-                bytes += state.fill_until(seq, answer.exit_code);
+                state.account_for_missing(seq, answer.exit_code);
             }
             bytes += state.take(seq, Pushed::Piece(piece));
         }
@@ -263,9 +265,8 @@ impl State {
 
     /// Accounts for the numbers before `seq` that the log did not tell: one of them may be the exit, which is no piece;
     /// the others are output that a foreign executor dropped without a word.
-    fn fill_until(&mut self, seq: u64, exit_code: Option<i32>) -> usize {
-        let bytes = self.take_stashed();
-        let mut missing = seq - self.expected.min(seq);
+    fn account_for_missing(&mut self, seq: u64, exit_code: Option<i32>) {
+        let mut missing = seq - self.expected;
         if missing > 0
             && !self.exited
             && let Some(code) = exit_code
@@ -278,7 +279,6 @@ impl State {
             self.expected = seq;
             self.queue.push_back(ProcessEvent::Gap { bytes: None });
         }
-        bytes
     }
 }
 
@@ -342,6 +342,15 @@ mod tests {
     }
 
     #[test]
+    fn what_was_pushed_early_is_not_taken_from_the_log_again() {
+        let inbox = attended();
+        inbox.push(2, chunk(2, "b"));
+        inbox.push(3, chunk(3, "c"));
+        inbox.catch_up(answer(vec![piece(1, "a"), piece(2, "b"), piece(3, "c"), piece(4, "d")], 5, None, false));
+        assert_eq!(drain(&inbox), ["a", "b", "c", "d"].map(output));
+    }
+
+    #[test]
     fn the_exit_is_found_between_pieces_and_at_the_end() {
         let inbox = Inbox::default();
         inbox.catch_up(answer(vec![piece(1, "a"), piece(3, "late")], 4, Some(7), false));
@@ -350,7 +359,7 @@ mod tests {
         let inbox = Inbox::default();
         inbox.catch_up(answer(vec![], 3, Some(0), true));
         assert_eq!(drain(&inbox), [ProcessEvent::Exited { code: 0 }, ProcessEvent::Closed]);
-        assert!(inbox.is_over());
+        assert!(inbox.lock().over);
     }
 
     #[test]

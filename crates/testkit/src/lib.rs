@@ -1,1 +1,14 @@
-//! testkit
+//! What tests of several crates share: a client that speaks the wire by hand, executors to talk to, links that break, a
+//! model that says what it was told to say. Only for tests; failing loudly is its job.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+pub mod bench;
+pub mod client;
+pub mod cutter;
+pub mod executor;
+pub mod model;
+
+pub use bench::{Bench, LinkKind};
+pub use client::Client;
+pub use cutter::Cutter;
+pub use executor::ExecutorProcess;

@@ -47,8 +47,9 @@ async fn run_to_end(arguments: RunArguments) -> anyhow::Result<u8> {
     let info = environment.info().await?;
     let terminal = if arguments.tty { RawTerminal::enter() } else { None };
     let pipe_stdin = arguments.tty || info.capabilities.stdin_close || !signals::stdin_is_null();
-    let process = environment.start(start(&arguments, &info, place.executor.is_some(), pipe_stdin)?).await?;
-    let process = Arc::new(process);
+    let start = start(&arguments, &info, place.executor.is_some(), pipe_stdin)?;
+    let what = format!("cannot run `{}` in {} on {}", arguments.command[0], start.cwd, environment.name());
+    let process = Arc::new(environment.start(start).await.context(what)?);
     let forwarding = Forwarding { process: process.clone(), environment: environment.clone(), capabilities: info.capabilities.clone() };
     let _signals = AbortOnDropHandle::new(tokio::spawn(signals::forward(forwarding, arguments.tty)));
     let _input = pipe_stdin.then(|| AbortOnDropHandle::new(tokio::spawn(forward_input(process.clone(), info.clone()))));

@@ -1,5 +1,6 @@
 //! Websockets: one message per frame of ours, text outbound, text or binary inbound.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -11,6 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::error::ProtocolError;
 use tokio_tungstenite::tungstenite::http::{HeaderValue, header};
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, WebSocketConfig, frame::coding::CloseCode};
 use tokio_tungstenite::tungstenite::{self, Message, Utf8Bytes};
@@ -129,6 +131,10 @@ fn refused(error: tungstenite::Error) -> LinkError {
 fn broken(error: tungstenite::Error) -> LinkError {
     match error {
         tungstenite::Error::Io(error) => LinkError::Io(error),
+        // The stream ended in the middle; that is the network's doing, not the other side's.
+        tungstenite::Error::Protocol(ProtocolError::HandshakeIncomplete | ProtocolError::ResetWithoutClosingHandshake) => {
+            LinkError::Io(io::ErrorKind::ConnectionReset.into())
+        }
         other => LinkError::Protocol(other.to_string()),
     }
 }

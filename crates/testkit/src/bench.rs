@@ -1,0 +1,201 @@
+//! One executor and a way to reach it, the same for every kind of link.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use outpost_executor::{Executor, ExecutorConfig, Lifetime, OutputLimits};
+use outpost_rpc::link::{memory, stdio, unix, ws};
+use outpost_rpc::listen::ListenAddr;
+use outpost_rpc::{Link, PeerOptions};
+use outpost_sandbox::Launcher;
+use outpost_wire::PathUri;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use uuid::Uuid;
+
+use crate::client::Client;
+use crate::executor::ExecutorProcess;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LinkKind {
+    Memory,
+    Stdio,
+    Unix,
+    WebSocket,
+}
+
+pub struct Bench {
+    work: TempDir,
+    outpost: PathBuf,
+    server: Server,
+}
+
+enum Server {
+    Memory(Executor),
+    Process(ExecutorProcess),
+    /// A new process for every connection.
+    Stdio {
+        home: TempDir,
+    },
+    /// Somebody else's, already running.
+    Foreign(String),
+}
+
+impl Bench {
+    /// An executor behind a link of this kind. `outpost` is the program under test. For websockets,
+    /// `OUTPOST_CONFORMANCE_URL` names another executor to be tested instead.
+    pub async fn new(kind: LinkKind, outpost: &str) -> Self {
+        let work = tempfile::tempdir().unwrap();
+        let outpost = PathBuf::from(outpost);
+        let server = match kind {
+            LinkKind::Memory => Server::Memory(Executor::new(config(&outpost, work.path()))),
+            LinkKind::Stdio => Server::Stdio { home: tempfile::tempdir().unwrap() },
+            LinkKind::Unix => {
+                let home = tempfile::tempdir().unwrap();
+                let listen = format!("unix://{}/executor.sock", home.path().display());
+                Server::Process(ExecutorProcess::start_in(&outpost, &["--listen", &listen], home))
+            }
+            LinkKind::WebSocket => match std::env::var("OUTPOST_CONFORMANCE_URL") {
+                Ok(url) => Server::Foreign(url),
+                Err(_) => Server::Process(ExecutorProcess::start(&outpost, &["--no-auth"])),
+            },
+        };
+        Self { work, outpost, server }
+    }
+
+    /// The executor's process, where it has one that outlives its connections.
+    pub fn process(&self) -> Option<&ExecutorProcess> {
+        match &self.server {
+            Server::Process(process) => Some(process),
+            _ => None,
+        }
+    }
+
+    pub async fn link(&self) -> Link {
+        match &self.server {
+            Server::Memory(executor) => {
+                let (ours, theirs) = memory::pair();
+                let executor = executor.clone();
+                tokio::spawn(async move { executor.serve(theirs, Lifetime::Grace).await });
+                ours
+            }
+            Server::Process(process) => connect(process.url()).await,
+            Server::Foreign(url) => connect(url).await,
+            Server::Stdio { home } => stdio_link(&self.outpost, home.path()),
+        }
+    }
+
+    pub async fn connect(&self) -> Client {
+        Client::new(self.link().await)
+    }
+
+    /// A client that is through the handshake.
+    pub async fn client(&self) -> Client {
+        let mut client = self.connect().await;
+        client.hello().await;
+        client
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.work.path().join(name)
+    }
+
+    pub fn uri(&self, name: &str) -> String {
+        PathUri::from_native(&self.path(name)).unwrap().to_string()
+    }
+
+    /// Parameters that start `argv` in the work directory.
+    pub fn start(&self, id: &str, argv: &[&str]) -> Value {
+        json!({"processId": id, "argv": argv, "cwd": self.uri(""), "env": {"PATH": "/usr/bin:/bin"}, "tty": false})
+    }
+
+    /// Parameters that start a shell script.
+    pub fn shell(&self, id: &str, script: &str) -> Value {
+        self.start(id, &["/bin/sh", "-c", script])
+    }
+}
+
+/// The same value with some members replaced.
+pub fn with(mut value: Value, changes: Value) -> Value {
+    for (name, change) in changes.as_object().unwrap() {
+        value[name] = change.clone();
+    }
+    value
+}
+
+fn config(outpost: &Path, work: &Path) -> ExecutorConfig {
+    ExecutorConfig {
+        grace: Duration::from_secs(600),
+        closed_retention: Duration::from_secs(30),
+        output: OutputLimits::default(),
+        spool_directory: Some(work.join(".spool")),
+        launcher: Launcher::new(outpost),
+        ids: Arc::new(|| Uuid::new_v4().to_string()),
+        executor_id: Some(Uuid::new_v4().to_string()),
+        version: "test".into(),
+        variables: std::env::vars_os().collect(),
+        cwd: work.to_owned(),
+        peer: PeerOptions { malformed: "failed to parse websocket JSON-RPC message from", ..PeerOptions::default() },
+    }
+}
+
+async fn connect(url: &str) -> Link {
+    let options = ws::ClientOptions::default();
+    match ListenAddr::from_str(url).unwrap() {
+        ListenAddr::Ws(_) => ws::connect(url, &options).await.unwrap(),
+        ListenAddr::Unix(path) => unix::connect(&path, &options).await.unwrap(),
+        ListenAddr::Stdio => panic!("a URL was expected"),
+    }
+}
+
+fn stdio_link(outpost: &Path, home: &Path) -> Link {
+    let mut child = tokio::process::Command::new(outpost)
+        .args(["executor", "--listen", "stdio"])
+        .env("OUTPOST_HOME", home)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    let (input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+    let link = stdio::link(output, input, "stdio");
+    let sink = link.tx.clone();
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = child.wait() => {}
+            () = sink.closed() => { let _ = tokio::time::timeout(Duration::from_secs(5), child.wait()).await; }
+        }
+    });
+    link
+}
+
+/// One test over every kind of link: `over_every_link!(async fn name(bench: Bench) { … });` A list of kinds in front
+/// restricts it: `over_links!([Memory, WebSocket] async fn …)`. The caller's crate must build the `outpost` binary.
+#[macro_export]
+macro_rules! over_every_link {
+    ($(async fn $name:ident($bench:ident: Bench) $body:block)*) => {
+        $crate::over_links!([Memory, Stdio, Unix, WebSocket] $(async fn $name($bench: Bench) $body)*);
+    };
+}
+
+#[macro_export]
+macro_rules! over_links {
+    ($kinds:tt $(async fn $name:ident($bench:ident: Bench) $body:block)*) => {
+        $($crate::over_links!(@one $kinds $name $bench $body);)*
+    };
+    (@one [$($kind:ident),*] $name:ident $bench:ident $body:block) => {
+        mod $name {
+            #[allow(unused_imports)]
+            use super::*;
+            async fn check($bench: $crate::Bench) $body
+            $(#[allow(non_snake_case)]
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $kind() {
+                check($crate::Bench::new($crate::LinkKind::$kind, env!("CARGO_BIN_EXE_outpost")).await).await;
+            })*
+        }
+    };
+}

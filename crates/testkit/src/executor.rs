@@ -1,0 +1,99 @@
+//! A real executor in a process of its own.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use tempfile::TempDir;
+
+/// Killed when dropped.
+pub struct ExecutorProcess {
+    child: Child,
+    url: String,
+    home: TempDir,
+}
+
+impl ExecutorProcess {
+    /// Starts `outpost executor` with these arguments in a home of its own, and waits until it listens.
+    pub fn start(outpost: &Path, arguments: &[&str]) -> Self {
+        Self::start_in(outpost, arguments, tempfile::tempdir().unwrap())
+    }
+
+    pub fn start_in(outpost: &Path, arguments: &[&str], home: TempDir) -> Self {
+        let mut child = Command::new(outpost)
+            .arg("executor")
+            .args(arguments)
+            .env("OUTPOST_HOME", home.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the executor cannot be started");
+        let mut url = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut url).unwrap();
+        assert!(!url.is_empty(), "the executor did not say where it listens");
+        Self { child, url: url.trim().to_owned(), home }
+    }
+
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// `IP:PORT` of a websocket listener.
+    pub fn address(&self) -> &str {
+        self.url.strip_prefix("ws://").expect("not a websocket")
+    }
+
+    pub fn home(&self) -> &Path {
+        self.home.path()
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Resident memory in bytes.
+    pub fn memory(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("a running process");
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+    }
+
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Asks it to end and waits for that; returns its exit code.
+    pub fn stop(&mut self) -> Option<i32> {
+        let pid = self.pid().to_string();
+        assert!(Command::new("kill").arg(&pid).status().unwrap().success());
+        self.child.wait().unwrap().code()
+    }
+}
+
+impl Drop for ExecutorProcess {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Waits until something is so; fails the test if it takes too long.
+pub async fn eventually(what: &str, is_so: impl Fn() -> bool) {
+    for _ in 0..600 {
+        if is_so() {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
+    panic!("{what}: still not so after 30 seconds");
+}
+
+/// Whether a process lives and is not merely waiting to be reaped.
+pub fn is_alive(pid: u32) -> bool {
+    let stat = PathBuf::from(format!("/proc/{pid}/stat"));
+    std::fs::read_to_string(stat).is_ok_and(|stat| !stat.rsplit(')').next().unwrap_or_default().trim_start().starts_with('Z'))
+}

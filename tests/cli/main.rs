@@ -1,0 +1,2 @@
+//! The command line.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
