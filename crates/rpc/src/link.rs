@@ -28,6 +28,9 @@ pub const MAX_MESSAGE: usize = 64 << 20;
 /// A close that the other side does not take is not waited for.
 const CLOSE_PATIENCE: Duration = Duration::from_secs(2);
 
+/// Heartbeats are not answered while more than this waits.
+const INSERTED: usize = 64 << 10;
+
 /// Two directions of frames.
 pub struct Link {
     pub tx: FrameSink,
@@ -89,9 +92,36 @@ pub struct FrameSink(Arc<Queue>);
 /// What a transport drains.
 pub struct FrameDrain(Arc<Queue>);
 
+/// A transport's own way to put something between the frames; does not keep the link open.
+pub(crate) struct Inserter(Arc<Queue>);
+
+/// A transport that can take frames from whichever task has one, without waiting.
+pub(crate) trait DirectWrite: Send + Sync {
+    /// Writes from the front of the queue, of which `done` bytes are written already. Returns how many more were.
+    fn try_write(&self, items: &VecDeque<Item>, done: usize) -> io::Result<usize>;
+    /// How many bytes an item takes on the wire.
+    fn size(&self, item: &Item) -> usize;
+}
+
+/// What waits to be written.
+pub(crate) enum Item {
+    Frame(Bytes),
+    /// Bytes that are the transport's own, such as a heartbeat.
+    Raw(Bytes),
+}
+
+impl Item {
+    fn len(&self) -> usize {
+        match self {
+            Self::Frame(bytes) | Self::Raw(bytes) => bytes.len(),
+        }
+    }
+}
+
 #[derive(Default)]
 struct Queue {
     state: Mutex<QueueState>,
+    direct: Option<Box<dyn DirectWrite>>,
     /// Something was queued, or the sink closed.
     filled: Notify,
     /// Something was written, or the drain is gone.
@@ -100,7 +130,9 @@ struct Queue {
 
 #[derive(Default)]
 struct QueueState {
-    frames: VecDeque<Bytes>,
+    items: VecDeque<Item>,
+    /// How much of the first item a direct transport has written.
+    done: usize,
     /// Queued, plus handed to the transport and not yet written.
     bytes: usize,
     sinks: usize,
@@ -108,33 +140,82 @@ struct QueueState {
     drain_gone: bool,
 }
 
+impl QueueState {
+    fn is_closed(&self) -> bool {
+        self.drain_gone || self.close.is_some()
+    }
+}
+
 impl Queue {
     fn lock(&self) -> MutexGuard<'_, QueueState> {
         // Nothing in here can panic half-way through a change.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn push(&self, state: &mut QueueState, item: Item) {
+        state.bytes += item.len();
+        state.items.push_back(item);
+        // Whatever waits in front has found the transport unable to take more.
+        if state.items.len() == 1 && self.flush(state).is_err() {
+            state.drain_gone = true;
+        }
+    }
+
+    /// Writes as much as a direct transport takes.
+    fn flush(&self, state: &mut QueueState) -> io::Result<()> {
+        let Some(direct) = &self.direct else { return Ok(()) };
+        while !state.items.is_empty() {
+            let mut written = match direct.try_write(&state.items, state.done) {
+                Ok(written) => state.done + written,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) => return Err(error),
+            };
+            while let Some(item) = state.items.front()
+                && written >= direct.size(item)
+            {
+                written -= direct.size(item);
+                state.bytes -= item.len();
+                state.items.pop_front();
+            }
+            state.done = written;
+        }
+        Ok(())
+    }
 }
 
 /// A sink and the drain behind it.
 pub fn queue() -> (FrameSink, FrameDrain) {
-    let queue = Arc::new(Queue::default());
+    queue_over(Queue::default())
+}
+
+/// The same, for a transport that frames are written to directly.
+pub(crate) fn queue_with(direct: Box<dyn DirectWrite>) -> (FrameSink, FrameDrain) {
+    queue_over(Queue { direct: Some(direct), ..Queue::default() })
+}
+
+fn queue_over(queue: Queue) -> (FrameSink, FrameDrain) {
+    let queue = Arc::new(queue);
     queue.lock().sinks = 1;
     (FrameSink(queue.clone()), FrameDrain(queue))
 }
 
 impl FrameSink {
-    /// Queues a frame at once. False if nobody will ever take it.
+    /// Queues a frame, or writes it at once where that is possible. False if nobody will ever take it.
     pub fn send(&self, frame: impl Into<Bytes>) -> bool {
-        let frame = frame.into();
         let mut state = self.0.lock();
-        if state.drain_gone || state.close.is_some() {
+        if state.is_closed() {
             return false;
         }
-        state.bytes += frame.len();
-        state.frames.push_back(frame);
+        self.0.push(&mut state, Item::Frame(frame.into()));
+        let (waits, gone) = (!state.items.is_empty(), state.drain_gone);
         drop(state);
-        self.0.filled.notify_one();
-        true
+        if waits {
+            self.0.filled.notify_one();
+        }
+        if gone {
+            self.0.drained.notify_waiters();
+        }
+        !gone
     }
 
     /// Lets the transport write what is queued and then end the link.
@@ -154,8 +235,7 @@ impl FrameSink {
     }
 
     pub fn is_closed(&self) -> bool {
-        let state = self.0.lock();
-        state.drain_gone || state.close.is_some()
+        self.0.lock().is_closed()
     }
 
     /// Why this side closed the link, if it did.
@@ -165,12 +245,12 @@ impl FrameSink {
 
     /// Waits until at most `limit` bytes are queued, or the link is closed.
     pub async fn room(&self, limit: usize) {
-        Self::wait(&self.0, |state| state.bytes <= limit || state.drain_gone || state.close.is_some()).await;
+        Self::wait(&self.0, |state| state.bytes <= limit || state.is_closed()).await;
     }
 
     /// Waits until either side has closed the link.
     pub async fn closed(&self) {
-        Self::wait(&self.0, |state| state.drain_gone || state.close.is_some()).await;
+        Self::wait(&self.0, QueueState::is_closed).await;
     }
 
     async fn wait(queue: &Queue, done: impl Fn(&QueueState) -> bool) {
@@ -183,6 +263,23 @@ impl FrameSink {
             notified.await;
         }
     }
+
+    pub(crate) fn inserter(&self) -> Inserter {
+        Inserter(self.0.clone())
+    }
+}
+
+impl Inserter {
+    /// Puts bytes between the frames, unless so much waits already that they would only pile up.
+    pub fn insert(&self, bytes: Bytes) {
+        let mut state = self.0.lock();
+        if state.drain_gone || state.bytes > INSERTED {
+            return;
+        }
+        self.0.push(&mut state, Item::Raw(bytes));
+        drop(state);
+        self.0.filled.notify_one();
+    }
 }
 
 impl FrameDrain {
@@ -192,19 +289,23 @@ impl FrameDrain {
             if let Some(frame) = self.try_next() {
                 return Some(frame);
             }
-            {
-                let state = self.0.lock();
-                if state.close.is_some() || state.sinks == 0 {
-                    return None;
-                }
+            if self.is_over() {
+                return None;
             }
             // A permit is kept when nobody waits, so nothing that happens in between is missed.
             self.0.filled.notified().await;
         }
     }
 
+    fn is_over(&self) -> bool {
+        let state = self.0.lock();
+        state.close.is_some() || state.sinks == 0
+    }
+
     pub fn try_next(&mut self) -> Option<Bytes> {
-        self.0.lock().frames.pop_front()
+        match self.0.lock().items.pop_front()? {
+            Item::Frame(bytes) | Item::Raw(bytes) => Some(bytes),
+        }
     }
 
     /// Tells the senders that so many bytes have left.
@@ -215,27 +316,54 @@ impl FrameDrain {
         self.0.drained.notify_waiters();
     }
 
+    /// Waits until a direct transport has something that it could not take at once. False once the link is closed and
+    /// everything was taken.
+    pub(crate) async fn stuck(&mut self) -> bool {
+        loop {
+            if self.is_stuck() {
+                return true;
+            }
+            if self.is_over() {
+                return false;
+            }
+            self.0.filled.notified().await;
+        }
+    }
+
+    pub(crate) fn is_stuck(&self) -> bool {
+        !self.0.lock().items.is_empty()
+    }
+
+    /// Goes on where the transport could not take more.
+    pub(crate) fn resume(&mut self) -> io::Result<()> {
+        let resumed = self.0.flush(&mut self.0.lock());
+        self.0.drained.notify_waiters();
+        resumed
+    }
+
+    pub(crate) fn inserter(&self) -> Inserter {
+        Inserter(self.0.clone())
+    }
+
     pub fn close_reason(&self) -> Option<Close> {
         self.0.lock().close.clone()
     }
 
-    /// Runs a transport's writer, but not much longer than the link is open: a socket that takes nothing any more must
-    /// not keep its writer for ever.
-    async fn while_open(queue: Arc<Queue>, writer: impl Future<Output = ()>) {
-        let given_up = async {
-            FrameSink::wait(&queue, |state| state.close.is_some()).await;
-            tokio::time::sleep(CLOSE_PATIENCE).await;
-        };
-        tokio::select! {
-            () = writer => {}
-            () = given_up => {}
-        }
-    }
-
-    /// Spawns the task that takes frames from here to the wire.
+    /// Spawns the task that takes frames from here to the wire. It does not live much longer than the link is open: a
+    /// socket that takes nothing any more must not keep its writer for ever.
     fn spawn_writer<F: Future<Output = ()> + Send + 'static>(self, writer: impl FnOnce(Self) -> F) {
         let queue = self.0.clone();
-        tokio::spawn(Self::while_open(queue, writer(self)));
+        let writer = writer(self);
+        tokio::spawn(async move {
+            let given_up = async {
+                FrameSink::wait(&queue, |state| state.close.is_some()).await;
+                tokio::time::sleep(CLOSE_PATIENCE).await;
+            };
+            tokio::select! {
+                () = writer => {}
+                () = given_up => {}
+            }
+        });
     }
 }
 
@@ -257,7 +385,7 @@ impl Drop for FrameDrain {
     fn drop(&mut self) {
         let mut state = self.0.lock();
         state.drain_gone = true;
-        state.frames.clear();
+        state.items.clear();
         state.bytes = 0;
         drop(state);
         self.0.drained.notify_waiters();

@@ -1,34 +1,35 @@
 //! Listening for websockets on TCP or on a unix socket.
 
+use std::convert::Infallible;
 use std::fmt;
-use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
 use std::str::FromStr;
-use std::sync::Arc;
-use std::task::{Context, Poll};
-use std::time::SystemTime;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
 
-use axum::extract::connect_info::Connected;
-use axum::extract::ws::WebSocketUpgrade;
-use axum::extract::{ConnectInfo, Request, State};
-use axum::http::{HeaderMap, StatusCode, header};
-use axum::middleware::{Next, from_fn};
-use axum::response::{IntoResponse, Response};
-use axum::routing::get;
-use axum::serve::IncomingStream;
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::{Method, Request, Response, StatusCode};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use thiserror::Error;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
 use crate::auth::Auth;
-use crate::link::{Gate, Link, MAX_MESSAGE, ws};
+use crate::link::Link;
+use crate::link::ws::{self, Socket};
 
-/// How many bytes a client may send before it is admitted.
-const STRANGER_BYTES: usize = 64 << 10;
+/// How long a client may take to send its request.
+const REQUEST_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a request may be, in bytes.
+const MAX_REQUEST: usize = 16 << 10;
 
 /// Where to listen.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,11 +79,11 @@ impl fmt::Display for ListenAddr {
 
 /// A bound socket.
 pub struct Listener {
-    socket: Socket,
+    socket: Bound,
     address: ListenAddr,
 }
 
-enum Socket {
+enum Bound {
     Tcp(TcpListener),
     Unix(UnixListener),
 }
@@ -91,7 +92,7 @@ impl Listener {
     pub async fn ws(address: SocketAddr) -> io::Result<Self> {
         let socket = TcpListener::bind(address).await?;
         let address = ListenAddr::Ws(socket.local_addr()?);
-        Ok(Self { socket: Socket::Tcp(socket), address })
+        Ok(Self { socket: Bound::Tcp(socket), address })
     }
 
     /// Binds a unix socket that only its owner can open. A socket file that nobody listens on is replaced.
@@ -107,7 +108,7 @@ impl Listener {
         }
         let socket = UnixListener::bind(path)?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-        Ok(Self { socket: Socket::Unix(socket), address: ListenAddr::Unix(path.to_owned()) })
+        Ok(Self { socket: Bound::Unix(socket), address: ListenAddr::Unix(path.to_owned()) })
     }
 
     /// Where it really listens; a port 0 has become a real one.
@@ -115,29 +116,43 @@ impl Listener {
         &self.address
     }
 
-    /// Serves until `stop` is done. Every upgraded connection is handed on as a link.
-    pub async fn serve(
-        self,
-        auth: Auth,
-        on_link: impl Fn(Link) + Send + Sync + 'static,
-        stop: impl Future<Output = ()> + Send + 'static,
-    ) -> io::Result<()> {
+    /// Serves for ever. Every upgraded connection is handed on as a link.
+    pub async fn serve(self, auth: Auth, on_link: impl Fn(Link) + Send + Sync + 'static) -> Infallible {
         let door = Arc::new(Door { auth, on_link: Box::new(on_link) });
-        let router = axum::Router::new()
-            .route("/", get(upgrade))
-            .route("/readyz", get(|| async {}))
-            .with_state(door)
-            .layer(from_fn(refuse_browsers))
-            .into_make_service_with_connect_info::<Visitor>();
-        match self.socket {
-            Socket::Tcp(socket) => axum::serve(Doorway(socket), router).with_graceful_shutdown(stop).await,
-            Socket::Unix(socket) => {
-                let served = axum::serve(Doorway(socket), router).with_graceful_shutdown(stop).await;
-                if let ListenAddr::Unix(path) = &self.address {
-                    let _ = std::fs::remove_file(path);
+        loop {
+            match self.accept().await {
+                Ok(visitor) => {
+                    tokio::spawn(welcome(door.clone(), visitor));
                 }
-                served
+                Err(error) => {
+                    // A full descriptor table, most likely; whoever waits is served when there is room again.
+                    tracing::warn!(%error, "a connection could not be accepted");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
             }
+        }
+    }
+
+    async fn accept(&self) -> io::Result<Visitor> {
+        match &self.socket {
+            Bound::Tcp(socket) => {
+                let (stream, address) = socket.accept().await?;
+                // Without this every small answer waits for the acknowledgement of the one before.
+                stream.set_nodelay(true)?;
+                Ok(Visitor { name: format!("exec-server websocket {address}"), stream: Socket::Tcp(stream) })
+            }
+            Bound::Unix(socket) => {
+                let (stream, _) = socket.accept().await?;
+                Ok(Visitor { name: "exec-server unix socket".into(), stream: Socket::Unix(stream) })
+            }
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let ListenAddr::Unix(path) = &self.address {
+            let _ = std::fs::remove_file(path);
         }
     }
 }
@@ -147,129 +162,105 @@ struct Door {
     on_link: Box<dyn Fn(Link) + Send + Sync>,
 }
 
-/// No page in a browser has any business here, whatever its origin.
-async fn refuse_browsers(request: Request, next: Next) -> Response {
-    if request.headers().contains_key(header::ORIGIN) {
-        return StatusCode::FORBIDDEN.into_response();
-    }
-    next.run(request).await
-}
-
-async fn upgrade(
-    State(door): State<Arc<Door>>,
-    ConnectInfo(visitor): ConnectInfo<Visitor>,
-    headers: HeaderMap,
-    upgrade: Result<WebSocketUpgrade, axum::extract::ws::rejection::WebSocketUpgradeRejection>,
-) -> Response {
-    let header = headers.get(header::AUTHORIZATION).map(|value| value.as_bytes());
-    if let Err(refusal) = door.auth.check(header, SystemTime::now()) {
-        return (StatusCode::UNAUTHORIZED, refusal.to_string()).into_response();
-    }
-    let upgrade = match upgrade {
-        Ok(upgrade) => upgrade,
-        Err(rejection) => return rejection.into_response(),
-    };
-    upgrade
-        .max_message_size(MAX_MESSAGE)
-        .max_frame_size(MAX_MESSAGE)
-        .read_buffer_size(ws::READ_BUFFER)
-        .on_upgrade(move |socket| async move { (door.on_link)(ws::accept(socket, visitor.name, visitor.gate)) })
-}
-
-/// Who is at the door.
-#[derive(Clone)]
+/// Somebody who connected.
 struct Visitor {
     name: String,
-    gate: Gate,
+    stream: Socket,
 }
 
-/// A listener whose connections are gated until somebody admits them.
-struct Doorway<L>(L);
-
-impl axum::serve::Listener for Doorway<TcpListener> {
-    type Io = Gated<TcpStream>;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
-        // The trait's own implementation sleeps out errors such as a full descriptor table.
-        let (stream, address) = axum::serve::Listener::accept(&mut self.0).await;
-        // Without this every small answer waits for the acknowledgement of the one before.
-        let _ = stream.set_nodelay(true);
-        (Gated::new(stream), address)
-    }
-
-    fn local_addr(&self) -> io::Result<Self::Addr> {
-        self.0.local_addr()
+async fn welcome(door: Arc<Door>, visitor: Visitor) {
+    let Visitor { name, stream } = visitor;
+    let served = match stream {
+        Socket::Tcp(stream) => talk_http(stream, &door, &name, Socket::Tcp).await,
+        Socket::Unix(stream) => talk_http(stream, &door, &name, Socket::Unix).await,
+    };
+    if let Err(error) = served {
+        tracing::debug!(name, error, "a connection came to nothing");
     }
 }
 
-impl axum::serve::Listener for Doorway<UnixListener> {
-    type Io = Gated<UnixStream>;
-    type Addr = tokio::net::unix::SocketAddr;
-
-    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
-        let (stream, address) = axum::serve::Listener::accept(&mut self.0).await;
-        (Gated::new(stream), address)
-    }
-
-    fn local_addr(&self) -> io::Result<Self::Addr> {
-        self.0.local_addr()
-    }
-}
-
-impl Connected<IncomingStream<'_, Doorway<TcpListener>>> for Visitor {
-    fn connect_info(stream: IncomingStream<'_, Doorway<TcpListener>>) -> Self {
-        Self { name: format!("exec-server websocket {}", stream.remote_addr()), gate: stream.io().gate.clone() }
-    }
-}
-
-impl Connected<IncomingStream<'_, Doorway<UnixListener>>> for Visitor {
-    fn connect_info(stream: IncomingStream<'_, Doorway<UnixListener>>) -> Self {
-        Self { name: "exec-server unix socket".into(), gate: stream.io().gate.clone() }
-    }
-}
-
-/// A stream from which little can be read before its gate is open.
-struct Gated<S> {
-    stream: S,
-    gate: Gate,
-    read: usize,
-}
-
-impl<S> Gated<S> {
-    fn new(stream: S) -> Self {
-        Self { stream, gate: Gate::default(), read: 0 }
-    }
-}
-
-impl<S: AsyncRead + Unpin> AsyncRead for Gated<S> {
-    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        if self.read >= STRANGER_BYTES && !self.gate.is_open() {
-            return Poll::Ready(Err(io::Error::other("too much was sent before the handshake")));
+/// Answers HTTP requests until one of them is an upgrade, and then hands the stream on as a link.
+async fn talk_http<S>(stream: S, door: &Arc<Door>, name: &str, socket: fn(S) -> Socket) -> Result<(), String>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let upgrade: Arc<Mutex<Option<OnUpgrade>>> = Arc::default();
+    let service = service_fn(|mut request: Request<Incoming>| {
+        let answer = answer(&door.auth, &request);
+        if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
+            let upgraded = hyper::upgrade::on(&mut request);
+            upgrade.lock().unwrap_or_else(PoisonError::into_inner).replace(upgraded);
         }
-        let before = buffer.filled().len();
-        let polled = Pin::new(&mut self.stream).poll_read(context, buffer);
-        self.read = self.read.saturating_add(buffer.filled().len() - before);
-        polled
+        std::future::ready(Ok::<_, Infallible>(answer))
+    });
+    http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(REQUEST_PATIENCE)
+        .max_buf_size(MAX_REQUEST)
+        .serve_connection(TokioIo::new(stream), service)
+        .with_upgrades()
+        .await
+        .map_err(|error| error.to_string())?;
+    let upgraded = upgrade.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let Some(upgraded) = upgraded else { return Ok(()) };
+    let upgraded = upgraded.await.map_err(|error| error.to_string())?;
+    let parts = upgraded.downcast::<TokioIo<S>>().map_err(|_| "the stream was lost in the upgrade")?;
+    (door.on_link)(ws::accept(socket(parts.io.into_inner()), parts.read_buf, name.to_owned()));
+    Ok(())
+}
+
+fn answer(auth: &Auth, request: &Request<Incoming>) -> Response<String> {
+    let plain = |status: StatusCode, text: &str| {
+        let mut response = Response::new(text.to_owned());
+        *response.status_mut() = status;
+        response
+    };
+    // No page in a browser has any business here, whatever its origin.
+    if request.headers().contains_key(header::ORIGIN) {
+        return plain(StatusCode::FORBIDDEN, "");
+    }
+    let is_get = matches!(*request.method(), Method::GET | Method::HEAD);
+    match request.uri().path() {
+        "/" | "/readyz" if !is_get => plain(StatusCode::METHOD_NOT_ALLOWED, ""),
+        "/readyz" => plain(StatusCode::OK, ""),
+        "/" => {
+            let credentials = request.headers().get(header::AUTHORIZATION).map(|value| value.as_bytes());
+            if let Err(refusal) = auth.check(credentials, SystemTime::now()) {
+                return plain(StatusCode::UNAUTHORIZED, &refusal.to_string());
+            }
+            upgrade(request.headers()).unwrap_or_else(|why| plain(StatusCode::BAD_REQUEST, why))
+        }
+        _ => plain(StatusCode::NOT_FOUND, ""),
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Gated<S> {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
+/// The answer to a request for a websocket, or why it is none.
+fn upgrade(headers: &HeaderMap) -> Result<Response<String>, &'static str> {
+    let names = |name: HeaderName, wanted: &str| {
+        let values = headers.get_all(name);
+        let mut words = values.iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));
+        words.any(|word| word.trim().eq_ignore_ascii_case(wanted))
+    };
+    if !names(header::CONNECTION, "upgrade") {
+        return Err("Connection header did not include 'upgrade'");
     }
-    fn poll_write_vectored(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[io::IoSlice<'_>]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, bytes)
+    if !names(header::UPGRADE, "websocket") {
+        return Err("the Upgrade header does not ask for a websocket");
     }
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+    if !names(header::SEC_WEBSOCKET_VERSION, "13") {
+        return Err("only version 13 of the websocket protocol is spoken here");
     }
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
+    let key = headers.get(header::SEC_WEBSOCKET_KEY).ok_or("there is no Sec-WebSocket-Key header")?;
+    let mut response = Response::new(String::new());
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    let accept = HeaderValue::from_str(&derive_accept_key(key.as_bytes())).map_err(|_| "the key cannot be used")?;
+    let answers = [
+        (header::CONNECTION, HeaderValue::from_static("upgrade")),
+        (header::UPGRADE, HeaderValue::from_static("websocket")),
+        (header::SEC_WEBSOCKET_ACCEPT, accept),
+    ];
+    response.headers_mut().extend(answers);
+    Ok(response)
 }
 
 #[cfg(test)]

@@ -53,7 +53,7 @@ async fn serve(arguments: &ExecutorArguments, auth: Auth) -> anyhow::Result<()> 
         tokio::spawn(async move { executor.serve(link, Lifetime::Grace).await });
     };
     tokio::select! {
-        served = listener.serve(auth, on_link, std::future::pending()) => served.context("the listener failed")?,
+        never = listener.serve(auth, on_link) => match never {},
         () = stop => {}
     }
     executor.shut_down().await;

@@ -1,11 +1,10 @@
-//! Websockets: one message per frame of ours, text outbound, text or binary inbound.
+//! The client's side of a websocket.
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use axum::extract::ws as server;
 use bytes::Bytes;
 use futures_util::{Sink, SinkExt, Stream, StreamExt, stream};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -17,23 +16,21 @@ use tokio_tungstenite::tungstenite::http::{HeaderValue, header};
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, WebSocketConfig, frame::coding::CloseCode};
 use tokio_tungstenite::tungstenite::{self, Message, Utf8Bytes};
 
-use super::{Close, FrameDrain, FrameSource, Gate, Link, LinkError, MAX_MESSAGE, queue};
+use crate::link::{Close, FrameDrain, FrameSource, Gate, Link, LinkError, MAX_MESSAGE, queue};
 
-/// How much a socket reads at once. Small enough for thousands of idle connections.
-pub const READ_BUFFER: usize = 32 << 10;
+/// So much is written in one go.
+const BATCH: usize = 32 << 10;
 
 /// When to ask whether the other side is still there.
 #[derive(Debug, Clone, Copy)]
 pub struct KeepAlive {
     pub ping_every: Duration,
-    /// The link ends when nothing at all was heard for so long. A server leaves this out: a client that is too busy to
-    /// read is not a client that is gone.
-    pub give_up_after: Option<Duration>,
+    /// The link ends when nothing at all was heard for so long.
+    pub give_up_after: Duration,
 }
 
 impl KeepAlive {
-    pub const SERVER: Self = Self { ping_every: Duration::from_secs(30), give_up_after: None };
-    pub const CLIENT: Self = Self { ping_every: Duration::from_secs(10), give_up_after: Some(Duration::from_secs(30)) };
+    pub const DEFAULT: Self = Self { ping_every: Duration::from_secs(10), give_up_after: Duration::from_secs(30) };
 }
 
 #[derive(Clone)]
@@ -44,7 +41,7 @@ pub struct ClientOptions {
 
 impl Default for ClientOptions {
     fn default() -> Self {
-        Self { bearer: None, keep_alive: KeepAlive::CLIENT }
+        Self { bearer: None, keep_alive: KeepAlive::DEFAULT }
     }
 }
 
@@ -95,28 +92,6 @@ where
     Ok(assemble(Box::pin(sink), Box::pin(events), name, options.keep_alive))
 }
 
-/// The server's side, after the upgrade.
-pub fn accept(socket: server::WebSocket, name: String, gate: Gate) -> Link {
-    let (sink, source) = socket.split();
-    let events = source.map(|message| match message {
-        Ok(server::Message::Text(text)) => Ok(Event::Frame(text.into())),
-        Ok(server::Message::Binary(bytes)) => Ok(Event::Frame(bytes)),
-        Ok(server::Message::Close(frame)) => Ok(Event::Closed(frame.map(|frame| Close::new(frame.code, frame.reason.as_str())))),
-        Ok(_) => Ok(Event::Heartbeat),
-        Err(error) => Err(LinkError::Protocol(error.to_string())),
-    });
-    let sink = sink.with(|out: Out| async move {
-        Ok::<_, axum::Error>(match out {
-            Out::Frame(frame) => server::Utf8Bytes::try_from(frame.clone()).map_or(server::Message::Binary(frame), server::Message::Text),
-            Out::Ping => server::Message::Ping(Bytes::new()),
-            Out::Close(close) => server::Message::Close(Some(server::CloseFrame { code: close.code, reason: close.reason.into() })),
-        })
-    });
-    let mut link = assemble(Box::pin(sink), Box::pin(events), name, KeepAlive::SERVER);
-    link.gate = gate;
-    link
-}
-
 fn refused(error: tungstenite::Error) -> LinkError {
     match error {
         tungstenite::Error::Http(response) => {
@@ -161,7 +136,9 @@ where
     let heard = Arc::new(Heard::new());
     let writer_heard = heard.clone();
     drain.spawn_writer(|drain| write(sink, drain, writer_heard, keep_alive));
-    Link { tx, rx: read(events, heard, keep_alive), name, gate: Gate::default() }
+    let gate = Gate::default();
+    gate.open();
+    Link { tx, rx: read(events, heard, keep_alive), name, gate }
 }
 
 /// When something was last heard, in milliseconds since the link was made.
@@ -186,16 +163,12 @@ fn read(events: Events, heard: Arc<Heard>, keep_alive: KeepAlive) -> FrameSource
     Box::pin(stream::unfold(Some((events, heard)), move |state| async move {
         let (mut events, heard) = state?;
         loop {
-            let event = match keep_alive.give_up_after {
-                None => events.next().await,
-                Some(limit) => {
-                    let left = limit.saturating_sub(heard.silence());
-                    match tokio::time::timeout(left, events.next()).await {
-                        Ok(event) => event,
-                        Err(_) if heard.silence() >= limit => return Some((Err(LinkError::Silent(limit)), None)),
-                        Err(_) => continue,
-                    }
-                }
+            let limit = keep_alive.give_up_after;
+            let left = limit.saturating_sub(heard.silence());
+            let event = match tokio::time::timeout(left, events.next()).await {
+                Ok(event) => event,
+                Err(_) if heard.silence() >= limit => return Some((Err(LinkError::Silent(limit)), None)),
+                Err(_) => continue,
             };
             heard.note();
             match event? {
@@ -225,7 +198,7 @@ async fn write<S: Sink<Out> + Unpin>(mut sink: S, mut drain: FrameDrain, heard: 
                     if sink.feed(Out::Frame(frame)).await.is_err() {
                         return;
                     }
-                    next = if bytes < READ_BUFFER { drain.try_next() } else { None };
+                    next = if bytes < BATCH { drain.try_next() } else { None };
                 }
                 if sink.flush().await.is_err() {
                     return;
