@@ -32,7 +32,7 @@ impl Home {
         // Written aside and linked into place: two executors that start at once agree on the one that came first.
         let aside = directory.join(format!("identity.{}", Uuid::new_v4()));
         let mut file = File::options().write(true).create_new(true).mode(0o600).open(&aside)?;
-        let written = writeln!(file, "{}", Uuid::now_v7()).and_then(|()| file.sync_all()).and_then(|()| fs::hard_link(&aside, &path));
+        let written = writeln!(file, "{}", Uuid::now_v7()).and_then(|()| fs::hard_link(&aside, &path));
         fs::remove_file(&aside)?;
         match written {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
@@ -44,6 +44,8 @@ impl Home {
 fn read_identity(path: &Path) -> io::Result<Option<String>> {
     match fs::read_to_string(path) {
         Ok(text) if Uuid::parse_str(text.trim()).is_ok() => Ok(Some(text.trim().to_owned())),
+        // What a power cut may leave of a file that was just made.
+        Ok(text) if text.trim_matches('\0').is_empty() => fs::remove_file(path).map(|()| None),
         Ok(_) => Err(io::Error::new(io::ErrorKind::InvalidData, format!("{} holds no id; remove it to get a new one", path.display()))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),

@@ -14,13 +14,17 @@ use tracing_subscriber::EnvFilter;
 
 use crate::args::{Arguments, Command};
 
+const MIN_THREADS: usize = 4;
+
 fn main() -> ExitCode {
     if let Some(code) = outpost_sandbox::stage::run_if_asked(std::env::args_os()) {
         return code;
     }
     let arguments = Arguments::parse();
     start_logging();
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+    // Quick file calls run where they are asked for; a few more threads than cores keep a slow one from being felt.
+    let threads = std::thread::available_parallelism().map_or(MIN_THREADS, |cores| cores.get().max(MIN_THREADS));
+    let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return commands::complain(&error.into(), commands::FAILED),
     };

@@ -38,28 +38,32 @@ pub struct RemoveOptions {
     pub follow: Follow,
 }
 
-pub fn read(path: &Path, follow: Follow) -> Result<Vec<u8>, Fault> {
-    let (mut file, size) = open_regular(path, follow)?;
-    if size > MAX_READ {
-        return Err(Fault::invalid_request(format!(
-            "path `{}` holds {size} bytes; at most {MAX_READ} can be read at once",
-            path.display()
-        )));
-    }
-    let mut data = Vec::with_capacity(usize::try_from(size).unwrap_or_default());
-    file.read_to_end(&mut data).map_err(fault::file)?;
-    Ok(data)
+/// A regular file that is open for reading.
+pub struct OpenFile {
+    file: File,
+    pub size: u64,
 }
 
 /// Opens a regular file for reading. Anything else is refused without waiting: a pipe nobody writes to would hang.
-fn open_regular(path: &Path, follow: Follow) -> Result<(File, u64), Fault> {
+pub fn open(path: &Path, follow: Follow) -> Result<OpenFile, Fault> {
     refuse_links(path, follow).map_err(fault::file)?;
     let file = OpenOptions::new().read(true).custom_flags(open_flags(follow) | flag(OFlags::NONBLOCK)).open(path).map_err(fault::file)?;
     let metadata = file.metadata().map_err(fault::file)?;
     if !metadata.is_file() {
         return Err(not_a_file(path));
     }
-    Ok((file, metadata.len()))
+    if metadata.len() > MAX_READ {
+        return Err(Fault::invalid_request(format!("a file of {} bytes cannot be read at once; {MAX_READ} is the most", metadata.len())));
+    }
+    Ok(OpenFile { file, size: metadata.len() })
+}
+
+impl OpenFile {
+    pub fn read(mut self) -> Result<Vec<u8>, Fault> {
+        let mut data = Vec::with_capacity(usize::try_from(self.size).unwrap_or_default());
+        self.file.read_to_end(&mut data).map_err(fault::file)?;
+        Ok(data)
+    }
 }
 
 fn not_a_file(path: &Path) -> Fault {

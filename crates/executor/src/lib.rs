@@ -12,6 +12,7 @@ mod files;
 mod info;
 mod input;
 mod methods;
+mod mounts;
 mod output;
 mod process;
 mod session;

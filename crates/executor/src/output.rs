@@ -133,7 +133,7 @@ impl OutputLog {
         self.limits.memory as u64 + spool
     }
 
-    pub fn append(&mut self, stream: Stream, bytes: &[u8]) {
+    pub fn append(&mut self, stream: Stream, bytes: Vec<u8>) {
         if bytes.is_empty() || self.closed.is_some() {
             return;
         }
@@ -144,11 +144,11 @@ impl OutputLog {
             Some(Chunk { seq, stream: last, bytes: Piece::Open(open) })
                 if *seq > seen && *seq + 1 == self.next_seq && *last == stream && open.len() + bytes.len() <= CHUNK =>
             {
-                open.extend_from_slice(bytes);
+                open.extend_from_slice(&bytes);
             }
             _ => {
                 let seq = self.take_seq();
-                self.recent.push_back(Chunk { seq, stream, bytes: Piece::Open(bytes.to_vec()) });
+                self.recent.push_back(Chunk { seq, stream, bytes: Piece::Open(bytes) });
             }
         }
         while self.recent_bytes > self.limits.memory && self.recent.len() > 1 {
@@ -377,10 +377,10 @@ mod tests {
     #[test]
     fn output_exit_and_close_share_one_numbering() {
         let mut log = OutputLog::new(OutputLimits::default(), None);
-        log.append(Stream::Stdout, b"one");
-        log.append(Stream::Stderr, b"two");
+        log.append(Stream::Stdout, b"one".to_vec());
+        log.append(Stream::Stderr, b"two".to_vec());
         log.exit(3);
-        log.append(Stream::Stdout, b"late");
+        log.append(Stream::Stdout, b"late".to_vec());
         log.close();
         let expected = [
             output(1, Stream::Stdout, "one"),
@@ -398,12 +398,12 @@ mod tests {
     #[test]
     fn chunks_grow_until_somebody_has_seen_them() {
         let mut log = OutputLog::new(OutputLimits::default(), None);
-        log.append(Stream::Stdout, b"a");
-        log.append(Stream::Stdout, b"b");
+        log.append(Stream::Stdout, b"a".to_vec());
+        log.append(Stream::Stdout, b"b".to_vec());
         assert_eq!(all(&mut log, 0), [output(1, Stream::Stdout, "ab")]);
-        log.append(Stream::Stdout, b"c");
+        log.append(Stream::Stdout, b"c".to_vec());
         assert_eq!(all(&mut log, 0), [output(1, Stream::Stdout, "ab"), output(2, Stream::Stdout, "c")]);
-        log.append(Stream::Stdout, &vec![b'x'; CHUNK]);
+        log.append(Stream::Stdout, vec![b'x'; CHUNK]);
         assert_eq!(log.next_seq(), 4);
     }
 
@@ -412,7 +412,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let mut log = OutputLog::new(SMALL, Some(directory.path()));
         for (n, text) in ["aaaaaaaa", "bbbbbbbb", "cccccccc"].iter().enumerate() {
-            log.append(Stream::Stdout, text.as_bytes());
+            log.append(Stream::Stdout, text.as_bytes().to_vec());
             log.after(n as u64);
         }
         assert_eq!(
@@ -426,12 +426,12 @@ mod tests {
     fn what_is_gone_is_counted_and_does_not_hide_the_exit() {
         let mut log = OutputLog::new(SMALL, None);
         for n in 0..3 {
-            log.append(Stream::Stdout, b"12345678");
+            log.append(Stream::Stdout, b"12345678".to_vec());
             log.after(n);
         }
         log.exit(0);
         for n in 4..8 {
-            log.append(Stream::Stdout, b"12345678");
+            log.append(Stream::Stdout, b"12345678".to_vec());
             log.after(n);
         }
         log.close();
@@ -466,7 +466,7 @@ mod tests {
             for (index, (length, look, err)) in steps.into_iter().enumerate() {
                 let bytes: Vec<u8> = (0..length).map(|n| (everything.len() + n) as u8).collect();
                 everything.extend(&bytes);
-                log.append(if err { Stream::Stderr } else { Stream::Stdout }, &bytes);
+                log.append(if err { Stream::Stderr } else { Stream::Stdout }, bytes);
                 if index == exit_at {
                     log.exit(0);
                 }

@@ -213,7 +213,9 @@ impl Process {
 
     /// Takes what the child wrote. False at the end.
     async fn take(self: &Arc<Self>, output: &Output, stream: Stream) -> bool {
-        output.read(|bytes| self.change(|log| log.append(stream, bytes))).await
+        let Some(bytes) = output.read().await else { return false };
+        self.change(|log| log.append(stream, bytes));
+        true
     }
 
     async fn take_errors(self: &Arc<Self>, streams: &Streams) -> bool {

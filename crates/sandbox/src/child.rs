@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
 
+use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal as RawSignal, kill_process, kill_process_group};
 use tokio::net::unix::pipe;
@@ -12,12 +13,14 @@ use tokio::net::unix::pipe;
 use crate::launch::TerminalSize;
 use crate::pty;
 
-/// How much is read at once: what a pipe holds.
+/// How much is read at once.
 const READ: usize = 64 << 10;
+/// A read of at least this much keeps the buffer that it filled instead of being copied out of it.
+const WORTH_KEEPING: usize = READ / 2;
 
 thread_local! {
     /// Shared by all children of a thread, so that an idle one costs no buffer.
-    static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; READ]);
+    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
 /// A child that was started.
@@ -125,24 +128,27 @@ impl Output {
         pipe::Receiver::from_owned_fd_unchecked(descriptor).map(Self)
     }
 
-    /// Waits for output and hands it to `take` in place. False at the end of the stream.
-    pub async fn read(&self, take: impl FnOnce(&[u8])) -> bool {
+    /// Waits for output. Nothing at the end of the stream.
+    pub async fn read(&self) -> Option<Vec<u8>> {
         loop {
-            if self.0.readable().await.is_err() {
-                return false;
-            }
-            let ready = SCRATCH.with_borrow_mut(|scratch| self.0.try_read(scratch));
-            match ready {
-                Ok(0) => return false,
-                Ok(length) => {
-                    SCRATCH.with_borrow(|scratch| take(&scratch[..length]));
-                    return true;
-                }
+            self.0.readable().await.ok()?;
+            match self.0.try_io(|| Ok(self.read_now()?)) {
+                Ok(bytes) if bytes.is_empty() => return None,
+                Ok(bytes) => return Some(bytes),
                 Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
                 // A terminal answers so when its last user has gone.
-                Err(_) => return false,
+                Err(_) => return None,
             }
         }
+    }
+
+    fn read_now(&self) -> Result<Vec<u8>, Errno> {
+        SCRATCH.with_borrow_mut(|scratch| {
+            scratch.clear();
+            scratch.reserve(READ);
+            rustix::io::read(&self.0, spare_capacity(scratch))?;
+            Ok(if scratch.len() >= WORTH_KEEPING { std::mem::take(scratch) } else { scratch.clone() })
+        })
     }
 }
 

@@ -6,10 +6,14 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
+use rustix::pipe::fcntl_setpipe_size;
 use tokio::process::Command;
 
 use crate::child::{Child, ChildEnd, Input, Output, ProcessGroup, Terminal};
 use crate::{program, pty, stage};
+
+/// How much a child can print before it has to wait.
+const PIPE: usize = 256 << 10;
 
 /// What to start. Everything is spelled out; nothing is inherited from this process.
 #[derive(Debug, Clone)]
@@ -98,6 +102,8 @@ fn start_with_pipes(launch: &Launch, program: &Path, stdin: bool) -> io::Result<
     command.arg0(launch.arg0.as_ref().unwrap_or(&launch.program)).args(&launch.args).process_group(0);
     finish(&mut command, launch);
     let (output, child_output) = io::pipe()?;
+    // A child that prints a lot then waits for us less often. Who has many pipes may be refused; it works all the same.
+    let _ = fcntl_setpipe_size(&output, PIPE);
     let (errors, child_errors) = io::pipe()?;
     command.stdout(child_output).stderr(child_errors);
     let input = if stdin {

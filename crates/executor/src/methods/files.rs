@@ -8,11 +8,14 @@ use outpost_wire::exec::files::{
 use outpost_wire::exec::policy::SandboxContext;
 use outpost_wire::exec::session::Empty;
 use outpost_wire::{Fault, PathUri, base64};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::connection::Connection;
 use crate::fault;
 use crate::files::{self, Follow};
+
+/// Up to here the bytes of a file are moved in no time.
+const QUICK_BYTES: u64 = 256 << 10;
 
 fn admit(connection: &Connection) -> Result<(), Fault> {
     connection.admit("filesystem")
@@ -20,32 +23,41 @@ fn admit(connection: &Connection) -> Result<(), Fault> {
 
 pub fn routes(router: Router<Connection>) -> Router<Connection> {
     router
-        .on::<ReadFile, _, _>(Lane::Ordinary, admit, |_, params| async move {
+        .on::<ReadFile, _, _>(Lane::Ordinary, admit, |connection, params| async move {
             let path = open_path(&params.path, params.sandbox.as_ref())?;
-            let data = blocking(move || files::read(&path, follow(params.follow_symlinks))).await?;
+            let opened = quick(&connection, path, move |path| files::open(path, follow(params.follow_symlinks))).await?;
+            let data = if opened.size <= QUICK_BYTES { opened.read()? } else { blocking(move || opened.read()).await? };
             Ok(ReadFileResponse { data_base64: data.into() })
         })
-        .on::<WriteFile, _, _>(Lane::Ordinary, admit, |_, params| async move {
+        .on::<WriteFile, _, _>(Lane::Ordinary, admit, |connection, params| async move {
             let path = open_path(&params.path, params.sandbox.as_ref())?;
-            let data = base64::decode(&params.data_base64)
-                .map_err(|error| Fault::invalid_request(format!("fs/writeFile requires valid base64 dataBase64: {error}")))?;
             let options = files::WriteOptions { follow: follow(params.follow_symlinks), sync: params.sync.unwrap_or(false) };
-            blocking(move || files::write(&path, &data, &options)).await?;
+            let is_quick = params.data_base64.len() as u64 <= QUICK_BYTES && !options.sync;
+            let write = move |path: &Path| {
+                let data = base64::decode(&params.data_base64)
+                    .map_err(|error| Fault::invalid_request(format!("fs/writeFile requires valid base64 dataBase64: {error}")))?;
+                files::write(path, &data, &options)
+            };
+            if is_quick {
+                quick(&connection, path, write).await?
+            } else {
+                blocking(move || write(&path)).await?
+            }
             Ok(Empty {})
         })
-        .on::<CreateDirectory, _, _>(Lane::Ordinary, admit, |_, params| async move {
+        .on::<CreateDirectory, _, _>(Lane::Ordinary, admit, |connection, params| async move {
             let path = open_path(&params.path, params.sandbox.as_ref())?;
             let recursive = params.recursive.unwrap_or(true);
-            blocking(move || files::create_directory(&path, recursive, follow(params.follow_symlinks))).await?;
+            quick(&connection, path, move |path| files::create_directory(path, recursive, follow(params.follow_symlinks))).await?;
             Ok(Empty {})
         })
-        .on::<GetMetadata, _, _>(Lane::Ordinary, admit, |_, params| async move {
+        .on::<GetMetadata, _, _>(Lane::Ordinary, admit, |connection, params| async move {
             let path = open_path(&params.path, params.sandbox.as_ref())?;
-            blocking(move || files::metadata(&path, follow(params.follow_symlinks))).await
+            quick(&connection, path, move |path| files::metadata(path, follow(params.follow_symlinks))).await
         })
-        .on::<Canonicalize, _, _>(Lane::Ordinary, admit, |_, params| async move {
+        .on::<Canonicalize, _, _>(Lane::Ordinary, admit, |connection, params| async move {
             let path = open_path(&params.path, params.sandbox.as_ref())?;
-            let path = blocking(move || files::canonicalize(&path)).await?;
+            let path = quick(&connection, path, files::canonicalize).await?;
             Ok(CanonicalizeResponse { path: PathUri::from_native(&path).map_err(fault::path)? })
         })
         .on::<ReadDirectory, _, _>(Lane::Ordinary, admit, |_, params| async move {
@@ -86,6 +98,16 @@ fn open_path(path: &PathUri, sandbox: Option<&SandboxContext>) -> Result<PathBuf
         return Err(fault::sandbox_unsupported());
     }
     path.to_native().map_err(fault::path)
+}
+
+/// Runs a call where it was asked for, because it is over sooner than another thread would wake up; but not on a file
+/// system that may keep it waiting.
+async fn quick<T: Send + 'static>(
+    connection: &Connection,
+    path: PathBuf,
+    work: impl FnOnce(&Path) -> Result<T, Fault> + Send + 'static,
+) -> Result<T, Fault> {
+    if connection.executor().slow_mounts.hold(&path) { blocking(move || work(&path)).await } else { work(&path) }
 }
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Fault> + Send + 'static) -> Result<T, Fault> {
