@@ -23,6 +23,9 @@ pub enum Command {
     /// Serve this machine's processes and files to a client
     #[command(visible_alias = "exec-server", after_help = EXECUTOR_HELP)]
     Executor(ExecutorArguments),
+    /// The detached executor behind `--keep`; started by it
+    #[command(name = "__keeper", hide = true)]
+    Keeper(KeeperArguments),
     /// Run a command in an environment and stay with it, whatever happens to the connection
     #[command(after_help = RUN_HELP)]
     Run(RunArguments),
@@ -33,7 +36,7 @@ Examples:
   outpost executor --no-auth                              this machine only, nobody is asked who they are
   outpost executor --listen unix:///run/user/1000/x.sock  only this user can connect
   outpost executor --listen ws://10.0.0.5:7000 --ws-auth capability-token --ws-token-file /etc/outpost/token
-  ssh box outpost executor --listen stdio                 what `outpost run --via` starts
+  ssh -T box outpost executor --listen stdio --keep       for `outpost run --via`; sessions survive a dropped ssh
 
 The first line of standard output is the URL to connect to. GET /readyz answers 200 once it serves.";
 
@@ -42,6 +45,10 @@ pub struct ExecutorArguments {
     /// Where to listen: ws://IP:PORT, unix://PATH or stdio
     #[arg(long, value_name = "URL", default_value = "ws://127.0.0.1:0")]
     pub listen: ListenAddr,
+    /// With stdio: keep sessions when the connection is lost. A detached executor then serves them; it is started when it
+    /// is needed and goes when nothing is left in it
+    #[arg(long)]
+    pub keep: bool,
     /// Let so many requests of one connection run at once (1: strictly one after the other). Without this, requests
     /// start in order and those that wait step aside
     #[arg(long, value_name = "N")]
@@ -54,6 +61,14 @@ pub struct ExecutorArguments {
     pub spool: u64,
     #[command(flatten)]
     pub auth: AuthArguments,
+}
+
+#[derive(Args)]
+pub struct KeeperArguments {
+    #[arg(long)]
+    pub grace: u64,
+    #[arg(long)]
+    pub spool: u64,
 }
 
 #[derive(Args)]
@@ -94,7 +109,7 @@ const RUN_HELP: &str = "\
 Examples:
   outpost run -- uname -a                            here
   outpost run -e ws://127.0.0.1:7000 -- make test    on an executor that listens
-  outpost run --via 'ssh box outpost executor --listen stdio' -- make test
+  outpost run --via 'ssh -T box outpost executor --listen stdio --keep' -- make test
   outpost run -t -- top                              on a terminal of its own
 
 Standard input, signals and the size of the window are passed on; the exit code is the command's own (128 + the signal

@@ -21,6 +21,15 @@ impl Home {
         self.0.join("spool")
     }
 
+    /// One journal per start of an executor.
+    pub fn journals(&self) -> PathBuf {
+        self.0.join("executor")
+    }
+
+    pub fn run(&self) -> PathBuf {
+        self.0.join("run")
+    }
+
     /// The identity of this executor install: made once, at random.
     pub fn executor_id(&self) -> io::Result<String> {
         let directory = self.0.join("executor");

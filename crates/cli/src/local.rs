@@ -10,23 +10,33 @@ use uuid::Uuid;
 
 use crate::home::Home;
 
+/// What the verbs that need an executor choose for it.
+pub struct ExecutorSettings {
+    pub grace: Duration,
+    pub spool: u64,
+    pub peer: PeerOptions,
+    /// Whether a later start answers for the processes of this one.
+    pub keeps_fates: bool,
+}
+
 /// An executor's configuration as this program runs it, home and all.
-pub fn executor_config(grace: Duration, spool: u64, peer: PeerOptions) -> anyhow::Result<ExecutorConfig> {
+pub fn executor_config(settings: ExecutorSettings) -> anyhow::Result<ExecutorConfig> {
     let home = Home::from_environment();
     let executor_id = home
         .as_ref()
         .and_then(|home| home.executor_id().inspect_err(|error| tracing::warn!(%error, "this executor cannot keep an identity")).ok());
     Ok(ExecutorConfig {
-        grace,
+        grace: settings.grace,
         closed_retention: Duration::from_secs(30),
-        output: OutputLimits { spool, ..OutputLimits::default() },
-        spool_directory: home.map(|home| home.spool()),
+        output: OutputLimits { spool: settings.spool, ..OutputLimits::default() },
+        spool_directory: home.as_ref().map(Home::spool),
+        journal_directory: home.filter(|_| settings.keeps_fates).map(|home| home.journals()),
         launcher: Launcher::with_own_stage(),
         ids: Arc::new(|| Uuid::new_v4().to_string()),
         executor_id,
         version: env!("CARGO_PKG_VERSION").into(),
         variables: std::env::vars_os().collect(),
         cwd: std::env::current_dir()?,
-        peer,
+        peer: settings.peer,
     })
 }

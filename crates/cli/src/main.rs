@@ -31,6 +31,7 @@ fn main() -> ExitCode {
     let code = runtime.block_on(async {
         match arguments.command {
             Command::Executor(arguments) => commands::executor::run(arguments).await,
+            Command::Keeper(arguments) => commands::keeper::run(arguments).await,
             Command::Run(arguments) => commands::run::run(arguments).await,
         }
     });

@@ -1,16 +1,24 @@
 //! Ways to make a link to an executor.
 
 use std::future::Future;
+use std::io;
 use std::path::PathBuf;
 use std::pin::Pin;
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
+use bytes::Bytes;
+use futures_util::{StreamExt, stream};
 use outpost_rpc::link::{stdio, unix, ws};
-use outpost_rpc::{Link, LinkError};
+use outpost_rpc::{Close, Link, LinkError};
 use thiserror::Error;
 use tokio::process::Command;
+use tokio::task::JoinHandle;
+
+/// How long a command may take to end once its input has.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Makes a link whenever one is needed.
 #[derive(Clone)]
@@ -18,6 +26,9 @@ pub struct Connector {
     name: String,
     make: Arc<dyn Fn() -> Connecting + Send + Sync>,
 }
+
+/// How a bridge says that another connection resumed the session: byte streams have no other way to tell.
+pub const TAKEN_OVER_EXIT: u8 = 41;
 
 type Connecting = Pin<Box<dyn Future<Output = Result<Link, LinkError>> + Send>>;
 
@@ -111,19 +122,31 @@ fn start(command: &str) -> Result<Link, LinkError> {
     let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
         return Err(LinkError::Protocol("the command has no standard input or output".into()));
     };
-    let link = stdio::link(output, input, format!("command `{command}`"));
+    let mut link = stdio::link(output, input, format!("command `{command}`"));
     let sink = link.tx.clone();
     // Ends the command with the link; its own end shows as the end of its output.
-    tokio::spawn(async move {
+    let ended = tokio::spawn(async move {
         tokio::select! {
             () = sink.closed() => {
                 // It gets the chance to leave by itself now that its input has ended.
-                let _ = tokio::time::timeout(std::time::Duration::from_secs(2), child.wait()).await;
+                tokio::time::timeout(PATIENCE, child.wait()).await.ok()?.ok()
             }
-            _ = child.wait() => {}
+            status = child.wait() => status.ok(),
         }
     });
+    // Only the command itself knows why it ended.
+    let frames = link.rx;
+    link.rx = Box::pin(frames.chain(stream::once(ended_with(ended)).filter_map(std::future::ready)));
     Ok(link)
+}
+
+/// What the end of the command means for the link, beyond that it is over.
+async fn ended_with(ended: JoinHandle<Option<ExitStatus>>) -> Option<Result<Bytes, LinkError>> {
+    let status = tokio::time::timeout(PATIENCE, ended).await.ok()?.ok()??;
+    if status.code() == Some(i32::from(TAKEN_OVER_EXIT)) {
+        return Some(Err(LinkError::Closed(Close::new(Close::TAKEN_OVER, "session has been resumed by another connection"))));
+    }
+    (!status.success()).then(|| Err(LinkError::Io(io::Error::other(format!("the command ended: {status}")))))
 }
 
 #[cfg(test)]

@@ -143,6 +143,10 @@ impl Inbox {
 
     /// Takes a piece of the executor's log that begins after [`Inbox::last_seq`]. True if there is more to read.
     pub fn catch_up(&self, answer: ReadResponse) -> (usize, bool) {
+        if let Some(failure) = answer.failure {
+            self.lose(failure);
+            return (0, false);
+        }
         let mut state = self.lock();
         let mut bytes = 0;
         let is_last = answer.chunks.is_empty();
@@ -162,6 +166,11 @@ impl Inbox {
         if is_last {
             // Only the exit and the close can be missing now; neither is told as a piece.
             let end = answer.next_seq;
+            let known = u64::from(answer.exited && !state.exited) + u64::from(answer.closed && !state.over);
+            if answer.exited && state.expected + known < end {
+                state.expected = end - known;
+                state.queue.push_back(ProcessEvent::Gap { bytes: None });
+            }
             if answer.exited && !state.exited && state.expected < end {
                 let seq = state.expected;
                 state.take(seq, Pushed::Exited { code: answer.exit_code.unwrap_or(-1) });
@@ -370,6 +379,17 @@ mod tests {
         assert_eq!(drain(&inbox), [ProcessEvent::Gap { bytes: Some(100) }, output("x")]);
         inbox.catch_up(answer(vec![piece(14, "y")], 15, None, false));
         assert_eq!(drain(&inbox), [ProcessEvent::Gap { bytes: None }, output("y")]);
+    }
+
+    #[test]
+    fn a_log_that_is_gone_leaves_the_exit_and_a_gap() {
+        let inbox = attended();
+        inbox.push(1, chunk(1, "a"));
+        inbox.catch_up(answer(vec![], 9, Some(3), true));
+        assert_eq!(drain(&inbox), [output("a"), ProcessEvent::Gap { bytes: None }, ProcessEvent::Exited { code: 3 }, ProcessEvent::Closed]);
+        let inbox = attended();
+        inbox.catch_up(ReadResponse { failure: Some("gone".into()), ..answer(vec![], 9, Some(-1), true) });
+        assert_eq!(drain(&inbox), [ProcessEvent::Lost { reason: "gone".into() }]);
     }
 
     #[test]

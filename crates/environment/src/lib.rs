@@ -11,7 +11,7 @@ mod inbox;
 mod process;
 mod session;
 
-pub use connector::{Connector, Target, TargetError};
+pub use connector::{Connector, TAKEN_OVER_EXIT, Target, TargetError};
 pub use environment::{Environment, EnvironmentError, EnvironmentOptions, State};
 pub use files::Files;
 pub use inbox::ProcessEvent;

@@ -23,6 +23,8 @@ pub struct ExecutorConfig {
     pub output: OutputLimits,
     /// Where output goes that does not fit into memory; without it, memory is all there is.
     pub spool_directory: Option<PathBuf>,
+    /// Where the fate of processes is written down; without it, it is forgotten with the executor.
+    pub journal_directory: Option<PathBuf>,
     pub launcher: Launcher,
     pub ids: IdSource,
     /// Identity of this install, the same after every restart.

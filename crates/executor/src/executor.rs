@@ -1,17 +1,20 @@
 //! The executor: its sessions, and what it serves on every link.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use outpost_rpc::peer::LinkEnd;
 use outpost_rpc::{Link, Peer, Router};
 use outpost_wire::exec::environment::EnvironmentInfo;
+use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 use crate::attachment::Attachment;
 use crate::config::ExecutorConfig;
 use crate::connection::Connection;
+use crate::journal::{FateLog, Fates, Journal};
 use crate::mounts::SlowMounts;
 use crate::session::Session;
 use crate::{info, methods};
@@ -37,23 +40,60 @@ pub(crate) struct Shared {
     pub info: EnvironmentInfo,
     pub router: Router<Connection>,
     pub slow_mounts: SlowMounts,
+    fates: FateLog,
     sessions: Mutex<HashMap<String, Arc<Session>>>,
+    links: AtomicUsize,
+    /// A session or a link ended.
+    less_to_do: Notify,
+}
+
+/// The journal of this start, and the sessions that earlier starts left behind.
+fn open_journal(config: &ExecutorConfig, instance_id: &str) -> (FateLog, HashMap<String, Fates>) {
+    let Some(directory) = &config.journal_directory else { return (FateLog::default(), HashMap::new()) };
+    match Journal::open(directory, instance_id) {
+        Ok(journal) => {
+            let past = journal.past();
+            (FateLog::new(journal), past)
+        }
+        Err(error) => {
+            tracing::warn!(directory = %directory.display(), %error, "the fate of processes cannot be written down");
+            (FateLog::default(), HashMap::new())
+        }
+    }
 }
 
 impl Executor {
+    /// Must be called where tasks can be spawned: sessions of an earlier start wait here for their clients.
     pub fn new(config: ExecutorConfig) -> Self {
-        let info = info::gather(&config, (config.ids)());
-        Self(Arc::new(Shared {
+        let instance_id = (config.ids)();
+        let info = info::gather(&config, instance_id.clone());
+        let (fates, past) = open_journal(&config, &instance_id);
+        let shared = Arc::new(Shared {
             config: Arc::new(config),
             info,
             router: methods::router(),
             slow_mounts: SlowMounts::default(),
+            fates,
             sessions: Mutex::default(),
-        }))
+            links: AtomicUsize::new(0),
+            less_to_do: Notify::new(),
+        });
+        for (id, fates) in past {
+            shared.revive(id, fates);
+        }
+        Self(shared)
     }
 
     /// Serves one link until it ends.
     pub async fn serve(&self, link: Link, lifetime: Lifetime) -> LinkEnd {
+        self.0.links.fetch_add(1, Ordering::AcqRel);
+        let end = self.talk(link, lifetime).await;
+        self.0.links.fetch_sub(1, Ordering::AcqRel);
+        self.0.less_to_do.notify_waiters();
+        end
+    }
+
+    async fn talk(&self, link: Link, lifetime: Lifetime) -> LinkEnd {
         let name = link.name.clone();
         let mut connection = None;
         let (_, driver) = Peer::new(link, self.0.config.peer.clone(), |peer| {
@@ -81,8 +121,20 @@ impl Executor {
         .await;
     }
 
-    pub fn session_count(&self) -> usize {
-        self.0.sessions().len()
+    /// Waits until there is neither a session nor a link.
+    pub async fn idle(&self) {
+        loop {
+            let mut less = std::pin::pin!(self.0.less_to_do.notified());
+            less.as_mut().enable();
+            if self.is_idle() {
+                return;
+            }
+            less.await;
+        }
+    }
+
+    pub fn is_idle(&self) -> bool {
+        self.0.links.load(Ordering::Acquire) == 0 && self.0.sessions().is_empty()
     }
 }
 
@@ -92,9 +144,16 @@ impl Shared {
     }
 
     pub fn create_session(&self) -> Arc<Session> {
-        let session = Session::new((self.config.ids)(), self.config.clone());
+        let session = Session::new((self.config.ids)(), self.config.clone(), self.fates.clone(), Fates::new());
         self.sessions().insert(session.id().to_owned(), session.clone());
         session
+    }
+
+    /// A session of which only the fates of its processes are left.
+    fn revive(self: &Arc<Self>, id: String, fates: Fates) {
+        let session = Session::new(id, self.config.clone(), self.fates.clone(), fates);
+        self.sessions().insert(session.id().to_owned(), session.clone());
+        self.expire_later(session, 0);
     }
 
     pub fn session(&self, id: &str) -> Option<Arc<Session>> {
@@ -104,21 +163,26 @@ impl Shared {
     pub fn end_session(&self, session: &Arc<Session>) {
         self.sessions().remove(session.id());
         session.end();
+        self.less_to_do.notify_waiters();
     }
 
     fn release(self: &Arc<Self>, session: &Arc<Session>, attachment: &Arc<Attachment>, lifetime: Lifetime) {
         let Some(epoch) = session.detach(attachment) else { return };
         match lifetime {
             Lifetime::Link => self.end_session(session),
-            Lifetime::Grace => {
-                let (executor, session) = (self.clone(), session.clone());
-                tokio::spawn(async move {
-                    sleep(session.config().grace).await;
-                    if session.expire(epoch) {
-                        executor.sessions().remove(session.id());
-                    }
-                });
-            }
+            Lifetime::Grace => self.expire_later(session.clone(), epoch),
         }
+    }
+
+    /// Ends a session when its grace is over, unless somebody came back to it.
+    fn expire_later(self: &Arc<Self>, session: Arc<Session>, epoch: u64) {
+        let executor = self.clone();
+        tokio::spawn(async move {
+            sleep(session.config().grace).await;
+            if session.expire(epoch) {
+                executor.sessions().remove(session.id());
+                executor.less_to_do.notify_waiters();
+            }
+        });
     }
 }

@@ -123,6 +123,11 @@ impl OutputLog {
         self.exited.map(|(_, code)| code)
     }
 
+    /// Whether nothing was appended since the exit.
+    pub fn exit_was_last(&self) -> bool {
+        self.exited.is_some_and(|(seq, _)| seq + 1 == self.next_seq)
+    }
+
     pub fn is_closed(&self) -> bool {
         self.closed.is_some()
     }

@@ -1,18 +1,19 @@
 //! One process: a task that owns the child, a log that everybody else reads.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
 use outpost_sandbox::{Child, ChildEnd, Exit, Output, ProcessGroup, Signal, Terminal, TerminalSize};
 use outpost_wire::exec::process::{Metadata, OutputPiece, ProcessSummary, ReadResponse, StartParams, Stream, WriteStatus};
+use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::attachment::Attachment;
 use crate::input::{Broken, ProcessInput};
+use crate::journal::FateLog;
 use crate::output::{Event, OutputLog};
 use crate::session::Session;
 
@@ -28,7 +29,9 @@ const MAX_ANSWER: usize = 40 << 20;
 pub struct Process {
     id: String,
     /// Of the parameters that it was started with: a repeated start is recognised by them.
-    fingerprint: u64,
+    fingerprint: String,
+    session_id: String,
+    fates: FateLog,
     argv: Vec<String>,
     metadata: Option<Metadata>,
     is_terminal: bool,
@@ -67,19 +70,21 @@ pub struct ReadRequest {
     pub with_gaps: bool,
 }
 
-pub fn fingerprint(params: &StartParams) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    params.hash(&mut hasher);
-    hasher.finish()
+/// The same for equal parameters, also in a later start.
+pub fn fingerprint(params: &StartParams) -> String {
+    let text = serde_json::to_vec(params).unwrap_or_default();
+    Sha256::digest(text).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
 
 impl Process {
     /// Takes over a child that was just started.
-    pub fn adopt(child: Child, params: StartParams, session: &Arc<Session>) -> Arc<Self> {
+    pub fn adopt(child: Child, params: StartParams, fingerprint: String, session: &Arc<Session>) -> Arc<Self> {
         let config = session.config();
         let Child { group, input, output, errors, terminal, end } = child;
         let process = Arc::new(Self {
-            fingerprint: fingerprint(&params),
+            fingerprint,
+            session_id: session.id().to_owned(),
+            fates: session.fates().clone(),
             id: params.process_id,
             argv: params.argv,
             metadata: params.metadata,
@@ -106,8 +111,8 @@ impl Process {
         &self.id
     }
 
-    pub fn fingerprint(&self) -> u64 {
-        self.fingerprint
+    pub fn fingerprint(&self) -> &str {
+        &self.fingerprint
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -180,7 +185,13 @@ impl Process {
     async fn run(self: Arc<Self>, streams: Streams, mut end: ChildEnd, session: Weak<Session>) {
         self.stream_until_closed(streams, &mut end).await;
         self.input.end();
-        self.change(OutputLog::close);
+        self.change(|log| {
+            // That it was closed goes without saying; that more output came after the exit does not.
+            if !log.exit_was_last() {
+                self.fates.note(|journal| journal.closed(&self.session_id, &self.id, log.next_seq()));
+            }
+            log.close();
+        });
         Session::forget_later(&session, &self).await;
     }
 
@@ -234,7 +245,11 @@ impl Process {
             Exit::Lost => -1,
         };
         self.input.end();
-        self.change(|log| log.exit(code));
+        self.change(|log| {
+            log.exit(code);
+            // Nobody is told before this returns.
+            self.fates.note(|journal| journal.exited(&self.session_id, &self.id, code, log.next_seq()));
+        });
     }
 
     /// Takes what a killed child had already written; somebody outside its group may hold the pipes for ever.

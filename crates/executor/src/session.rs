@@ -10,12 +10,14 @@ use tokio::time::sleep;
 
 use crate::attachment::Attachment;
 use crate::config::ExecutorConfig;
+use crate::journal::{Fate, FateLog, Fates};
 use crate::process::{self, Process};
-use crate::{fault, variables};
+use crate::{fault, past, variables};
 
 pub struct Session {
     id: String,
     config: Arc<ExecutorConfig>,
+    fates: FateLog,
     state: Mutex<State>,
 }
 
@@ -24,13 +26,43 @@ struct State {
     attachment: Option<Arc<Attachment>>,
     /// Counts attachments and detachments, so that a timer knows whether it is still meant.
     epoch: u64,
-    processes: HashMap<String, Arc<Process>>,
+    processes: HashMap<String, Entry>,
     ended: bool,
 }
 
+/// A process of this start, or what is left of one of an earlier start.
+#[derive(Clone)]
+pub enum Entry {
+    Live(Arc<Process>),
+    Past(Fate),
+}
+
+impl Entry {
+    fn fingerprint(&self) -> &str {
+        match self {
+            Self::Live(process) => process.fingerprint(),
+            Self::Past(fate) => &fate.fingerprint,
+        }
+    }
+}
+
+impl State {
+    fn live(&self) -> impl Iterator<Item = &Arc<Process>> {
+        self.processes.values().filter_map(|entry| match entry {
+            Entry::Live(process) => Some(process),
+            Entry::Past(_) => None,
+        })
+    }
+}
+
 impl Session {
-    pub fn new(id: String, config: Arc<ExecutorConfig>) -> Arc<Self> {
-        Arc::new(Self { id, config, state: Mutex::default() })
+    pub fn new(id: String, config: Arc<ExecutorConfig>, fates: FateLog, past: Fates) -> Arc<Self> {
+        let processes = past.into_iter().map(|(id, fate)| (id, Entry::Past(fate))).collect();
+        Arc::new(Self { id, config, fates, state: Mutex::new(State { processes, ..State::default() }) })
+    }
+
+    pub fn fates(&self) -> &FateLog {
+        &self.fates
     }
 
     pub fn id(&self) -> &str {
@@ -53,7 +85,7 @@ impl Session {
         }
         state.epoch += 1;
         let older = state.attachment.replace(attachment.clone());
-        for process in state.processes.values() {
+        for process in state.live() {
             process.push_to(Some(attachment.clone()));
         }
         drop(state);
@@ -71,7 +103,7 @@ impl Session {
         }
         state.attachment = None;
         state.epoch += 1;
-        for process in state.processes.values() {
+        for process in state.live() {
             process.push_to(None);
         }
         Some(state.epoch)
@@ -90,11 +122,13 @@ impl Session {
     pub fn end(&self) -> Vec<Arc<Process>> {
         let mut state = self.lock();
         state.ended = true;
-        let processes: Vec<_> = state.processes.drain().map(|(_, process)| process).collect();
+        let processes: Vec<_> = state.live().cloned().collect();
+        state.processes.clear();
         drop(state);
         for process in &processes {
             process.terminate();
         }
+        self.fates.note(|journal| journal.ended(&self.id));
         processes
     }
 
@@ -113,8 +147,9 @@ impl Session {
         if state.ended {
             return Err(fault::session_ended());
         }
+        let fingerprint = process::fingerprint(&params);
         if let Some(existing) = state.processes.get(&params.process_id) {
-            let same = existing.fingerprint() == process::fingerprint(&params);
+            let same = existing.fingerprint() == fingerprint;
             return if same { Ok(()) } else { Err(fault::process_exists(&params.process_id)) };
         }
         let launch = Launch {
@@ -125,20 +160,29 @@ impl Session {
             cwd,
             io: if params.tty { LaunchIo::Terminal(TerminalSize::default()) } else { LaunchIo::Pipes { stdin: params.pipe_stdin } },
         };
-        let child = self.config.launcher.start(&launch).map_err(|error| fault::spawn(&error))?;
-        let process = Process::adopt(child, params, self);
-        state.processes.insert(process.id().to_owned(), process.clone());
+        // Before the launch: if everything ends right after it, the start is known.
+        self.fates.note(|journal| journal.started(&self.id, &params.process_id, &fingerprint));
+        let child = self.config.launcher.start(&launch).map_err(|error| {
+            self.fates.note(|journal| journal.forgotten(&self.id, &params.process_id));
+            fault::spawn(&error)
+        })?;
+        let process = Process::adopt(child, params, fingerprint, self);
+        state.processes.insert(process.id().to_owned(), Entry::Live(process.clone()));
         process.push_all_to(state.attachment.clone());
         Ok(())
     }
 
-    pub fn process(&self, id: &str) -> Option<Arc<Process>> {
+    pub fn process(&self, id: &str) -> Option<Entry> {
         self.lock().processes.get(id).cloned()
     }
 
     pub fn list(&self) -> Vec<ProcessSummary> {
-        let processes: Vec<_> = self.lock().processes.values().cloned().collect();
-        let mut rows: Vec<_> = processes.iter().map(|process| process.summary()).collect();
+        let processes: Vec<_> = self.lock().processes.iter().map(|(id, entry)| (id.clone(), entry.clone())).collect();
+        let summary = |(id, entry): (String, Entry)| match entry {
+            Entry::Live(process) => process.summary(),
+            Entry::Past(fate) => past::summary(id, &fate),
+        };
+        let mut rows: Vec<_> = processes.into_iter().map(summary).collect();
         rows.sort_by(|a, b| a.process_id.cmp(&b.process_id));
         rows
     }
@@ -154,6 +198,7 @@ impl Session {
             let mut state = session.lock();
             if state.attachment.is_some() && state.epoch == epoch {
                 state.processes.remove(process.id());
+                session.fates.note(|journal| journal.forgotten(&session.id, process.id()));
                 return;
             }
         }

@@ -253,6 +253,12 @@ impl FrameSink {
         Self::wait(&self.0, QueueState::is_closed).await;
     }
 
+    /// Waits until everything was written, or cannot be any more. Does not wait for ever.
+    pub async fn flushed(&self) {
+        let written = Self::wait(&self.0, |state| state.bytes == 0 || state.drain_gone);
+        let _ = tokio::time::timeout(CLOSE_PATIENCE, written).await;
+    }
+
     async fn wait(queue: &Queue, done: impl Fn(&QueueState) -> bool) {
         loop {
             let mut notified = std::pin::pin!(queue.drained.notified());

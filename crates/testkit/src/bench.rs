@@ -132,6 +132,7 @@ fn config(outpost: &Path, work: &Path) -> ExecutorConfig {
         closed_retention: Duration::from_secs(30),
         output: OutputLimits::default(),
         spool_directory: Some(work.join(".spool")),
+        journal_directory: None,
         launcher: Launcher::new(outpost),
         ids: Arc::new(|| Uuid::new_v4().to_string()),
         executor_id: Some(Uuid::new_v4().to_string()),

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, anyhow, bail, ensure};
 use outpost_executor::{Executor, Lifetime};
 use outpost_rpc::auth::{Auth, SignedBearer};
 use outpost_rpc::link::stdio;
@@ -15,13 +15,19 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use super::{FAILED, USAGE, complain};
 use crate::args::{AuthArguments, ExecutorArguments, WsAuth};
-use crate::local::executor_config;
+use crate::local::{ExecutorSettings, executor_config};
 
 pub async fn run(arguments: ExecutorArguments) -> ExitCode {
     let auth = match auth(&arguments.auth, &arguments.listen) {
         Ok(auth) => auth,
         Err(error) => return complain(&error, USAGE),
     };
+    if arguments.keep {
+        if arguments.listen != ListenAddr::Stdio {
+            return complain(&anyhow!("--keep goes with --listen stdio; other listeners keep sessions anyway"), USAGE);
+        }
+        return super::keeper::bridge(&arguments).await;
+    }
     match serve(&arguments, auth).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => complain(&error, FAILED),
@@ -29,17 +35,21 @@ pub async fn run(arguments: ExecutorArguments) -> ExitCode {
 }
 
 async fn serve(arguments: &ExecutorArguments, auth: Auth) -> anyhow::Result<()> {
-    let peer = PeerOptions { dispatch: dispatch(arguments), malformed: malformed(&arguments.listen), ..PeerOptions::default() };
-    let executor = Executor::new(executor_config(Duration::from_secs(arguments.grace), arguments.spool, peer)?);
+    let mut settings = settings(arguments.grace, arguments.spool, &arguments.listen);
+    settings.peer.dispatch = dispatch(arguments);
+    let executor = Executor::new(executor_config(settings)?);
     let stop = stop_signal()?;
     let listener = match &arguments.listen {
         ListenAddr::Stdio => {
             let link = stdio::link(tokio::io::stdin(), tokio::io::stdout(), "exec-server stdio");
+            let sink = link.tx.clone();
             tokio::select! {
                 _ = executor.serve(link, Lifetime::Link) => {}
                 () = stop => {}
             }
             executor.shut_down().await;
+            // The last answers are still on their way.
+            sink.flushed().await;
             return Ok(());
         }
         ListenAddr::Ws(address) => Listener::ws(*address).await,
@@ -66,7 +76,7 @@ fn announce(address: &ListenAddr) -> anyhow::Result<()> {
     writeln!(out, "{address}").and_then(|()| out.flush()).context("cannot tell where it listens")
 }
 
-fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
+pub fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     Ok(async move {
         tokio::select! {
@@ -74,6 +84,12 @@ fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
             _ = interrupt.recv() => {}
         }
     })
+}
+
+/// Settings that all listeners share.
+pub fn settings(grace: u64, spool: u64, listen: &ListenAddr) -> ExecutorSettings {
+    let peer = PeerOptions { malformed: malformed(listen), ..PeerOptions::default() };
+    ExecutorSettings { grace: Duration::from_secs(grace), spool, peer, keeps_fates: true }
 }
 
 fn dispatch(arguments: &ExecutorArguments) -> Dispatch {

@@ -1,6 +1,7 @@
 //! One file per verb.
 
 pub mod executor;
+pub mod keeper;
 pub mod run;
 
 use std::process::ExitCode;

@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 use super::{OURS, complain};
 use crate::args::RunArguments;
-use crate::local::executor_config;
+use crate::local::{ExecutorSettings, executor_config};
 use crate::signals::{self, Forwarding};
 use crate::terminal::RawTerminal;
 
@@ -80,7 +80,9 @@ impl Place {
             let token = std::env::var("OUTPOST_TOKEN").ok().filter(|token| !token.is_empty());
             return Ok(Self { connector: Connector::target(target, token), executor: None });
         }
-        let executor = Executor::new(executor_config(Duration::from_secs(600), 64 << 20, PeerOptions::default())?);
+        let settings =
+            ExecutorSettings { grace: Duration::from_secs(600), spool: 64 << 20, peer: PeerOptions::default(), keeps_fates: false };
+        let executor = Executor::new(executor_config(settings)?);
         let serving = executor.clone();
         let connector = Connector::new("this machine", move || {
             let (ours, theirs) = memory::pair();

@@ -1,6 +1,5 @@
 //! `process/*`.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use outpost_rpc::{Lane, Router};
@@ -13,8 +12,9 @@ use outpost_wire::exec::process::{
 use outpost_wire::exec::session::Empty;
 
 use crate::connection::Connection;
-use crate::fault;
-use crate::process::{Process, ReadRequest};
+use crate::process::ReadRequest;
+use crate::session::Entry;
+use crate::{fault, past};
 
 fn admit(connection: &Connection) -> Result<(), Fault> {
     connection.admit("exec")
@@ -27,19 +27,23 @@ pub fn routes(router: Router<Connection>) -> Router<Connection> {
         .on::<Write, _, _>(Lane::Ordinary, admit, |connection, params| async move { write(&connection, params).await })
         .on::<CloseStdin, _, _>(Lane::Ordinary, admit, |connection, params| async move {
             let status = match find(&connection, &params.process_id)? {
-                Some(process) => process.close_input().await,
+                Some(Entry::Live(process)) => process.close_input().await,
+                Some(Entry::Past(_)) => WriteStatus::StdinClosed,
                 None => WriteStatus::UnknownProcess,
             };
             Ok(WriteResponse { status })
         })
         .on::<SendSignal, _, _>(Lane::Control, admit, |connection, params| async move {
-            if let Some(process) = find(&connection, &params.process_id)? {
+            if let Some(Entry::Live(process)) = find(&connection, &params.process_id)? {
                 process.signal(native_signal(params.signal));
             }
             Ok(Empty {})
         })
         .on::<Terminate, _, _>(Lane::Control, admit, |connection, params| async move {
-            let running = find(&connection, &params.process_id)?.is_some_and(|process| process.terminate());
+            let running = match find(&connection, &params.process_id)? {
+                Some(Entry::Live(process)) => process.terminate(),
+                Some(Entry::Past(_)) | None => false,
+            };
             Ok(TerminateResponse { running })
         })
         .on::<Resize, _, _>(Lane::Control, admit, |connection, params| async move { resize(&connection, &params) })
@@ -49,7 +53,7 @@ pub fn routes(router: Router<Connection>) -> Router<Connection> {
         })
 }
 
-fn find(connection: &Connection, id: &str) -> Result<Option<Arc<Process>>, Fault> {
+fn find(connection: &Connection, id: &str) -> Result<Option<Entry>, Fault> {
     let (session, _) = connection.session()?;
     Ok(session.process(id))
 }
@@ -63,7 +67,11 @@ fn start(connection: &Connection, params: StartParams) -> Result<StartResponse, 
 
 async fn read(connection: &Connection, params: ReadParams) -> Result<ReadResponse, Fault> {
     let (session, attachment) = connection.session()?;
-    let process = session.process(&params.process_id).ok_or_else(|| fault::unknown_process(&params.process_id))?;
+    let process = match session.process(&params.process_id) {
+        Some(Entry::Live(process)) => process,
+        Some(Entry::Past(fate)) => return Ok(past::read(&fate)),
+        None => return Err(fault::unknown_process(&params.process_id)),
+    };
     let request = ReadRequest {
         after_seq: params.after_seq.unwrap_or(0),
         max_bytes: params.max_bytes,
@@ -78,8 +86,10 @@ async fn write(connection: &Connection, params: WriteParams) -> Result<WriteResp
     if params.write_id.is_empty() {
         return Err(fault::empty_write_id());
     }
-    let Some(process) = find(connection, &params.process_id)? else {
-        return Ok(WriteResponse { status: WriteStatus::UnknownProcess });
+    let process = match find(connection, &params.process_id)? {
+        Some(Entry::Live(process)) => process,
+        Some(Entry::Past(_)) => return Err(fault::stdin_broken()),
+        None => return Ok(WriteResponse { status: WriteStatus::UnknownProcess }),
     };
     match process.write(params.write_id, params.chunk.0).await {
         Ok(status) => Ok(WriteResponse { status }),
@@ -88,7 +98,11 @@ async fn write(connection: &Connection, params: WriteParams) -> Result<WriteResp
 }
 
 fn resize(connection: &Connection, params: &ResizeParams) -> Result<Empty, Fault> {
-    let process = find(connection, &params.process_id)?.ok_or_else(|| fault::unknown_process(&params.process_id))?;
+    let process = match find(connection, &params.process_id)? {
+        Some(Entry::Live(process)) => process,
+        Some(Entry::Past(_)) => return Err(fault::no_terminal(&params.process_id)),
+        None => return Err(fault::unknown_process(&params.process_id)),
+    };
     let size = TerminalSize { rows: params.rows, cols: params.cols };
     process.resize(size).ok_or_else(|| fault::no_terminal(&params.process_id))?.map_err(fault::file)?;
     Ok(Empty {})

@@ -1,0 +1,182 @@
+//! The keeper: an executor that outlives the command it was reached through.
+//!
+//! `outpost executor --listen stdio --keep` is only a bridge. Behind it, one detached executor per home listens on a
+//! socket that only its user can open; a dropped ssh is then a lost link and not the end of a session. It is started when
+//! it is first needed and goes when nothing is left in it.
+
+use std::fs::{DirBuilder, File};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use futures_util::StreamExt;
+use outpost_environment::TAKEN_OVER_EXIT;
+use outpost_executor::{Executor, Lifetime};
+use outpost_rpc::auth::Auth;
+use outpost_rpc::link::ws::ClientOptions;
+use outpost_rpc::link::{stdio, unix};
+use outpost_rpc::listen::{ListenAddr, Listener};
+use outpost_rpc::{Close, Link, LinkError};
+use rustix::fs::{FlockOperation, flock};
+use tokio::time::sleep;
+
+use super::executor::{settings, stop_signal};
+use super::{FAILED, complain};
+use crate::args::{ExecutorArguments, KeeperArguments};
+use crate::home::Home;
+use crate::local::executor_config;
+
+/// How long a keeper may take until it listens.
+const START: Duration = Duration::from_secs(10);
+/// How long a keeper without anything to keep waits for somebody.
+const LONELY: Duration = Duration::from_secs(5);
+/// The longest path that a socket can have.
+const MAX_SOCKET_PATH: usize = 107;
+
+/// Bridges standard input and output to the keeper.
+pub async fn bridge(arguments: &ExecutorArguments) -> ExitCode {
+    let here = stdio::link(tokio::io::stdin(), tokio::io::stdout(), "exec-server stdio");
+    let there = match reach(arguments).await {
+        Ok(link) => link,
+        Err(error) => return complain(&error.context("sessions cannot be kept here; without --keep they end with the connection"), FAILED),
+    };
+    match pump(here, there).await {
+        Some(close) if close.code == Close::TAKEN_OVER => ExitCode::from(TAKEN_OVER_EXIT),
+        _ => ExitCode::SUCCESS,
+    }
+}
+
+/// Copies frames both ways until either side ends. Returns why the keeper closed the link, if it did.
+async fn pump(mut here: Link, mut there: Link) -> Option<Close> {
+    loop {
+        tokio::select! {
+            frame = async { there.tx.room(1 << 20).await; here.rx.next().await } => match frame {
+                Some(Ok(frame)) if there.tx.send(frame.clone()) => {}
+                _ => {
+                    there.tx.close(Close::new(Close::NORMAL, ""));
+                    there.tx.flushed().await;
+                    return None;
+                }
+            },
+            frame = async { here.tx.room(1 << 20).await; there.rx.next().await } => match frame {
+                Some(Ok(frame)) if here.tx.send(frame.clone()) => {}
+                Some(Err(LinkError::Closed(close))) => {
+                    here.tx.flushed().await;
+                    return Some(close);
+                }
+                _ => {
+                    here.tx.flushed().await;
+                    return None;
+                }
+            },
+        }
+    }
+}
+
+/// Connects to the keeper, and starts it if there is none.
+async fn reach(arguments: &ExecutorArguments) -> anyhow::Result<Link> {
+    let socket = socket_path()?;
+    if let Ok(link) = unix::connect(&socket, &ClientOptions::default()).await {
+        return Ok(link);
+    }
+    // One at a time: whoever waited here for the lock finds the keeper that was started meanwhile.
+    let lock = lock(&socket.with_extension("lock"))?;
+    let link = match unix::connect(&socket, &ClientOptions::default()).await {
+        Ok(link) => link,
+        Err(_) => {
+            start(arguments)?;
+            wait_for(&socket).await?
+        }
+    };
+    drop(lock);
+    Ok(link)
+}
+
+fn socket_path() -> anyhow::Result<PathBuf> {
+    let home = Home::from_environment().context("there is neither OUTPOST_HOME nor HOME")?;
+    let run = home.run();
+    DirBuilder::new().recursive(true).mode(0o700).create(&run).with_context(|| format!("cannot make {}", run.display()))?;
+    let socket = run.join("keeper.sock");
+    let length = socket.as_os_str().len();
+    ensure!(length <= MAX_SOCKET_PATH, "{} is longer than a socket's path can be; set OUTPOST_HOME to a shorter one", socket.display());
+    Ok(socket)
+}
+
+fn lock(path: &Path) -> anyhow::Result<File> {
+    let file = File::options().write(true).create(true).truncate(false).mode(0o600).open(path);
+    let file = file.with_context(|| format!("cannot open {}", path.display()))?;
+    flock(&file, FlockOperation::LockExclusive).with_context(|| format!("cannot lock {}", path.display()))?;
+    Ok(file)
+}
+
+/// Starts a keeper that has nothing to do with us any more: no terminal, no descriptor of ours, no directory but home.
+fn start(arguments: &ExecutorArguments) -> anyhow::Result<()> {
+    let (grace, spool) = (arguments.grace.to_string(), arguments.spool.to_string());
+    Command::new(std::env::current_exe().context("this program cannot be found again")?)
+        .args(["__keeper", "--grace", &grace, "--spool", &spool])
+        .current_dir(std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_dir()).unwrap_or_else(|| "/".into()))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .context("the keeper cannot be started")?;
+    Ok(())
+}
+
+async fn wait_for(socket: &Path) -> anyhow::Result<Link> {
+    let connected = tokio::time::timeout(START, async {
+        loop {
+            if let Ok(link) = unix::connect(socket, &ClientOptions::default()).await {
+                return link;
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+    });
+    connected.await.with_context(|| format!("no keeper listened on {} within {START:?}; is the disk full?", socket.display()))
+}
+
+/// The keeper itself.
+pub async fn run(arguments: KeeperArguments) -> ExitCode {
+    match keep(arguments).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => complain(&error, FAILED),
+    }
+}
+
+async fn keep(arguments: KeeperArguments) -> anyhow::Result<()> {
+    // Out of the session of whatever started us: when that ends, its processes are hung up.
+    if let Err(error) = rustix::process::setsid() {
+        tracing::debug!(error = %io::Error::from(error), "already a session of its own");
+    }
+    let socket = socket_path()?;
+    let listen = ListenAddr::Unix(socket.clone());
+    let executor = Executor::new(executor_config(settings(arguments.grace, arguments.spool, &listen))?);
+    let listener = Listener::unix(&socket).await.with_context(|| format!("cannot listen on {}", socket.display()))?;
+    let stop = stop_signal()?;
+    let serving = executor.clone();
+    let on_link = move |link| {
+        let executor = serving.clone();
+        tokio::spawn(async move { executor.serve(link, Lifetime::Grace).await });
+    };
+    tokio::select! {
+        never = listener.serve(Auth::Open, on_link) => match never {},
+        () = stop => {}
+        () = lonely(&executor) => {}
+    }
+    executor.shut_down().await;
+    Ok(())
+}
+
+/// Waits until nothing was left to keep for a while.
+async fn lonely(executor: &Executor) {
+    loop {
+        sleep(LONELY).await;
+        if executor.is_idle() {
+            return;
+        }
+        executor.idle().await;
+    }
+}

@@ -1,0 +1,383 @@
+//! The fate of every process, on disk before anybody is told, so that a restarted executor can still answer for it.
+//!
+//! Lines of JSON, one fact each. A journal belongs to one start of an executor, which holds a lock on it; a journal that
+//! nobody holds belongs to a start that ended without saying good-bye, and whoever finds it takes its facts over.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+
+/// A journal is rewritten when it has grown to this size and most of it is about processes that nobody asks for any more.
+const WORTH_REWRITING: u64 = 1 << 20;
+
+/// A fact about a process or a session.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", rename_all_fields = "camelCase", tag = "fact")]
+enum Fact {
+    Started {
+        session: String,
+        process: String,
+        fingerprint: String,
+    },
+    Exited {
+        session: String,
+        process: String,
+        code: i32,
+        next_seq: u64,
+    },
+    Closed {
+        session: String,
+        process: String,
+        next_seq: u64,
+    },
+    /// The executor that ran it is gone, and with it the knowledge of how it ended.
+    Lost {
+        session: String,
+        process: String,
+    },
+    Forgotten {
+        session: String,
+        process: String,
+    },
+    Ended {
+        session: String,
+    },
+}
+
+/// What is known of a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fate {
+    pub fingerprint: String,
+    pub end: Option<End>,
+    /// The number after the last event that is known of.
+    pub next_seq: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    Exited(i32),
+    Lost,
+}
+
+/// The fates of one session's processes.
+pub type Fates = BTreeMap<String, Fate>;
+
+/// The journal as everybody who has something to tell holds it; or none, where fates are not kept.
+#[derive(Clone, Default)]
+pub struct FateLog(Option<Arc<Mutex<Journal>>>);
+
+impl FateLog {
+    pub fn new(journal: Journal) -> Self {
+        Self(Some(Arc::new(Mutex::new(journal))))
+    }
+
+    /// Writes down what `tell` tells. Returns only when it is written.
+    pub fn note(&self, tell: impl FnOnce(&mut Journal)) {
+        if let Some(journal) = &self.0 {
+            tell(&mut journal.lock().unwrap_or_else(PoisonError::into_inner));
+        }
+    }
+}
+
+pub struct Journal {
+    path: PathBuf,
+    file: File,
+    known: HashMap<String, Fates>,
+    written: u64,
+    /// Told once, not for every fact.
+    is_broken: bool,
+}
+
+impl Journal {
+    /// Opens the journal of this start below `directory`, with everything that earlier starts left unsaid.
+    pub fn open(directory: &Path, instance: &str) -> io::Result<Self> {
+        let own = directory.join(instance);
+        DirBuilder::new().recursive(true).mode(0o700).create(&own)?;
+        let path = own.join("journal.jsonl");
+        let file = File::options().append(true).create(true).mode(0o600).open(&path)?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        let mut journal = Self { path, file, known: HashMap::new(), written: 0, is_broken: false };
+        for orphan in orphans(directory, instance) {
+            journal.take_over(&orphan);
+        }
+        Ok(journal)
+    }
+
+    /// The sessions that earlier starts left behind.
+    pub fn past(&self) -> HashMap<String, Fates> {
+        self.known.clone()
+    }
+
+    fn take_over(&mut self, orphan: &Orphan) {
+        let mut facts = HashMap::new();
+        for line in BufReader::new(&orphan.file).lines() {
+            // A line that was being written when its writer died is the last one.
+            let Ok(line) = line else { break };
+            let Ok(fact) = serde_json::from_str(&line) else { break };
+            apply(&mut facts, &fact);
+        }
+        for fates in facts.values_mut() {
+            for fate in fates.values_mut() {
+                fate.end.get_or_insert(End::Lost);
+            }
+        }
+        for (session, fates) in facts {
+            for (process, fate) in fates {
+                for fact in retell(&session, &process, &fate) {
+                    self.write(&fact);
+                }
+            }
+        }
+        // Everything it knew is in ours now.
+        if let Some(directory) = orphan.path.parent() {
+            let _ = fs::remove_dir_all(directory);
+        }
+    }
+
+    pub fn started(&mut self, session: &str, process: &str, fingerprint: &str) {
+        self.write(&Fact::Started { session: session.into(), process: process.into(), fingerprint: fingerprint.into() });
+    }
+
+    pub fn exited(&mut self, session: &str, process: &str, code: i32, next_seq: u64) {
+        self.write(&Fact::Exited { session: session.into(), process: process.into(), code, next_seq });
+    }
+
+    pub fn closed(&mut self, session: &str, process: &str, next_seq: u64) {
+        self.write(&Fact::Closed { session: session.into(), process: process.into(), next_seq });
+    }
+
+    pub fn forgotten(&mut self, session: &str, process: &str) {
+        self.write(&Fact::Forgotten { session: session.into(), process: process.into() });
+    }
+
+    pub fn ended(&mut self, session: &str) {
+        self.write(&Fact::Ended { session: session.into() });
+    }
+
+    fn write(&mut self, fact: &Fact) {
+        apply(&mut self.known, fact);
+        let written = line(fact).and_then(|line| {
+            self.file.write_all(&line)?;
+            Ok(line.len() as u64)
+        });
+        match written {
+            Ok(bytes) => self.written += bytes,
+            Err(error) => {
+                if !self.is_broken {
+                    tracing::warn!(path = %self.path.display(), %error, "the fate of processes can no longer be written down");
+                }
+                self.is_broken = true;
+            }
+        }
+        if self.written > WORTH_REWRITING
+            && let Err(error) = self.rewrite()
+        {
+            tracing::warn!(path = %self.path.display(), %error, "the journal could not be rewritten");
+            // Not before it has grown by as much again.
+            self.written = 0;
+        }
+    }
+
+    /// Writes what is still known to a new file and puts it in the place of the old one.
+    fn rewrite(&mut self) -> io::Result<()> {
+        let aside = self.path.with_extension("new");
+        let mut file = File::options().append(true).create(true).mode(0o600).open(&aside)?;
+        file.set_len(0)?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        let mut text = Vec::new();
+        for (session, fates) in &self.known {
+            for (process, fate) in fates {
+                for fact in retell(session, process, fate) {
+                    text.extend(line(&fact)?);
+                }
+            }
+        }
+        file.write_all(&text)?;
+        fs::rename(&aside, &self.path)?;
+        self.file = file;
+        self.written = 0;
+        Ok(())
+    }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        // Nothing left to answer for: leave nothing behind.
+        if self.known.is_empty()
+            && let Some(directory) = self.path.parent()
+        {
+            let _ = fs::remove_dir_all(directory);
+        }
+    }
+}
+
+fn line(fact: &Fact) -> io::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(fact)?;
+    line.push(b'\n');
+    Ok(line)
+}
+
+fn apply(known: &mut HashMap<String, Fates>, fact: &Fact) {
+    let mut change = |session: &String, process: &String, change: &dyn Fn(&mut Fate)| {
+        if let Some(fate) = known.get_mut(session).and_then(|fates| fates.get_mut(process)) {
+            change(fate);
+        }
+    };
+    match fact {
+        Fact::Started { session, process, fingerprint } => {
+            let fate = Fate { fingerprint: fingerprint.clone(), end: None, next_seq: 1 };
+            known.entry(session.clone()).or_default().insert(process.clone(), fate);
+        }
+        Fact::Exited { session, process, code, next_seq } => change(session, process, &|fate| {
+            fate.end = Some(End::Exited(*code));
+            fate.next_seq = *next_seq;
+        }),
+        Fact::Closed { session, process, next_seq } => change(session, process, &|fate| fate.next_seq = *next_seq),
+        Fact::Lost { session, process } => change(session, process, &|fate| fate.end = Some(End::Lost)),
+        Fact::Forgotten { session, process } => {
+            if let Some(fates) = known.get_mut(session) {
+                fates.remove(process);
+                if fates.is_empty() {
+                    known.remove(session);
+                }
+            }
+        }
+        Fact::Ended { session } => {
+            known.remove(session);
+        }
+    }
+}
+
+/// The facts that lead to a fate.
+fn retell(session: &str, process: &str, fate: &Fate) -> Vec<Fact> {
+    let (session, process) = (session.to_owned(), process.to_owned());
+    let mut facts = vec![Fact::Started { session: session.clone(), process: process.clone(), fingerprint: fate.fingerprint.clone() }];
+    match fate.end {
+        Some(End::Exited(code)) => facts.push(Fact::Exited { session, process, code, next_seq: fate.next_seq }),
+        Some(End::Lost) => facts.push(Fact::Lost { session, process }),
+        None => {}
+    }
+    facts
+}
+
+/// A journal that nobody holds.
+struct Orphan {
+    path: PathBuf,
+    file: File,
+}
+
+fn orphans(directory: &Path, own: &str) -> Vec<Orphan> {
+    let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
+    let others = entries.flatten().filter(|entry| entry.file_name() != own);
+    others
+        .filter_map(|entry| {
+            let path = entry.path().join("journal.jsonl");
+            let file = File::open(&path).ok()?;
+            flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
+            Some(Orphan { path, file })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A start that ended without saying good-bye.
+    fn abandon(journal: Journal) {
+        let path = journal.path.clone();
+        let kept = fs::read(&path).unwrap();
+        drop(journal);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, kept).unwrap();
+    }
+
+    fn fate(end: Option<End>, next_seq: u64) -> Fate {
+        Fate { fingerprint: "f".into(), end, next_seq }
+    }
+
+    #[test]
+    fn a_later_start_knows_every_fate() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut first = Journal::open(directory.path(), "one").unwrap();
+        first.started("s", "running", "f");
+        first.started("s", "exited", "f");
+        first.exited("s", "exited", 7, 5);
+        first.started("s", "closed", "f");
+        first.exited("s", "closed", 0, 4);
+        first.closed("s", "closed", 5);
+        first.started("s", "forgotten", "f");
+        first.forgotten("s", "forgotten");
+        first.started("over", "p", "f");
+        first.ended("over");
+        abandon(first);
+        for instance in ["two", "three"] {
+            let journal = Journal::open(directory.path(), instance).unwrap();
+            let past = journal.past();
+            assert_eq!(past.len(), 1);
+            let expected = [
+                ("closed", fate(Some(End::Exited(0)), 5)),
+                ("exited", fate(Some(End::Exited(7)), 5)),
+                ("running", fate(Some(End::Lost), 1)),
+            ];
+            assert_eq!(past["s"], expected.map(|(id, fate)| (id.to_owned(), fate)).into());
+            assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "an older journal was left behind");
+            abandon(journal);
+        }
+    }
+
+    #[test]
+    fn a_journal_in_use_is_left_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut first = Journal::open(directory.path(), "one").unwrap();
+        first.started("s", "p", "f");
+        let second = Journal::open(directory.path(), "two").unwrap();
+        assert!(second.past().is_empty());
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn a_torn_last_line_costs_only_itself() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut first = Journal::open(directory.path(), "one").unwrap();
+        first.started("s", "p", "f");
+        let path = first.path.clone();
+        abandon(first);
+        let mut text = fs::read(&path).unwrap();
+        text.extend(b"{\"fact\":\"exi");
+        fs::write(&path, text).unwrap();
+        assert_eq!(Journal::open(directory.path(), "two").unwrap().past()["s"]["p"], fate(Some(End::Lost), 1));
+    }
+
+    #[test]
+    fn it_does_not_grow_with_processes_that_are_over() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut journal = Journal::open(directory.path(), "one").unwrap();
+        journal.started("s", "kept", "f");
+        for n in 0..20_000 {
+            let id = n.to_string();
+            journal.started("s", &id, "f");
+            journal.exited("s", &id, 0, 2);
+            journal.forgotten("s", &id);
+        }
+        assert!(fs::metadata(&journal.path).unwrap().len() < 2 * WORTH_REWRITING);
+        abandon(journal);
+        assert_eq!(Journal::open(directory.path(), "two").unwrap().past()["s"].len(), 1);
+    }
+
+    #[test]
+    fn nothing_to_answer_for_leaves_nothing_behind() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut journal = Journal::open(directory.path(), "one").unwrap();
+        journal.started("s", "p", "f");
+        journal.ended("s");
+        drop(journal);
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+    }
+}

@@ -1,0 +1,46 @@
+//! Processes of an earlier start: nothing of them is left but their fate.
+
+use outpost_wire::exec::process::{ProcessSummary, ReadResponse};
+
+use crate::journal::{End, Fate};
+
+/// What the wire says when a status is lost.
+const LOST: i32 = -1;
+
+fn exit_code(fate: &Fate) -> i32 {
+    match fate.end {
+        Some(End::Exited(code)) => code,
+        Some(End::Lost) | None => LOST,
+    }
+}
+
+/// The numbers go on as if the process had been closed; a client sees by them how much it has missed.
+pub fn read(fate: &Fate) -> ReadResponse {
+    let failure = match fate.end {
+        Some(End::Exited(_)) => None,
+        Some(End::Lost) | None => Some("the executor was restarted while the process ran: it is lost".to_owned()),
+    };
+    ReadResponse {
+        chunks: Vec::new(),
+        next_seq: fate.next_seq + 1,
+        exited: true,
+        exit_code: Some(exit_code(fate)),
+        closed: true,
+        failure,
+        sandbox_denied: false,
+    }
+}
+
+pub fn summary(process_id: String, fate: &Fate) -> ProcessSummary {
+    ProcessSummary {
+        process_id,
+        argv: Vec::new(),
+        metadata: None,
+        pid: None,
+        tty: false,
+        next_seq: fate.next_seq + 1,
+        exited: true,
+        exit_code: Some(exit_code(fate)),
+        closed: true,
+    }
+}
