@@ -2,4 +2,7 @@
 //! another executor.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod dispatch;
+mod envelope;
 mod handshake;
+mod support;

@@ -33,12 +33,23 @@ pub struct Bench {
     server: Server,
 }
 
+/// What an executor is started with beyond the usual.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Setup<'a> {
+    /// More arguments for `outpost executor`; one in memory has none.
+    pub arguments: &'a [&'a str],
+    /// More variables in its own environment.
+    pub variables: &'a [(&'a str, &'a str)],
+}
+
 enum Server {
     Memory(Executor),
     Process(ExecutorProcess),
     /// A new process for every connection.
     Stdio {
         home: TempDir,
+        arguments: Vec<String>,
+        variables: Vec<(String, String)>,
     },
     /// Somebody else's, already running.
     Foreign(String),
@@ -48,20 +59,38 @@ impl Bench {
     /// An executor behind a link of this kind. `outpost` is the program under test. For websockets,
     /// `OUTPOST_CONFORMANCE_URL` names another executor to be tested instead.
     pub async fn new(kind: LinkKind, outpost: &str) -> Self {
+        match std::env::var("OUTPOST_CONFORMANCE_URL") {
+            Ok(url) if kind == LinkKind::WebSocket => {
+                Self { work: tempfile::tempdir().unwrap(), outpost: PathBuf::from(outpost), server: Server::Foreign(url) }
+            }
+            _ => Self::with_setup(kind, outpost, &Setup::default()),
+        }
+    }
+
+    /// Always the program under test, started in a particular way.
+    pub fn with_setup(kind: LinkKind, outpost: &str, setup: &Setup<'_>) -> Self {
         let work = tempfile::tempdir().unwrap();
         let outpost = PathBuf::from(outpost);
+        let home = tempfile::tempdir().unwrap();
+        let process =
+            |listen: &[&str], home| ExecutorProcess::start_with(&outpost, &[listen, setup.arguments].concat(), setup.variables, home);
         let server = match kind {
-            LinkKind::Memory => Server::Memory(Executor::new(config(&outpost, work.path()))),
-            LinkKind::Stdio => Server::Stdio { home: tempfile::tempdir().unwrap() },
-            LinkKind::Unix => {
-                let home = tempfile::tempdir().unwrap();
-                let listen = format!("unix://{}/executor.sock", home.path().display());
-                Server::Process(ExecutorProcess::start_in(&outpost, &["--listen", &listen], home))
+            LinkKind::Memory => {
+                assert!(setup.arguments.is_empty(), "an executor in memory has no command line");
+                let mut config = config(&outpost, work.path());
+                config.variables.extend(setup.variables.iter().map(|(name, value)| (name.into(), value.into())));
+                Server::Memory(Executor::new(config))
             }
-            LinkKind::WebSocket => match std::env::var("OUTPOST_CONFORMANCE_URL") {
-                Ok(url) => Server::Foreign(url),
-                Err(_) => Server::Process(ExecutorProcess::start(&outpost, &["--no-auth"])),
+            LinkKind::Stdio => Server::Stdio {
+                home,
+                arguments: setup.arguments.iter().map(|&argument| argument.to_owned()).collect(),
+                variables: setup.variables.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect(),
             },
+            LinkKind::Unix => {
+                let listen = format!("unix://{}/executor.sock", home.path().display());
+                Server::Process(process(&["--listen", &listen], home))
+            }
+            LinkKind::WebSocket => Server::Process(process(&["--no-auth"], home)),
         };
         Self { work, outpost, server }
     }
@@ -71,6 +100,15 @@ impl Bench {
         match &self.server {
             Server::Process(process) => Some(process),
             _ => None,
+        }
+    }
+
+    /// `IP:PORT` of an executor that is reached by websockets.
+    pub fn address(&self) -> &str {
+        match &self.server {
+            Server::Process(process) => process.address(),
+            Server::Foreign(url) => url.strip_prefix("ws://").expect("not a websocket"),
+            Server::Memory(_) | Server::Stdio { .. } => panic!("not a websocket"),
         }
     }
 
@@ -84,7 +122,12 @@ impl Bench {
             }
             Server::Process(process) => connect(process.url()).await,
             Server::Foreign(url) => connect(url).await,
-            Server::Stdio { home } => stdio_link(&self.outpost, home.path()),
+            Server::Stdio { home, arguments, variables } => {
+                let mut command = tokio::process::Command::new(&self.outpost);
+                command.args(["executor", "--listen", "stdio"]).args(arguments);
+                command.env("OUTPOST_HOME", home.path()).envs(variables.iter().map(|(name, value)| (name, value)));
+                stdio_link(command)
+            }
         }
     }
 
@@ -152,15 +195,8 @@ async fn connect(url: &str) -> Link {
     }
 }
 
-fn stdio_link(outpost: &Path, home: &Path) -> Link {
-    let mut child = tokio::process::Command::new(outpost)
-        .args(["executor", "--listen", "stdio"])
-        .env("OUTPOST_HOME", home)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .kill_on_drop(true)
-        .spawn()
-        .unwrap();
+fn stdio_link(mut command: tokio::process::Command) -> Link {
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
     let (input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
     let link = stdio::link(output, input, "stdio");
     let sink = link.tx.clone();

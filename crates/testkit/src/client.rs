@@ -37,6 +37,11 @@ impl Client {
         assert!(self.sink.send(Bytes::from(bytes)), "the link is closed");
     }
 
+    /// Waits until everything that was sent has left, without reading anything.
+    pub async fn flushed(&self) {
+        timeout(PATIENCE, self.sink.room(0)).await.expect("the other side does not take what is sent");
+    }
+
     /// The next message, or how the link ended.
     pub async fn receive(&mut self) -> Result<Value, Option<LinkError>> {
         match timeout(PATIENCE, self.source.next()).await.expect("nothing came in time") {
@@ -70,6 +75,11 @@ impl Client {
     pub async fn answer(&mut self, id: impl Into<Value>) -> Value {
         let id = id.into();
         self.until(|message| message.get("method").is_none() && message["id"] == id).await
+    }
+
+    /// The next answer, whichever request it is for.
+    pub async fn next_answer(&mut self) -> Value {
+        self.until(|message| message.get("method").is_none()).await
     }
 
     /// Calls a method and returns the whole answer.

@@ -20,9 +20,15 @@ impl ExecutorProcess {
     }
 
     pub fn start_in(outpost: &Path, arguments: &[&str], home: TempDir) -> Self {
+        Self::start_with(outpost, arguments, &[], home)
+    }
+
+    /// With variables added to the environment that the executor itself runs in.
+    pub fn start_with(outpost: &Path, arguments: &[&str], variables: &[(&str, &str)], home: TempDir) -> Self {
         let mut child = Command::new(outpost)
             .arg("executor")
             .args(arguments)
+            .envs(variables.iter().copied())
             .env("OUTPOST_HOME", home.path())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

@@ -7,8 +7,10 @@ pub mod client;
 pub mod cutter;
 pub mod executor;
 pub mod model;
+pub mod raw;
 
-pub use bench::{Bench, LinkKind};
+pub use bench::{Bench, LinkKind, Setup};
 pub use client::Client;
 pub use cutter::Cutter;
 pub use executor::ExecutorProcess;
+pub use raw::RawSocket;
