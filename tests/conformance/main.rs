@@ -4,5 +4,13 @@
 
 mod dispatch;
 mod envelope;
+mod files;
 mod handshake;
+mod links;
+mod paths;
+mod processes;
+mod reads;
+mod sessions;
+mod stdin;
 mod support;
+mod variables;
