@@ -1,7 +1,5 @@
 //! The envelope: what is a message, what is not, and what ends a link.
 
-use std::fmt::Write;
-
 use outpost_rpc::LinkError;
 use outpost_testkit::raw::{BINARY, TEXT, frame};
 use outpost_testkit::{Client, RawSocket, over_every_link, over_links};
@@ -62,14 +60,33 @@ over_every_link! {
         let message = is_malformed(&mut client, "garbage").await;
         assert!(message.starts_with("failed to parse ") && message.contains(" JSON-RPC message from "), "{message}");
         for text in [
-            "1", "null", "\"text\"", "[]", r#"[{"id":1,"method":"environment/status"}]"#, "{}", "{", "}",
-            r#"{"id":1}"#, r#"{"params":{}}"#, r#"{"result":{}}"#, r#"{"id":1,"method":null}"#, r#"{"id":1,"method":7}"#,
-            r#"{"method":{}}"#, r#"{"id":1,"error":{}}"#, r#"{"id":1,"error":{"code":"x","message":"m"}}"#,
-            r#"{"id":1,"error":{"code":1}}"#, r#"{"id":1,"error":null}"#, r#"{"id":null,"result":1}"#,
-            r#"{"id":1,"method":"environment/status"} x"#, r#"{"id":1,"method":"environment/status",}"#,
-            r#"{"id":1 "method":"environment/status"}"#, r#"{id:1,"method":"environment/status"}"#,
-            "{\"id\":1,\"method\":\"environment\tstatus\"}", r#"{"id":01,"method":"environment/status"}"#,
-            r#"{"id":1,"method":"environment/status","params":NaN}"#, r#"{"id":1,"method":"\ud800"}"#,
+            "1",
+            "null",
+            "\"text\"",
+            "[]",
+            r#"[{"id":1,"method":"environment/status"}]"#,
+            "{}",
+            "{",
+            "}",
+            r#"{"id":1}"#,
+            r#"{"params":{}}"#,
+            r#"{"result":{}}"#,
+            r#"{"id":1,"method":null}"#,
+            r#"{"id":1,"method":7}"#,
+            r#"{"method":{}}"#,
+            r#"{"id":1,"error":{}}"#,
+            r#"{"id":1,"error":{"code":"x","message":"m"}}"#,
+            r#"{"id":1,"error":{"code":1}}"#,
+            r#"{"id":1,"error":null}"#,
+            r#"{"id":null,"result":1}"#,
+            r#"{"id":1,"method":"environment/status"} x"#,
+            r#"{"id":1,"method":"environment/status",}"#,
+            r#"{"id":1 "method":"environment/status"}"#,
+            r#"{id:1,"method":"environment/status"}"#,
+            "{\"id\":1,\"method\":\"environment\tstatus\"}",
+            r#"{"id":01,"method":"environment/status"}"#,
+            r#"{"id":1,"method":"environment/status","params":NaN}"#,
+            r#"{"id":1,"method":"\ud800"}"#,
         ] {
             is_malformed(&mut client, text).await;
         }
@@ -163,7 +180,9 @@ over_every_link! {
     }
 
     async fn an_answer_that_nobody_asked_for_ends_the_link(bench: Bench) {
-        for answer in [json!({"id": 1, "result": {}}), json!({"id": "x", "result": null}), json!({"id": 1, "error": {"code": 1, "message": ""}})] {
+        for answer in
+            [json!({"id": 1, "result": {}}), json!({"id": "x", "result": null}), json!({"id": 1, "error": {"code": 1, "message": ""}})]
+        {
             let mut client = bench.client().await;
             client.send(&answer);
             client.closed().await;
@@ -234,8 +253,7 @@ over_links! { [WebSocket]
 over_links! { [Stdio]
     async fn blank_lines_are_skipped_and_lines_may_end_in_two_characters(bench: Bench) {
         let mut client = bench.client().await;
-        let mut text = String::from("\n\r\n\n");
-        write!(text, "{}\r", r#"{"id":"crlf","method":"environment/status"}"#).unwrap();
+        let text = format!("\n\r\n\n{}\r", json!({"id": "crlf", "method": "environment/status"}));
         client.send_text(text);
         assert_eq!(client.next_answer().await, json!({"id": "crlf", "result": {"status": "ready"}}));
         client.send_text("\r");

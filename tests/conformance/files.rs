@@ -87,7 +87,9 @@ over_every_link! {
         fs::create_dir(bench.path("directory")).unwrap();
         let native = |name: &str| bench.path(name).display().to_string();
         for (uri, path) in [
-            (bench.uri("directory"), native("directory")), (bench.uri("pipe"), native("pipe")), ("file:///dev/null".into(), "/dev/null".into()),
+            (bench.uri("directory"), native("directory")),
+            (bench.uri("pipe"), native("pipe")),
+            ("file:///dev/null".into(), "/dev/null".into()),
         ] {
             let refused = (-32600, format!("path `{path}` is not a file"));
             assert_eq!(client.error("fs/readFile", json!({"path": uri})).await, refused);
@@ -105,9 +107,15 @@ over_every_link! {
         let mut file = client.result("fs/getMetadata", path(&bench, "file")).await;
         assert!(file["createdAtMs"].take().is_i64());
         let modified = native.mtime() * 1000 + native.mtime_nsec() / 1_000_000;
-        assert_eq!(file, json!({"isDirectory": false, "isFile": true, "isSymlink": false, "size": 5, "createdAtMs": null, "modifiedAtMs": modified}));
+        assert_eq!(
+            file,
+            json!({"isDirectory": false, "isFile": true, "isSymlink": false, "size": 5, "createdAtMs": null, "modifiedAtMs": modified})
+        );
         let directory = client.result("fs/getMetadata", path(&bench, "")).await;
-        assert_eq!((&directory["isDirectory"], &directory["isFile"], &directory["isSymlink"]), (&json!(true), &json!(false), &json!(false)));
+        assert_eq!(
+            (&directory["isDirectory"], &directory["isFile"], &directory["isSymlink"]),
+            (&json!(true), &json!(false), &json!(false))
+        );
         assert_eq!(client.error("fs/getMetadata", path(&bench, "missing")).await, (-32004, MISSING.into()));
         assert_eq!(client.error("fs/getMetadata", path(&bench, "file/x")).await, (-32603, "Not a directory (os error 20)".into()));
     }
@@ -133,7 +141,8 @@ over_every_link! {
         }
         let _pipe = Pipe::new(&bench, "d/pipe");
         let file = |name: &str| (name.to_owned(), false, true);
-        let expected = [file(".hidden"), file("a b%"), ("pipe".to_owned(), false, false), file("plain"), ("sub".to_owned(), true, false), file("ü")];
+        let expected =
+            [file(".hidden"), file("a b%"), ("pipe".to_owned(), false, false), file("plain"), ("sub".to_owned(), true, false), file("ü")];
         assert_eq!(names(&mut client, &bench, "d").await, expected);
         assert_eq!(client.result("fs/readDirectory", path(&bench, "d/sub")).await, json!({"entries": []}));
         assert_eq!(client.error("fs/readDirectory", path(&bench, "missing")).await, (-32004, MISSING.into()));
@@ -230,7 +239,8 @@ over_links! { [Memory, WebSocket]
         fs::write(bench.path("file"), "x").unwrap();
         let context = |permissions: Value| json!({"permissions": permissions, "windowsSandboxLevel": "disabled"});
         for open in [
-            json!({"type": "disabled"}), json!({"type": "external", "network": "restricted"}),
+            json!({"type": "disabled"}),
+            json!({"type": "external", "network": "restricted"}),
             json!({"type": "managed", "file_system": {"type": "unrestricted"}, "network": "enabled"}),
         ] {
             let read = client.result("fs/readFile", with(path(&bench, "file"), json!({"sandbox": context(open)}))).await;
@@ -238,9 +248,14 @@ over_links! { [Memory, WebSocket]
         }
         let restricted = context(json!({"type": "managed", "file_system": {"type": "restricted", "entries": []}, "network": "restricted"}));
         for (method, params) in [
-            ("fs/readFile", path(&bench, "file")), ("fs/writeFile", with(path(&bench, "file"), json!({"dataBase64": ""}))),
-            ("fs/getMetadata", path(&bench, "file")), ("fs/remove", path(&bench, "file")), ("fs/readDirectory", path(&bench, "")),
-            ("fs/canonicalize", path(&bench, "")), ("fs/createDirectory", path(&bench, "new")), ("fs/copy", pair(&bench, "file", "new", false)),
+            ("fs/readFile", path(&bench, "file")),
+            ("fs/writeFile", with(path(&bench, "file"), json!({"dataBase64": ""}))),
+            ("fs/getMetadata", path(&bench, "file")),
+            ("fs/remove", path(&bench, "file")),
+            ("fs/readDirectory", path(&bench, "")),
+            ("fs/canonicalize", path(&bench, "")),
+            ("fs/createDirectory", path(&bench, "new")),
+            ("fs/copy", pair(&bench, "file", "new", false)),
             ("fs/rename", pair(&bench, "file", "new", false)),
         ] {
             assert_eq!(client.error(method, with(params, json!({"sandbox": restricted}))).await.0, -32602, "{method}");

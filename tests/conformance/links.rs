@@ -111,10 +111,13 @@ over_every_link! {
         let mut entries = list["entries"].as_array().unwrap().clone();
         entries.retain(|entry| entry["fileName"] != ".spool");
         entries.sort_by_key(|entry| entry["fileName"].to_string());
-        assert_eq!(json!(entries), json!([
-            {"fileName": "dir", "isDirectory": true, "isFile": false}, {"fileName": "to-dir", "isDirectory": true, "isFile": false},
-            {"fileName": "to-file", "isDirectory": false, "isFile": true},
-        ]));
+        assert_eq!(
+            json!(entries),
+            json!([
+                {"fileName": "dir", "isDirectory": true, "isFile": false}, {"fileName": "to-dir", "isDirectory": true, "isFile": false},
+                {"fileName": "to-file", "isDirectory": false, "isFile": true},
+            ])
+        );
         let through = client.result("fs/readDirectory", path(&bench, "to-dir")).await;
         assert_eq!(through["entries"], json!([{"fileName": "file", "isDirectory": false, "isFile": true}]));
     }

@@ -20,9 +20,16 @@ over_every_link! {
         fs::write(bench.path("d/file"), "here").unwrap();
         let native = bench.path("d").display().to_string();
         for uri in [
-            format!("file://{native}/file"), format!("file:{native}/file"), format!("FILE://{native}/file"), format!("file://localhost{native}/file"),
-            format!("file://LocalHost{native}/file"), format!("file://{native}/./file"), format!("file://{native}/x/../file"),
-            format!("file://{native}/%2e%2E/d/%66ile"), format!("file://{native}//file"), format!("file:///../..{native}/file"),
+            format!("file://{native}/file"),
+            format!("file:{native}/file"),
+            format!("FILE://{native}/file"),
+            format!("file://localhost{native}/file"),
+            format!("file://LocalHost{native}/file"),
+            format!("file://{native}/./file"),
+            format!("file://{native}/x/../file"),
+            format!("file://{native}/%2e%2E/d/%66ile"),
+            format!("file://{native}//file"),
+            format!("file:///../..{native}/file"),
         ] {
             let read = client.result("fs/readFile", at(&uri)).await;
             assert_eq!(read["dataBase64"], base64("here"), "{uri}");
@@ -36,13 +43,19 @@ over_every_link! {
     async fn what_is_no_path_is_refused_with_the_parameters(bench: Bench) {
         let mut client = bench.client().await;
         for (text, message) in [
-            ("/tmp", "invalid URI: relative URL without a base"), ("tmp", "invalid URI: relative URL without a base"),
-            ("", "invalid URI: relative URL without a base"), ("http://localhost/x", "unsupported path URI scheme `http`"),
-            ("C:\\x", "unsupported path URI scheme `c`"), ("file:///x?y", "query parameters are not allowed in path URIs"),
+            ("/tmp", "invalid URI: relative URL without a base"),
+            ("tmp", "invalid URI: relative URL without a base"),
+            ("", "invalid URI: relative URL without a base"),
+            ("http://localhost/x", "unsupported path URI scheme `http`"),
+            ("C:\\x", "unsupported path URI scheme `c`"),
+            ("file:///x?y", "query parameters are not allowed in path URIs"),
             ("file:///x#y", "fragments are not allowed in path URIs"),
         ] {
             assert_eq!(client.error("fs/getMetadata", at(text)).await, (-32602, message.into()), "{text}");
-            assert_eq!(client.error("process/start", with(bench.start("p", &["/bin/true"]), json!({"cwd": text}))).await, (-32602, message.into()));
+            assert_eq!(
+                client.error("process/start", with(bench.start("p", &["/bin/true"]), json!({"cwd": text}))).await,
+                (-32602, message.into())
+            );
         }
         assert_eq!(client.error("fs/getMetadata", at("file:///tmp/%00x")).await.0, -32602);
         for wrong in [json!({"path": 1}), json!({"path": null}), json!({"path": ["file:///"]})] {
@@ -66,7 +79,15 @@ over_every_link! {
 
     async fn marks_inside_names_are_escaped(bench: Bench) {
         let mut client = bench.client().await;
-        for (name, escaped) in [("a b", "a%20b"), ("100%", "100%25"), ("what?", "what%3F"), ("#1", "%231"), ("%41", "%2541"), ("ü", "%C3%BC"), ("a\\b", "a%5Cb")] {
+        for (name, escaped) in [
+            ("a b", "a%20b"),
+            ("100%", "100%25"),
+            ("what?", "what%3F"),
+            ("#1", "%231"),
+            ("%41", "%2541"),
+            ("ü", "%C3%BC"),
+            ("a\\b", "a%5Cb"),
+        ] {
             let uri = format!("{}/{escaped}", bench.uri(""));
             client.result("fs/writeFile", with(at(&uri), json!({"dataBase64": base64(name)}))).await;
             assert_eq!(fs::read_to_string(bench.path(name)).unwrap(), name);

@@ -55,8 +55,12 @@ over_every_link! {
     async fn exit_codes_are_those_of_the_direct_child(bench: Bench) {
         let mut client = bench.client().await;
         for (id, script, code) in [
-            ("zero", "true", 0), ("own", "exit 42", 42), ("most", "exit 255", 255),
-            ("kill", "kill -KILL $$", 137), ("term", "kill -TERM $$", 143), ("segv", "kill -SEGV $$", 139),
+            ("zero", "true", 0),
+            ("own", "exit 42", 42),
+            ("most", "exit 255", 255),
+            ("kill", "kill -KILL $$", 137),
+            ("term", "kill -TERM $$", 143),
+            ("segv", "kill -SEGV $$", 139),
         ] {
             client.start(bench.shell(id, script)).await;
             assert_eq!(client.outcome(id).await.0, code, "{script}");
@@ -136,14 +140,23 @@ over_every_link! {
             assert_eq!(client.error("process/start", start).await, (-32602, format!("missing field `{name}`")));
         }
         for change in [
-            json!({"argv": []}), json!({"argv": "true"}), json!({"argv": [1]}), json!({"tty": null}), json!({"env": {"A": 1}}),
-            json!({"env": null}), json!({"cwd": "/tmp"}), json!({"cwd": "file:///C:/x"}), json!({"pipeStdin": 1}),
-            json!({"metadata": {"threadId": "no uuid"}}), json!({"networkProxy": {}}),
+            json!({"argv": []}),
+            json!({"argv": "true"}),
+            json!({"argv": [1]}),
+            json!({"tty": null}),
+            json!({"env": {"A": 1}}),
+            json!({"env": null}),
+            json!({"cwd": "/tmp"}),
+            json!({"cwd": "file:///C:/x"}),
+            json!({"pipeStdin": 1}),
+            json!({"metadata": {"threadId": "no uuid"}}),
+            json!({"networkProxy": {}}),
         ] {
             assert_eq!(client.error("process/start", with(good.clone(), change.clone())).await.0, -32602, "{change}");
         }
         let whole = json!({
-            "metadata": {"threadId": "0198e6a0-0000-7000-8000-000000000000", "toolCallId": "call"}, "envPolicy": null, "shellSnapshot": null,
+            "metadata": {"threadId": "0198e6a0-0000-7000-8000-000000000000", "toolCallId": "call"}, "envPolicy": null,
+            "shellSnapshot": null,
             "pipeStdin": false, "arg0": null, "sandbox": null, "enforceManagedNetwork": false, "managedNetwork": null, "networkProxy": null,
         });
         client.start(with(good, whole)).await;
@@ -152,7 +165,8 @@ over_every_link! {
 
     async fn a_sandbox_that_cannot_be_kept_is_refused_and_nothing_runs(bench: Bench) {
         let mut client = bench.client().await;
-        let restricted = json!({"type": "restricted", "entries": [{"path": {"type": "special", "value": {"kind": "root"}}, "access": "read"}]});
+        let restricted =
+            json!({"type": "restricted", "entries": [{"path": {"type": "special", "value": {"kind": "root"}}, "access": "read"}]});
         let sandbox = json!({
             "permissions": {"type": "managed", "file_system": restricted, "network": "restricted"},
             "cwd": bench.uri(""), "windowsSandboxLevel": "disabled",
@@ -248,7 +262,12 @@ over_every_link! {
     async fn signals_reach_the_group(bench: Bench) {
         let mut client = bench.client().await;
         for (signal, name) in [
-            ("interrupt", "INT"), ("terminate", "TERM"), ("hangup", "HUP"), ("quit", "QUIT"), ("usr1", "USR1"), ("usr2", "USR2"),
+            ("interrupt", "INT"),
+            ("terminate", "TERM"),
+            ("hangup", "HUP"),
+            ("quit", "QUIT"),
+            ("usr1", "USR1"),
+            ("usr2", "USR2"),
             ("winch", "WINCH"),
         ] {
             let script = format!("exec 2> /dev/null; trap 'echo got {name}; exit 3' {name}; echo ready; while :; do sleep 0.02; done");
@@ -280,14 +299,20 @@ over_every_link! {
         let mut list = client.result("process/list", json!({})).await;
         let rows = list["processes"].as_array_mut().unwrap();
         assert!(rows.iter_mut().all(|row| row["pid"].take().as_u64().is_some()));
-        assert_eq!(rows[0], json!({
-            "processId": "a", "argv": ["/bin/echo", "x"], "metadata": null, "pid": null, "tty": true,
-            "nextSeq": 4, "exited": true, "exitCode": 0, "closed": true,
-        }));
-        assert_eq!(rows[1], json!({
-            "processId": "b", "argv": ["/bin/sleep", "60"], "metadata": metadata, "pid": null, "tty": false,
-            "nextSeq": 1, "exited": false, "exitCode": null, "closed": false,
-        }));
+        assert_eq!(
+            rows[0],
+            json!({
+                "processId": "a", "argv": ["/bin/echo", "x"], "metadata": null, "pid": null, "tty": true,
+                "nextSeq": 4, "exited": true, "exitCode": 0, "closed": true,
+            })
+        );
+        assert_eq!(
+            rows[1],
+            json!({
+                "processId": "b", "argv": ["/bin/sleep", "60"], "metadata": metadata, "pid": null, "tty": false,
+                "nextSeq": 1, "exited": false, "exitCode": null, "closed": false,
+            })
+        );
         client.result("process/terminate", json!({"processId": "b"})).await;
     }
 }
@@ -299,7 +324,8 @@ over_links! { [Memory, WebSocket]
         std::fs::write(bench.path("data"), &bytes).unwrap();
         client.start(bench.start("p", &["cat", "data"])).await;
         let events = client.events("p").await;
-        let chunks: Vec<_> = events.iter().filter(|event| event["method"] == "process/output").map(|event| decode(&event["params"]["chunk"])).collect();
+        let chunks: Vec<_> =
+            events.iter().filter(|event| event["method"] == "process/output").map(|event| decode(&event["params"]["chunk"])).collect();
         assert!(chunks.iter().all(|chunk| !chunk.is_empty() && chunk.len() <= 64 << 10));
         assert!(chunks.concat() == bytes && base64(&bytes).len() > bytes.len());
     }

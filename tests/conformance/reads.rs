@@ -41,8 +41,12 @@ over_every_link! {
     async fn a_read_goes_on_after_a_number(bench: Bench) {
         let mut client = three_chunks(&bench).await;
         for (after, chunks) in [
-            (1, json!([piece(2, "two"), piece(3, "three")])), (2, json!([piece(3, "three")])), (3, json!([])), (5, json!([])),
-            (1000, json!([])), (u64::from(u32::MAX), json!([])),
+            (1, json!([piece(2, "two"), piece(3, "three")])),
+            (2, json!([piece(3, "three")])),
+            (3, json!([])),
+            (5, json!([])),
+            (1000, json!([])),
+            (u64::from(u32::MAX), json!([])),
         ] {
             let read = client.read("p", after).await;
             assert_eq!((&read["chunks"], &read["nextSeq"]), (&chunks, &json!(6)), "after {after}");
@@ -103,7 +107,10 @@ over_every_link! {
         // Somebody else holds the output, so that the exit comes long before the end.
         client.start(bench.shell("p", "(read x < pipe) & exit 6")).await;
         let news = client.result("process/read", json!({"processId": "p", "afterSeq": 0, "waitMs": 60_000})).await;
-        assert_eq!((&news["exited"], &news["exitCode"], &news["closed"], &news["nextSeq"]), (&json!(true), &json!(6), &json!(false), &json!(2)));
+        assert_eq!(
+            (&news["exited"], &news["exitCode"], &news["closed"], &news["nextSeq"]),
+            (&json!(true), &json!(6), &json!(false), &json!(2))
+        );
         let poll = client.request("process/read", json!({"processId": "p", "afterSeq": 1, "waitMs": 60_000}));
         client.flushed().await;
         pipe.go();
@@ -113,8 +120,15 @@ over_every_link! {
 
     async fn a_read_of_nobody_is_refused(bench: Bench) {
         let mut client = bench.client().await;
-        assert_eq!(client.error("process/read", json!({"processId": "none", "waitMs": 60_000})).await, (-32600, "unknown process id none".into()));
-        for params in [json!({"processId": "p", "afterSeq": -1}), json!({"processId": "p", "maxBytes": "1"}), json!({"processId": "p", "waitMs": 1.5})] {
+        assert_eq!(
+            client.error("process/read", json!({"processId": "none", "waitMs": 60_000})).await,
+            (-32600, "unknown process id none".into())
+        );
+        for params in [
+            json!({"processId": "p", "afterSeq": -1}),
+            json!({"processId": "p", "maxBytes": "1"}),
+            json!({"processId": "p", "waitMs": 1.5}),
+        ] {
             assert_eq!(client.error("process/read", params).await.0, -32602);
         }
     }
@@ -122,10 +136,16 @@ over_every_link! {
     async fn reads_and_notifications_tell_the_same(bench: Bench) {
         let mut client = bench.client().await;
         client.start(bench.shell("p", "i=0; while [ $i -lt 300 ]; do echo line $i; echo err $i >&2; i=$((i+1)); done")).await;
-        let pushed: Vec<_> = client.events("p").await.into_iter().filter(|event| event["method"] == "process/output").map(|mut event| {
-            event["params"].as_object_mut().unwrap().remove("processId");
-            event["params"].take()
-        }).collect();
+        let pushed: Vec<_> = client
+            .events("p")
+            .await
+            .into_iter()
+            .filter(|event| event["method"] == "process/output")
+            .map(|mut event| {
+                event["params"].as_object_mut().unwrap().remove("processId");
+                event["params"].take()
+            })
+            .collect();
         assert_eq!(client.read("p", 0).await["chunks"], json!(pushed));
         let mut pieces = Vec::new();
         let mut after = 0;
@@ -138,6 +158,9 @@ over_every_link! {
             pieces.extend(chunks.iter().cloned());
             after = read["nextSeq"].as_u64().unwrap() - 1;
         }
-        assert_eq!(pieces.iter().map(|piece| decode(&piece["chunk"])).collect::<Vec<_>>().concat(), pushed.iter().map(|piece| decode(&piece["chunk"])).collect::<Vec<_>>().concat());
+        assert_eq!(
+            pieces.iter().map(|piece| decode(&piece["chunk"])).collect::<Vec<_>>().concat(),
+            pushed.iter().map(|piece| decode(&piece["chunk"])).collect::<Vec<_>>().concat()
+        );
     }
 }

@@ -109,7 +109,7 @@ over_links! { [Memory, Unix, WebSocket]
         client.start(bench.shell("p", "exec sleep 60")).await;
         let pid = pid(&mut client, "p").await;
         client.request("process/read", json!({"processId": "p", "waitMs": 60_000}));
-        client.flushed().await;
+        client.result("environment/status", json!(null)).await;
         client.close();
         let mut client = resume(&bench, &session).await;
         assert_eq!(client.read("p", 0).await["exited"], false);
@@ -161,6 +161,8 @@ over_links! { [Memory, Unix, WebSocket]
         let session = first.hello().await;
         first.start(bench.shell("p", "read x < pipe; echo $x")).await;
         let polls = [(); 3].map(|()| first.request("process/read", json!({"processId": "p", "waitMs": 60_000})));
+        // Once this is answered, the polls before it were taken.
+        first.result("environment/status", json!(null)).await;
         let mut second = resume(&bench, &session).await;
         for poll in polls {
             let refused = first.answer(poll).await;

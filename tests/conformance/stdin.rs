@@ -37,7 +37,8 @@ over_every_link! {
         let mut client = bench.client().await;
         for id in ["p", "q"] {
             client.start(with(bench.shell(id, "exec cat"), json!({"pipeStdin": true}))).await;
-            for (text, write_id) in [("first;", "a"), ("again;", "a"), ("second;", "b"), ("again;", "b"), ("again;", "a"), ("third;", " a")] {
+            for (text, write_id) in [("first;", "a"), ("again;", "a"), ("second;", "b"), ("again;", "b"), ("again;", "a"), ("third;", " a")]
+            {
                 assert_eq!(write(&mut client, id, text, write_id).await, accepted());
             }
             assert_eq!(end(&mut client, id).await, accepted());
@@ -120,7 +121,12 @@ over_every_link! {
 
     async fn a_terminal_turns_a_control_character_into_a_signal(bench: Bench) {
         let mut client = bench.client().await;
-        client.start(with(bench.shell("p", "stty -echo; trap 'echo bye; exit 8' INT; echo ready; while :; do sleep 0.05; done"), json!({"tty": true}))).await;
+        client
+            .start(with(
+                bench.shell("p", "stty -echo; trap 'echo bye; exit 8' INT; echo ready; while :; do sleep 0.05; done"),
+                json!({"tty": true}),
+            ))
+            .await;
         client.until(|message| message["method"] == "process/output").await;
         assert_eq!(write(&mut client, "p", "\u{3}", "1").await, accepted());
         assert_eq!(client.outcome("p").await, (8, b"bye\r\n".to_vec()));
