@@ -73,6 +73,21 @@ over_every_link! {
         assert!(client.outcome("cat").await == (0, sent), "bytes were lost or out of order");
     }
 
+    async fn file_calls_that_are_sent_together_take_effect_in_order(bench: Bench) {
+        let mut client = bench.client().await;
+        let mut pairs = Vec::new();
+        for n in 0..100 {
+            let (directory, file) = (bench.uri(&format!("d{n}")), bench.uri(&format!("d{n}/file")));
+            client.request("fs/createDirectory", json!({"path": directory}));
+            let write = client.request("fs/writeFile", json!({"path": file, "dataBase64": base64(format!("{n}"))}));
+            pairs.push((write, client.request("fs/readFile", json!({"path": file}))));
+        }
+        for (n, (write, read)) in pairs.into_iter().enumerate() {
+            assert_eq!(client.answer(write).await["result"], json!({}), "{n}");
+            assert_eq!(client.answer(read).await["result"]["dataBase64"], base64(format!("{n}")));
+        }
+    }
+
     async fn what_is_sent_together_with_the_handshake_is_served_in_order(bench: Bench) {
         let mut client = bench.connect().await;
         let early = client.request("environment/status", json!(null));

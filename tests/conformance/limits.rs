@@ -103,6 +103,30 @@ over_links! { [WebSocket]
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_file_whose_answer_would_be_too_large_for_a_message_is_refused() {
+    let bench = with_arguments(&[]);
+    let mut client = bench.client().await;
+    std::fs::File::create(bench.path("big")).unwrap().set_len(49 << 20).unwrap();
+    let (code, message) = client.error("fs/readFile", json!({"path": bench.uri("big")})).await;
+    assert!(code == -32600 || code == -32603, "{code} {message}");
+    assert_eq!(client.result("environment/status", json!(null)).await, json!({"status": "ready"}));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_that_nobody_reads_do_not_pile_up() {
+    let bench = with_arguments(&[]);
+    let mut client = bench.client().await;
+    std::fs::write(bench.path("file"), vec![0; 4 * MIB]).unwrap();
+    let before = bench.process().unwrap().peak_memory();
+    let reads: Vec<_> = (0..60).map(|_| client.request("fs/readFile", json!({"path": bench.uri("file")}))).collect();
+    for read in reads {
+        assert!(client.answer(read).await["result"]["dataBase64"].is_string());
+    }
+    let peak = bench.process().unwrap().peak_memory();
+    assert!(peak < before + GROWTH, "memory grew from {before} to {peak} bytes");
+}
+
 /// An executor under attack, and a client that must not notice.
 struct Siege {
     bench: Bench,

@@ -53,6 +53,12 @@ over_every_link! {
         }
     }
 
+    async fn the_highest_number_of_all_is_just_beyond_the_end(bench: Bench) {
+        let mut client = three_chunks(&bench).await;
+        let read = client.read("p", u64::MAX).await;
+        assert_eq!((&read["chunks"], &read["nextSeq"], &read["closed"]), (&json!([]), &json!(6), &json!(true)));
+    }
+
     async fn a_bounded_read_returns_at_least_one_chunk_and_says_where_it_ends(bench: Bench) {
         let mut client = three_chunks(&bench).await;
         for (after, bound, chunks, next) in [

@@ -116,3 +116,21 @@ async fn what_did_not_fit_is_a_jump_in_the_numbers_to_everybody_else() {
     let mut client = resume(&bench, &session, json!(["outputGaps"])).await;
     assert_eq!(read_all(&mut client, json!(null)).await[0]["seq"], numbers[0] - 1);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_is_there_but_slow_loses_nothing() {
+    let bench = with_arguments(&["--spool", "100000"]);
+    // A size that chunks do not fill without a rest.
+    let data = noise(1_000_000);
+    fs::write(bench.path("data"), &data).unwrap();
+    let mut client = bench.client().await;
+    client.start(bench.shell("p", "for i in 1 2 3 4 5 6 7 8; do cat data; touch some; done")).await;
+    let some = bench.path("some");
+    eventually("much was printed", || some.exists()).await;
+    let events = client.events("p").await;
+    let seqs: Vec<_> = events.iter().map(|event| event["params"]["seq"].as_u64().unwrap()).collect();
+    assert_eq!(seqs, (1..=events.len() as u64).collect::<Vec<_>>());
+    let printed: Vec<u8> =
+        events.iter().filter(|event| event["method"] == "process/output").flat_map(|event| decode(&event["params"]["chunk"])).collect();
+    assert!(printed == data.repeat(8), "bytes were lost or changed");
+}

@@ -199,6 +199,17 @@ over_links! { [Unix, WebSocket]
     }
 }
 
+over_links! { [Stdio]
+    async fn the_end_of_a_session_is_answered_before_standard_output_ends(bench: Bench) {
+        let mut client = bench.client().await;
+        client.start(bench.shell("p", "exec sleep 60")).await;
+        let pid = pid(&mut client, "p").await;
+        assert_eq!(client.result("session/end", json!({})).await, json!({}));
+        client.closed().await;
+        eventually("the process is gone", || !is_alive(pid)).await;
+    }
+}
+
 over_links! { [WebSocket]
     async fn a_connection_that_is_cut_without_a_word_only_detaches(bench: Bench) {
         let mut socket = RawSocket::websocket(bench.address()).await;

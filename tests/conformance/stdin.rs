@@ -46,6 +46,14 @@ over_every_link! {
         }
     }
 
+    async fn a_write_that_was_accepted_stays_accepted_when_the_process_is_over(bench: Bench) {
+        let mut client = bench.client().await;
+        client.start(with(bench.shell("p", "read x"), json!({"pipeStdin": true}))).await;
+        assert_eq!(write(&mut client, "p", "x\n", "w").await, accepted());
+        client.outcome("p").await;
+        assert_eq!(write(&mut client, "p", "x\n", "w").await, accepted());
+    }
+
     async fn a_write_id_sent_twice_before_the_first_answer_is_written_once(bench: Bench) {
         let mut client = bench.client().await;
         client.start(with(bench.shell("p", "exec cat"), json!({"pipeStdin": true}))).await;

@@ -59,8 +59,17 @@ impl ExecutorProcess {
 
     /// Resident memory in bytes.
     pub fn memory(&self) -> u64 {
+        self.status("VmRSS:")
+    }
+
+    /// The most that it ever had, in bytes.
+    pub fn peak_memory(&self) -> u64 {
+        self.status("VmHWM:")
+    }
+
+    fn status(&self, name: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
-        let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("a running process");
+        let line = status.lines().find(|line| line.starts_with(name)).expect("a running process");
         line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
     }
 
