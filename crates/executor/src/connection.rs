@@ -16,7 +16,12 @@ pub struct Connection {
     executor: Arc<Shared>,
     peer: Peer,
     state: Mutex<State>,
+    /// File calls of one connection take effect in the order in which they were sent.
+    file_calls: tokio::sync::Mutex<()>,
 }
+
+/// No file is read for a client that has so much to read already.
+const FILE_ROOM: usize = 1 << 20;
 
 enum State {
     New,
@@ -33,7 +38,7 @@ struct Attached {
 
 impl Connection {
     pub fn new(executor: Arc<Shared>, peer: Peer) -> Self {
-        Self { executor, peer, state: Mutex::new(State::New) }
+        Self { executor, peer, state: Mutex::new(State::New), file_calls: tokio::sync::Mutex::default() }
     }
 
     pub fn executor(&self) -> &Arc<Shared> {
@@ -53,6 +58,13 @@ impl Connection {
             State::New => None,
             State::Greeted(attached) | State::Ready(attached) => Some((attached.session.clone(), attached.attachment.clone())),
         }
+    }
+
+    /// Waits for the turn of a file call, and for the client to have read what it asked for before.
+    pub async fn file_turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        let turn = self.file_calls.lock().await;
+        self.peer.sink().room(FILE_ROOM).await;
+        turn
     }
 
     /// Whether methods may be used yet; `family` names them in the refusal.

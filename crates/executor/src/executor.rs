@@ -101,11 +101,10 @@ impl Executor {
             connection = Some(service.clone());
             service
         });
+        // Also when this is dropped or panics: a session must never wait for a link that is gone.
+        let _release = Release { executor: &self.0, connection, lifetime };
         let end = driver.await;
         tracing::debug!(link = name, ?end, "link ended");
-        if let Some((session, attachment)) = connection.and_then(|connection| connection.attached()) {
-            self.0.release(&session, &attachment, lifetime);
-        }
         end
     }
 
@@ -135,6 +134,21 @@ impl Executor {
 
     pub fn is_idle(&self) -> bool {
         self.0.links.load(Ordering::Acquire) == 0 && self.0.sessions().is_empty()
+    }
+}
+
+/// Lets go of the session of a link that has ended.
+struct Release<'a> {
+    executor: &'a Arc<Shared>,
+    connection: Option<Arc<Connection>>,
+    lifetime: Lifetime,
+}
+
+impl Drop for Release<'_> {
+    fn drop(&mut self) {
+        if let Some((session, attachment)) = self.connection.take().and_then(|connection| connection.attached()) {
+            self.executor.release(&session, &attachment, self.lifetime);
+        }
     }
 }
 

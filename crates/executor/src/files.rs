@@ -14,8 +14,8 @@ use rustix::io::Errno;
 
 use crate::fault;
 
-/// The largest file that is read in one piece. Its answer must still fit a message.
-const MAX_READ: u64 = 512 << 20;
+/// The largest file that is read in one piece: as base64 it must still fit a message, with a little around it.
+const MAX_READ: u64 = (outpost_rpc::link::MAX_MESSAGE as u64 - 4096) / 4 * 3;
 const MAX_ENTRIES: usize = 50_000;
 
 /// What to do about symbolic links.
@@ -53,7 +53,10 @@ pub fn open(path: &Path, follow: Follow) -> Result<OpenFile, Fault> {
         return Err(not_a_file(path));
     }
     if metadata.len() > MAX_READ {
-        return Err(Fault::invalid_request(format!("a file of {} bytes cannot be read at once; {MAX_READ} is the most", metadata.len())));
+        return Err(Fault::invalid_request(format!(
+            "a file of {} bytes cannot be read in one message; {MAX_READ} is the most, use fs/open",
+            metadata.len()
+        )));
     }
     Ok(OpenFile { file, size: metadata.len() })
 }

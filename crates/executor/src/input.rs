@@ -49,7 +49,8 @@ impl ProcessInput {
         if !self.exists {
             return Ok(WriteStatus::StdinClosed);
         }
-        let Some(mut writer) = self.over.run_until_cancelled(self.writer.clone().lock_owned()).await else { return Err(Broken) };
+        // Once the process is over nobody holds the lock for long.
+        let mut writer = self.writer.clone().lock_owned().await;
         if writer.known.contains(&write_id) {
             return Ok(WriteStatus::Accepted);
         }

@@ -243,10 +243,7 @@ impl OutputLog {
 
     /// How many bytes of output come after `seq`, kept or not.
     pub fn bytes_after(&mut self, seq: u64) -> u64 {
-        if seq + 1 >= self.next_seq {
-            return 0;
-        }
-        let wanted = seq + 1;
+        let Some(wanted) = seq.checked_add(1).filter(|wanted| *wanted < self.next_seq) else { return 0 };
         let recent: usize = self.recent.iter().filter(|chunk| chunk.seq >= wanted).map(|chunk| chunk.bytes.len()).sum();
         recent as u64 + self.spooled.bytes_from(wanted) + self.dropped.between(wanted, self.first_kept().saturating_sub(1))
     }
@@ -262,10 +259,10 @@ struct Spooled {
     end: u64,
 }
 
-/// A length and a stream; a hole stands for the exit.
+/// Where a chunk is; a hole stands for the exit.
 #[derive(Clone, Copy)]
 enum SpooledChunk {
-    Output { stream: Stream, length: u32 },
+    Output { stream: Stream, length: u32, position: u64 },
     Hole,
 }
 
@@ -302,7 +299,7 @@ impl Spooled {
         while self.first_seq + (self.chunks.len() as u64) < seq {
             self.chunks.push_back(SpooledChunk::Hole);
         }
-        self.chunks.push_back(SpooledChunk::Output { stream, length });
+        self.chunks.push_back(SpooledChunk::Output { stream, length, position: self.end });
         self.end += u64::from(length);
         gone
     }
@@ -317,15 +314,18 @@ impl Spooled {
 
     fn read(&self, seq: u64) -> Option<(Stream, Bytes)> {
         let index = usize::try_from(seq.checked_sub(self.first_seq)?).ok()?;
-        let SpooledChunk::Output { stream, length } = *self.chunks.get(index)? else { return None };
-        let before: u64 = self.chunks.iter().take(index).map(|chunk| u64::from(chunk.length())).sum();
-        let bytes = self.spool.as_ref()?.read(self.start + before, length as usize)?;
+        let SpooledChunk::Output { stream, length, position } = *self.chunks.get(index)? else { return None };
+        let bytes = self.spool.as_ref()?.read(position, length as usize)?;
         Some((stream, bytes))
     }
 
     fn bytes_from(&self, seq: u64) -> u64 {
         let skipped = usize::try_from(seq.saturating_sub(self.first_seq)).unwrap_or(usize::MAX);
-        self.chunks.iter().skip(skipped).map(|chunk| u64::from(chunk.length())).sum()
+        let next = self.chunks.iter().skip(skipped).find_map(|chunk| match chunk {
+            SpooledChunk::Output { position, .. } => Some(*position),
+            SpooledChunk::Hole => None,
+        });
+        next.map_or(0, |position| self.end - position)
     }
 }
 

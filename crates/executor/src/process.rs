@@ -19,8 +19,9 @@ use crate::session::Session;
 
 /// A client that polls counts as a reader for so long after its last poll.
 const POLLING: Duration = Duration::from_secs(5);
-/// Room for one more read from the child.
-const ONE_READ: u64 = 64 << 10;
+/// Room for one more read from the child. Chunks are moved to the spool and dropped from it as a whole, so each of the
+/// two may hold up to a chunk less than it could.
+const ONE_READ: u64 = 3 * (64 << 10);
 /// After a kill, output that is already on its way is still taken for so long.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 /// The most that one answer carries: it has to fit a message, as base64.

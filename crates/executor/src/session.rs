@@ -111,16 +111,20 @@ impl Session {
 
     /// Ends the session if nobody came back since `epoch`. True if it is over.
     pub fn expire(&self, epoch: u64) -> bool {
-        if self.lock().epoch != epoch {
+        let state = self.lock();
+        if state.epoch != epoch {
             return false;
         }
-        self.end();
+        self.end_locked(state);
         true
     }
 
     /// Kills everything. Nothing can be started afterwards.
     pub fn end(&self) -> Vec<Arc<Process>> {
-        let mut state = self.lock();
+        self.end_locked(self.lock())
+    }
+
+    fn end_locked(&self, mut state: MutexGuard<'_, State>) -> Vec<Arc<Process>> {
         state.ended = true;
         let processes: Vec<_> = state.live().cloned().collect();
         state.processes.clear();

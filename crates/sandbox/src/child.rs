@@ -7,7 +7,7 @@ use std::os::unix::process::ExitStatusExt;
 
 use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal as RawSignal, kill_process, kill_process_group};
+use rustix::process::{Pid, Signal as RawSignal, kill_process_group};
 use tokio::net::unix::pipe;
 
 use crate::launch::TerminalSize;
@@ -98,8 +98,8 @@ impl ProcessGroup {
         self.leader.as_raw_nonzero().get().unsigned_abs()
     }
 
-    /// Sends a signal to the group. The caller makes sure that the leader has not been waited for: its number could be
-    /// somebody else's by then.
+    /// Sends a signal to the group. The caller makes sure that somebody of it is still there: its number could be
+    /// somebody else's later.
     pub fn signal(&self, signal: Signal) {
         let raw = match signal {
             Signal::Interrupt => RawSignal::INT,
@@ -111,10 +111,8 @@ impl ProcessGroup {
             Signal::User2 => RawSignal::USR2,
             Signal::WindowChanged => RawSignal::WINCH,
         };
-        if kill_process_group(self.leader, raw).is_err() {
-            // A child on a terminal makes its group itself, a moment after its start.
-            let _ = kill_process(self.leader, raw);
-        }
+        // The group may be empty by now.
+        let _ = kill_process_group(self.leader, raw);
     }
 }
 

@@ -25,47 +25,55 @@ pub fn routes(router: Router<Connection>) -> Router<Connection> {
     router
         .on::<ReadFile, _, _>(Lane::Ordinary, admit, |connection, params| async move {
             let path = open_path(&params.path, params.sandbox.as_ref())?;
-            let opened = quick(&connection, path, move |path| files::open(path, follow(params.follow_symlinks))).await?;
-            let data = if opened.size <= QUICK_BYTES { opened.read()? } else { blocking(move || opened.read()).await? };
+            let call = FileCall::new(&connection, &path).await;
+            let opened = call.quick(move || files::open(&path, follow(params.follow_symlinks))).await?;
+            let data =
+                if opened.size <= QUICK_BYTES { call.quick(move || opened.read()).await? } else { blocking(move || opened.read()).await? };
             Ok(ReadFileResponse { data_base64: data.into() })
         })
         .on::<WriteFile, _, _>(Lane::Ordinary, admit, |connection, params| async move {
             let path = open_path(&params.path, params.sandbox.as_ref())?;
+            let call = FileCall::new(&connection, &path).await;
             let options = files::WriteOptions { follow: follow(params.follow_symlinks), sync: params.sync.unwrap_or(false) };
             let is_quick = params.data_base64.len() as u64 <= QUICK_BYTES && !options.sync;
-            let write = move |path: &Path| {
+            let write = move || {
                 let data = base64::decode(&params.data_base64)
                     .map_err(|error| Fault::invalid_request(format!("fs/writeFile requires valid base64 dataBase64: {error}")))?;
-                files::write(path, &data, &options)
+                files::write(&path, &data, &options)
             };
             if is_quick {
-                quick(&connection, path, write).await?
+                call.quick(write).await?
             } else {
-                blocking(move || write(&path)).await?
+                blocking(write).await?
             }
             Ok(Empty {})
         })
         .on::<CreateDirectory, _, _>(Lane::Ordinary, admit, |connection, params| async move {
             let path = open_path(&params.path, params.sandbox.as_ref())?;
+            let call = FileCall::new(&connection, &path).await;
             let recursive = params.recursive.unwrap_or(true);
-            quick(&connection, path, move |path| files::create_directory(path, recursive, follow(params.follow_symlinks))).await?;
+            call.quick(move || files::create_directory(&path, recursive, follow(params.follow_symlinks))).await?;
             Ok(Empty {})
         })
         .on::<GetMetadata, _, _>(Lane::Ordinary, admit, |connection, params| async move {
             let path = open_path(&params.path, params.sandbox.as_ref())?;
-            quick(&connection, path, move |path| files::metadata(path, follow(params.follow_symlinks))).await
+            let call = FileCall::new(&connection, &path).await;
+            call.quick(move || files::metadata(&path, follow(params.follow_symlinks))).await
         })
         .on::<Canonicalize, _, _>(Lane::Ordinary, admit, |connection, params| async move {
             let path = open_path(&params.path, params.sandbox.as_ref())?;
-            let path = quick(&connection, path, files::canonicalize).await?;
+            let call = FileCall::new(&connection, &path).await;
+            let path = call.quick(move || files::canonicalize(&path)).await?;
             Ok(CanonicalizeResponse { path: PathUri::from_native(&path).map_err(fault::path)? })
         })
-        .on::<ReadDirectory, _, _>(Lane::Ordinary, admit, |_, params| async move {
+        .on::<ReadDirectory, _, _>(Lane::Ordinary, admit, |connection, params| async move {
             let path = open_path(&params.path, params.sandbox.as_ref())?;
+            let _call = FileCall::new(&connection, &path).await;
             Ok(ReadDirectoryResponse { entries: blocking(move || files::read_directory(&path)).await? })
         })
-        .on::<Remove, _, _>(Lane::Ordinary, admit, |_, params| async move {
+        .on::<Remove, _, _>(Lane::Ordinary, admit, |connection, params| async move {
             let path = open_path(&params.path, params.sandbox.as_ref())?;
+            let _call = FileCall::new(&connection, &path).await;
             let options = files::RemoveOptions {
                 recursive: params.recursive.unwrap_or(true),
                 force: params.force.unwrap_or(true),
@@ -74,18 +82,39 @@ pub fn routes(router: Router<Connection>) -> Router<Connection> {
             blocking(move || files::remove(&path, &options)).await?;
             Ok(Empty {})
         })
-        .on::<Copy, _, _>(Lane::Ordinary, admit, |_, params| async move {
+        .on::<Copy, _, _>(Lane::Ordinary, admit, |connection, params| async move {
             let source = open_path(&params.source_path, params.sandbox.as_ref())?;
             let destination = open_path(&params.destination_path, params.sandbox.as_ref())?;
+            let _call = FileCall::new(&connection, &source).await;
             blocking(move || files::copy(&source, &destination, params.recursive)).await?;
             Ok(Empty {})
         })
-        .on::<Rename, _, _>(Lane::Ordinary, admit, |_, params| async move {
+        .on::<Rename, _, _>(Lane::Ordinary, admit, |connection, params| async move {
             let source = open_path(&params.source_path, params.sandbox.as_ref())?;
             let destination = open_path(&params.destination_path, params.sandbox.as_ref())?;
-            blocking(move || files::rename(&source, &destination)).await?;
+            let call = FileCall::new(&connection, &source).await;
+            call.quick(move || files::rename(&source, &destination)).await?;
             Ok(Empty {})
         })
+}
+
+/// A file call whose turn it is.
+struct FileCall<'a> {
+    /// Held until the call is over. One that may take for ever holds up nobody.
+    turn: Option<tokio::sync::MutexGuard<'a, ()>>,
+}
+
+impl<'a> FileCall<'a> {
+    async fn new(connection: &'a Connection, path: &Path) -> Self {
+        let may_hang = connection.executor().slow_mounts.hold(path);
+        let turn = connection.file_turn().await;
+        Self { turn: (!may_hang).then_some(turn) }
+    }
+
+    /// Runs what is over sooner than another thread would wake up where it was asked for.
+    async fn quick<T: Send + 'static>(&self, work: impl FnOnce() -> Result<T, Fault> + Send + 'static) -> Result<T, Fault> {
+        if self.turn.is_some() { work() } else { blocking(work).await }
+    }
 }
 
 fn follow(asked: Option<bool>) -> Follow {
@@ -98,16 +127,6 @@ fn open_path(path: &PathUri, sandbox: Option<&SandboxContext>) -> Result<PathBuf
         return Err(fault::sandbox_unsupported());
     }
     path.to_native().map_err(fault::path)
-}
-
-/// Runs a call where it was asked for, because it is over sooner than another thread would wake up; but not on a file
-/// system that may keep it waiting.
-async fn quick<T: Send + 'static>(
-    connection: &Connection,
-    path: PathBuf,
-    work: impl FnOnce(&Path) -> Result<T, Fault> + Send + 'static,
-) -> Result<T, Fault> {
-    if connection.executor().slow_mounts.hold(&path) { blocking(move || work(&path)).await } else { work(&path) }
 }
 
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Fault> + Send + 'static) -> Result<T, Fault> {

@@ -58,13 +58,12 @@ pub struct Decoder {
     head: Option<Head>,
     /// The fragments of a message so far.
     fragments: Option<BytesMut>,
-    max_message: usize,
 }
 
 impl Decoder {
     /// `early` are bytes that came together with the upgrade.
-    pub fn new(early: Bytes, max_message: usize) -> Self {
-        Self { buffer: BytesMut::from(early), head: None, fragments: None, max_message }
+    pub fn new(early: Bytes) -> Self {
+        Self { buffer: BytesMut::from(early), head: None, fragments: None }
     }
 
     /// Where the next bytes go, with room for what is known to come.
@@ -74,12 +73,12 @@ impl Decoder {
         &mut self.buffer
     }
 
-    /// What is complete, if anything is.
-    pub fn next(&mut self) -> Result<Option<Incoming>, CodecError> {
+    /// What is complete, if anything is. A message longer than `limit` is refused as soon as its length is known.
+    pub fn next(&mut self, limit: usize) -> Result<Option<Incoming>, CodecError> {
         loop {
             let head = match self.head.take() {
                 Some(head) => head,
-                None => match self.parse_head()? {
+                None => match self.parse_head(limit)? {
                     Some(head) => head,
                     None => return Ok(None),
                 },
@@ -100,7 +99,7 @@ impl Decoder {
         }
     }
 
-    fn parse_head(&mut self) -> Result<Option<Head>, CodecError> {
+    fn parse_head(&mut self, limit: usize) -> Result<Option<Head>, CodecError> {
         let [first, second, ..] = *self.buffer else { return Ok(None) };
         if first & RESERVED != 0 {
             return Err(CodecError::Reserved);
@@ -129,8 +128,8 @@ impl Decoder {
             CLOSE | PING | PONG => {}
             TEXT | BINARY if self.fragments.is_some() => return Err(CodecError::Fragment),
             CONTINUATION if self.fragments.is_none() => return Err(CodecError::Fragment),
-            TEXT | BINARY | CONTINUATION if length.saturating_add(open) > self.max_message => {
-                return Err(CodecError::TooLong(self.max_message));
+            TEXT | BINARY | CONTINUATION if length.saturating_add(open) > limit => {
+                return Err(CodecError::TooLong(limit));
             }
             TEXT | BINARY | CONTINUATION => {}
             other => return Err(CodecError::Opcode(other)),
@@ -267,9 +266,9 @@ mod tests {
     }
 
     fn decode(bytes: &[u8]) -> Result<Vec<Incoming>, CodecError> {
-        let mut decoder = Decoder::new(Bytes::copy_from_slice(bytes), 1000);
+        let mut decoder = Decoder::new(Bytes::copy_from_slice(bytes));
         let mut all = Vec::new();
-        while let Some(incoming) = decoder.next()? {
+        while let Some(incoming) = decoder.next(1000)? {
             all.push(incoming);
         }
         Ok(all)
@@ -320,14 +319,14 @@ mod tests {
             splits in prop::collection::vec(1usize..40, 1..200),
         ) {
             let bytes: Vec<u8> = payloads.iter().flat_map(|payload| frame(FINAL | TEXT, payload)).collect();
-            let mut decoder = Decoder::new(Bytes::new(), 1000);
+            let mut decoder = Decoder::new(Bytes::new());
             let mut messages = Vec::new();
             let (mut rest, mut sizes) = (bytes.as_slice(), splits.into_iter().cycle());
             while !rest.is_empty() {
                 let (part, after) = rest.split_at(sizes.next().unwrap_or(1).min(rest.len()));
                 decoder.room().extend_from_slice(part);
                 rest = after;
-                while let Some(incoming) = decoder.next().unwrap() {
+                while let Some(incoming) = decoder.next(1000).unwrap() {
                     messages.push(incoming);
                 }
             }

@@ -61,7 +61,7 @@ pub fn accept(socket: Socket, early: Bytes, name: String) -> Link {
     let gate = Gate::default();
     let writing = socket.clone();
     drain.spawn_writer(|drain| write(drain, writing));
-    let reader = Reader { socket, decoder: Decoder::new(early, MAX_MESSAGE), read: 0, gate: gate.clone(), inserter: tx.inserter() };
+    let reader = Reader { socket, decoder: Decoder::new(early), read: 0, gate: gate.clone(), inserter: tx.inserter() };
     Link { tx, rx: reader.into_source(), name, gate }
 }
 
@@ -150,7 +150,8 @@ impl Reader {
 
     async fn next(&mut self) -> Result<Option<Bytes>, LinkError> {
         loop {
-            match self.decoder.next().map_err(|error| LinkError::Protocol(error.to_string()))? {
+            let limit = if self.gate.is_open() { MAX_MESSAGE } else { STRANGER_BYTES };
+            match self.decoder.next(limit).map_err(|error| LinkError::Protocol(error.to_string()))? {
                 Some(Incoming::Message(message)) => return Ok(Some(message)),
                 Some(Incoming::Ping(payload)) => self.inserter.insert(codec::pong(&payload)),
                 Some(Incoming::Pong) => {}
