@@ -10,7 +10,8 @@ use tempfile::TempDir;
 pub struct ExecutorProcess {
     child: Child,
     url: String,
-    home: TempDir,
+    /// Only taken out when it is given to the next start.
+    home: Option<TempDir>,
 }
 
 impl ExecutorProcess {
@@ -37,7 +38,7 @@ impl ExecutorProcess {
         let mut url = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut url).unwrap();
         assert!(!url.is_empty(), "the executor did not say where it listens");
-        Self { child, url: url.trim().to_owned(), home }
+        Self { child, url: url.trim().to_owned(), home: Some(home) }
     }
 
     pub fn url(&self) -> &str {
@@ -50,7 +51,7 @@ impl ExecutorProcess {
     }
 
     pub fn home(&self) -> &Path {
-        self.home.path()
+        self.home.as_ref().expect("the home was given away").path()
     }
 
     pub fn pid(&self) -> u32 {
@@ -80,6 +81,12 @@ impl ExecutorProcess {
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+
+    /// kill -9; its home is for the next start.
+    pub fn kill_and_keep_home(&mut self) -> TempDir {
+        self.kill();
+        self.home.take().expect("the home was given away")
     }
 
     /// Asks it to end and waits for that; returns its exit code.

@@ -1,0 +1,211 @@
+//! The keeper: what survives when the command that led to it does not.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use outpost_testkit::executor::{eventually, is_alive};
+
+const OUTPOST: &str = env!("CARGO_BIN_EXE_outpost");
+
+/// A home with a keeper; both are gone when this is dropped.
+struct KeptHome {
+    directory: tempfile::TempDir,
+}
+
+impl KeptHome {
+    fn new() -> Self {
+        Self { directory: tempfile::tempdir().unwrap() }
+    }
+
+    fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// A command that bridges to the keeper and leaves its own number behind, so that it can be killed.
+    fn via(&self) -> String {
+        let pids = self.path().join("bridges");
+        format!("echo $$ >> {}; exec {OUTPOST} executor --listen stdio --keep", pids.display())
+    }
+
+    fn bridges(&self) -> Vec<u32> {
+        let text = std::fs::read_to_string(self.path().join("bridges")).unwrap_or_default();
+        text.lines().filter_map(|line| line.parse().ok()).collect()
+    }
+
+    fn run(&self, script: &str) -> tokio::process::Command {
+        let mut command = tokio::process::Command::new(OUTPOST);
+        command
+            .args(["run", "--via", &self.via(), "--", "/bin/sh", "-c", script])
+            .env("OUTPOST_HOME", self.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true);
+        command
+    }
+
+    async fn output(&self, script: &str) -> Output {
+        self.run(script).output().await.unwrap()
+    }
+
+    /// The keeper's own number: the process that has this home's socket as its own.
+    fn keeper(&self) -> Option<u32> {
+        let wanted = format!("OUTPOST_HOME={}", self.path().display());
+        let processes = std::fs::read_dir("/proc").unwrap().flatten();
+        let mut pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        pids.find(|pid| {
+            let read = |name: &str| std::fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
+            let has = |bytes: Vec<u8>, text: &str| bytes.split(|byte| *byte == 0).any(|part| part == text.as_bytes());
+            has(read("cmdline"), "__keeper") && has(read("environ"), &wanted)
+        })
+    }
+}
+
+impl Drop for KeptHome {
+    fn drop(&mut self) {
+        if let Some(pid) = self.keeper() {
+            let _ = Command::new("kill").arg(pid.to_string()).status();
+            for _ in 0..100 {
+                if !is_alive(pid) {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        }
+    }
+}
+
+fn kill(pid: u32) {
+    assert!(Command::new("kill").args(["-9", &pid.to_string()]).status().unwrap().success());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bridge_killed_twenty_times_loses_nothing() {
+    let home = KeptHome::new();
+    let counter = home.path().join("runs");
+    // Slow enough to be still printing when the last bridge is killed.
+    let script = format!("echo run >> {}; for part in $(seq 1 100); do seq 1 30000; sleep 0.05; done", counter.display());
+    let running = home.run(&script).spawn().unwrap();
+    let reading = tokio::spawn(running.wait_with_output());
+    for killed in 0..20 {
+        eventually("there is another bridge", || home.bridges().len() > killed).await;
+        // Somewhere in the middle of its work.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        kill(home.bridges()[killed]);
+    }
+    let output = reading.await.unwrap().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let part: String = (1..=30_000).map(|n| format!("{n}\n")).collect();
+    assert!(output.stdout == part.repeat(100).into_bytes(), "{} bytes came", output.stdout.len());
+    assert_eq!(std::fs::read_to_string(counter).unwrap(), "run\n");
+    assert!(home.bridges().len() > 20);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn it_is_detached_and_leaves_when_nothing_is_left() {
+    let home = KeptHome::new();
+    let output = home.output("echo hi").await;
+    assert_eq!(output.stdout, b"hi\n", "{}", String::from_utf8_lossy(&output.stderr));
+    let keeper = home.keeper().expect("a keeper runs");
+    let stat = std::fs::read_to_string(format!("/proc/{keeper}/stat")).unwrap();
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+    let (session, terminal) = (fields[3], fields[4]);
+    assert_eq!((session, terminal), (keeper.to_string().as_str(), "0"), "not a session of its own");
+    for descriptor in 0..3 {
+        let target = std::fs::read_link(format!("/proc/{keeper}/fd/{descriptor}")).unwrap();
+        assert_eq!(target, PathBuf::from("/dev/null"));
+    }
+    assert_eq!(std::fs::metadata(home.path().join("run/keeper.sock")).unwrap().permissions().mode() & 0o777, 0o600);
+    eventually("the keeper is gone", || !is_alive(keeper)).await;
+    assert!(!home.path().join("run/keeper.sock").exists());
+    // And comes back when it is needed.
+    assert_eq!(home.output("echo again").await.stdout, b"again\n");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hangup_of_the_bridge_does_not_reach_the_command() {
+    let home = KeptHome::new();
+    let running = home.run("for n in 1 2 3 4 5 6 7 8 9 10; do echo $n; sleep 0.2; done").spawn().unwrap();
+    eventually("there is a bridge", || !home.bridges().is_empty()).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let hangup = Command::new("kill").args(["-HUP", &home.bridges()[0].to_string()]).status().unwrap();
+    assert!(hangup.success());
+    let output = running.wait_with_output().await.unwrap();
+    assert_eq!(output.stdout, b"1\n2\n3\n4\n5\n6\n7\n8\n9\n10\n");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stale_socket_is_replaced() {
+    let home = KeptHome::new();
+    home.output("true").await;
+    kill(home.keeper().unwrap());
+    assert!(home.path().join("run/keeper.sock").exists(), "a killed keeper cannot clean up");
+    assert_eq!(home.output("echo back").await.stdout, b"back\n");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_bridges_at_once_share_one_keeper() {
+    let home = std::sync::Arc::new(KeptHome::new());
+    let runs: Vec<_> = (0..6)
+        .map(|n| {
+            let home = home.clone();
+            tokio::spawn(async move { home.output(&format!("echo $PPID-{n}")).await.stdout })
+        })
+        .collect();
+    let mut parents = std::collections::BTreeSet::new();
+    for run in runs {
+        let text = String::from_utf8(run.await.unwrap()).unwrap();
+        parents.insert(text.split('-').next().unwrap().to_owned());
+    }
+    assert_eq!(parents.len(), 1, "{parents:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_build_uses_the_keeper_that_runs() {
+    let home = KeptHome::new();
+    let copy = home.path().join("other-outpost");
+    std::fs::copy(OUTPOST, &copy).unwrap();
+    let sleeping = home.run("sleep 30").spawn().unwrap();
+    eventually("there is a keeper", || home.keeper().is_some()).await;
+    let keeper = home.keeper();
+    let via = format!("exec {} executor --listen stdio --keep", copy.display());
+    let output = tokio::process::Command::new(OUTPOST)
+        .args(["run", "--via", &via, "--", "/bin/echo", "hi"])
+        .env("OUTPOST_HOME", home.path())
+        .stdin(Stdio::null())
+        .output()
+        .await
+        .unwrap();
+    assert_eq!(output.stdout, b"hi\n");
+    assert_eq!(home.keeper(), keeper);
+    drop(sleeping);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_home_that_cannot_be_written_is_told() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    // Nobody, not even root, can make a directory below a file.
+    let home = file.path().join("home");
+    let output = tokio::process::Command::new(OUTPOST)
+        .args(["executor", "--listen", "stdio", "--keep"])
+        .env("OUTPOST_HOME", &home)
+        .stdin(Stdio::null())
+        .output()
+        .await
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(message.contains("sessions cannot be kept here") && message.contains("cannot make"), "{message}");
+    let long = format!("/tmp/{}", "x".repeat(120));
+    let output = tokio::process::Command::new(OUTPOST)
+        .args(["executor", "--listen", "stdio", "--keep"])
+        .env("OUTPOST_HOME", &long)
+        .stdin(Stdio::null())
+        .output()
+        .await
+        .unwrap();
+    let _ = std::fs::remove_dir_all(&long);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("longer than a socket's path can be"));
+}
