@@ -1,4 +1,4 @@
-//! One link's state: the handshake, and the session that it is attached to.
+//! One link's state: the handshake, the session that it is attached to, and what ends with the link.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,11 +11,13 @@ use crate::attachment::Attachment;
 use crate::executor::Shared;
 use crate::fault;
 use crate::session::Session;
+use crate::streams::Streams;
 
 pub struct Connection {
     executor: Arc<Shared>,
     peer: Peer,
     state: Mutex<State>,
+    streams: Streams,
 }
 
 enum State {
@@ -33,7 +35,7 @@ struct Attached {
 
 impl Connection {
     pub fn new(executor: Arc<Shared>, peer: Peer) -> Self {
-        Self { executor, peer, state: Mutex::new(State::New) }
+        Self { executor, peer, state: Mutex::new(State::New), streams: Streams::default() }
     }
 
     pub fn executor(&self) -> &Arc<Shared> {
@@ -42,6 +44,11 @@ impl Connection {
 
     pub fn peer(&self) -> &Peer {
         &self.peer
+    }
+
+    /// Open files live as long as the connection, not as long as the session.
+    pub fn streams(&self) -> &Streams {
+        &self.streams
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -85,6 +85,35 @@ pub fn proxy_unsupported() -> Fault {
     Fault::invalid_params("networkProxy is not supported by this executor (capability networkProxyLaunch is false)")
 }
 
+pub fn unknown_handle(id: &str) -> Fault {
+    Fault::not_found(format!("unknown file handle `{id}`"))
+}
+
+pub fn handle_exists(id: &str) -> Fault {
+    Fault::invalid_request(format!("file handle `{id}` already exists"))
+}
+
+pub fn handle_id_too_long(limit: usize) -> Fault {
+    Fault::invalid_request(format!("file handle ID must not exceed {limit} bytes"))
+}
+
+pub fn too_many_handles(limit: usize) -> Fault {
+    Fault::invalid_request(format!("at most {limit} file handles may be open per connection"))
+}
+
+/// `direction` is `read` or `write`.
+pub fn block_length(direction: &str, limit: usize) -> Fault {
+    Fault::invalid_request(format!("file {direction} block length must be between 1 and {limit}"))
+}
+
+pub fn walk_without_room() -> Fault {
+    Fault::invalid_request("filesystem walk limits must be greater than zero")
+}
+
+pub fn walk_too_large(depth: usize, directories: usize, entries: usize) -> Fault {
+    Fault::invalid_request(format!("filesystem walk limits exceed maximums: depth={depth}, directories={directories}, entries={entries}"))
+}
+
 pub fn unknown_method(method: &str) -> String {
     format!("exec-server stub does not implement `{method}` yet")
 }

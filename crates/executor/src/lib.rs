@@ -16,7 +16,9 @@ mod output;
 mod process;
 mod session;
 mod spool;
+mod streams;
 mod variables;
+mod walk;
 
 pub use config::{ExecutorConfig, IdSource};
 pub use executor::{Executor, Lifetime};

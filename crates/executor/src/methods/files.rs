@@ -5,18 +5,13 @@ use outpost_wire::exec::files::{
     Canonicalize, CanonicalizeResponse, Copy, CreateDirectory, GetMetadata, ReadDirectory, ReadDirectoryResponse, ReadFile,
     ReadFileResponse, Remove, Rename, WriteFile,
 };
-use outpost_wire::exec::policy::SandboxContext;
 use outpost_wire::exec::session::Empty;
 use outpost_wire::{Fault, PathUri, base64};
-use std::path::PathBuf;
 
 use crate::connection::Connection;
 use crate::fault;
 use crate::files::{self, Follow};
-
-fn admit(connection: &Connection) -> Result<(), Fault> {
-    connection.admit("filesystem")
-}
+use crate::methods::native::{admit, blocking, open_path};
 
 pub fn routes(router: Router<Connection>) -> Router<Connection> {
     router
@@ -78,16 +73,4 @@ pub fn routes(router: Router<Connection>) -> Router<Connection> {
 
 fn follow(asked: Option<bool>) -> Follow {
     if asked.unwrap_or(true) { Follow::Links } else { Follow::Nothing }
-}
-
-/// The native path of a call that this executor can honour: a policy that it cannot enforce is refused, never ignored.
-fn open_path(path: &PathUri, sandbox: Option<&SandboxContext>) -> Result<PathBuf, Fault> {
-    if sandbox.is_some_and(|context| !context.leaves_files_open()) {
-        return Err(fault::sandbox_unsupported());
-    }
-    path.to_native().map_err(fault::path)
-}
-
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Fault> + Send + 'static) -> Result<T, Fault> {
-    tokio::task::spawn_blocking(work).await.map_err(|error| Fault::internal(error.to_string()))?
 }

@@ -2,8 +2,11 @@
 
 mod environment;
 mod files;
+mod native;
 mod process;
 mod session;
+mod streams;
+mod walk;
 
 use outpost_rpc::Router;
 
@@ -14,5 +17,7 @@ pub fn router() -> Router<Connection> {
     let router = session::routes(router);
     let router = environment::routes(router);
     let router = process::routes(router);
-    files::routes(router)
+    let router = files::routes(router);
+    let router = streams::routes(router);
+    walk::routes(router)
 }

@@ -5,3 +5,5 @@ pub mod files;
 pub mod policy;
 pub mod process;
 pub mod session;
+pub mod streams;
+pub mod walk;
