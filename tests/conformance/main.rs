@@ -3,5 +3,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod handshake;
+mod http_request;
 mod streams;
 mod walk;

@@ -10,6 +10,7 @@ use outpost_wire::exec::session::{INITIALIZED, InitializeParams, InitializeRespo
 use crate::attachment::Attachment;
 use crate::executor::Shared;
 use crate::fault;
+use crate::http::BodyStreams;
 use crate::session::Session;
 use crate::streams::Streams;
 
@@ -18,6 +19,7 @@ pub struct Connection {
     peer: Peer,
     state: Mutex<State>,
     streams: Streams,
+    bodies: BodyStreams,
 }
 
 enum State {
@@ -35,7 +37,7 @@ struct Attached {
 
 impl Connection {
     pub fn new(executor: Arc<Shared>, peer: Peer) -> Self {
-        Self { executor, peer, state: Mutex::new(State::New), streams: Streams::default() }
+        Self { executor, peer, state: Mutex::new(State::New), streams: Streams::default(), bodies: BodyStreams::default() }
     }
 
     pub fn executor(&self) -> &Arc<Shared> {
@@ -49,6 +51,10 @@ impl Connection {
     /// Open files live as long as the connection, not as long as the session.
     pub fn streams(&self) -> &Streams {
         &self.streams
+    }
+
+    pub fn bodies(&self) -> &BodyStreams {
+        &self.bodies
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

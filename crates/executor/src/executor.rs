@@ -12,6 +12,7 @@ use tokio::time::{sleep, timeout};
 use crate::attachment::Attachment;
 use crate::config::ExecutorConfig;
 use crate::connection::Connection;
+use crate::http::HttpClients;
 use crate::session::Session;
 use crate::{info, methods};
 
@@ -35,13 +36,20 @@ pub(crate) struct Shared {
     pub config: Arc<ExecutorConfig>,
     pub info: EnvironmentInfo,
     pub router: Router<Connection>,
+    pub http: HttpClients,
     sessions: Mutex<HashMap<String, Arc<Session>>>,
 }
 
 impl Executor {
     pub fn new(config: ExecutorConfig) -> Self {
         let info = info::gather(&config, (config.ids)());
-        Self(Arc::new(Shared { config: Arc::new(config), info, router: methods::router(), sessions: Mutex::default() }))
+        Self(Arc::new(Shared {
+            config: Arc::new(config),
+            info,
+            router: methods::router(),
+            http: HttpClients::default(),
+            sessions: Mutex::default(),
+        }))
     }
 
     /// Serves one link until it ends.

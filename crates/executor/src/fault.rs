@@ -1,5 +1,6 @@
 //! Numeric codes and texts of this executor's refusals, in one place.
 
+use std::fmt::Display;
 use std::io;
 
 use outpost_wire::{Fault, PathError};
@@ -112,6 +113,35 @@ pub fn walk_without_room() -> Fault {
 
 pub fn walk_too_large(depth: usize, directories: usize, entries: usize) -> Fault {
     Fault::invalid_request(format!("filesystem walk limits exceed maximums: depth={depth}, directories={directories}, entries={entries}"))
+}
+
+/// `what` is which argument is wrong, and how.
+pub fn http_argument(what: &str, error: &dyn Display) -> Fault {
+    Fault::invalid_params(format!("http/request {what}: {error}"))
+}
+
+pub fn http_scheme(scheme: &str) -> Fault {
+    Fault::invalid_params(format!("http/request only supports http and https URLs, got {scheme}"))
+}
+
+pub fn header_variable_missing(header: &str, variable: &str) -> Fault {
+    Fault::invalid_params(format!("http/request header {header} requires executor environment variable {variable}"))
+}
+
+pub fn header_variable_guarded(header: &str, variable: &str) -> Fault {
+    Fault::invalid_params(format!("http/request header {header} cannot use executor environment variable {variable}"))
+}
+
+pub fn stream_active(request_id: &str) -> Fault {
+    Fault::invalid_params(format!("http/request streamResponse requestId `{request_id}` is already active"))
+}
+
+pub fn http_failed(error: &dyn Display) -> Fault {
+    Fault::internal(format!("http/request failed: {error}"))
+}
+
+pub fn http_body(error: &dyn Display) -> Fault {
+    Fault::internal(format!("failed to read http/request response body: {error}"))
 }
 
 pub fn unknown_method(method: &str) -> String {

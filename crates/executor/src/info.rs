@@ -12,6 +12,7 @@ use crate::config::ExecutorConfig;
 /// Only what works.
 fn capabilities() -> Capabilities {
     Capabilities {
+        http_header_env_vars: true,
         file_write_streaming: true,
         idempotent_start: true,
         session_takeover: true,

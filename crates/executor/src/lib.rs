@@ -9,6 +9,7 @@ mod connection;
 mod executor;
 mod fault;
 mod files;
+mod http;
 mod info;
 mod input;
 mod methods;

@@ -31,6 +31,9 @@ pub async fn run(arguments: ExecutorArguments) -> ExitCode {
 async fn serve(arguments: &ExecutorArguments, auth: Auth) -> anyhow::Result<()> {
     let peer = PeerOptions { dispatch: dispatch(arguments), malformed: malformed(&arguments.listen), ..PeerOptions::default() };
     let executor = Executor::new(executor_config(Duration::from_secs(arguments.grace), arguments.spool, peer)?);
+    if !arguments.http_allow.is_empty() {
+        tracing::info!("--http-allow has no effect yet: nothing is blocked");
+    }
     let stop = stop_signal()?;
     let listener = match &arguments.listen {
         ListenAddr::Stdio => {

@@ -2,6 +2,7 @@
 
 mod environment;
 mod files;
+mod http;
 mod native;
 mod process;
 mod session;
@@ -19,5 +20,6 @@ pub fn router() -> Router<Connection> {
     let router = process::routes(router);
     let router = files::routes(router);
     let router = streams::routes(router);
-    walk::routes(router)
+    let router = walk::routes(router);
+    http::routes(router)
 }

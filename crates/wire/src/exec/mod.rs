@@ -2,6 +2,7 @@
 
 pub mod environment;
 pub mod files;
+pub mod http;
 pub mod policy;
 pub mod process;
 pub mod session;
