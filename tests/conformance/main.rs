@@ -6,3 +6,4 @@ mod handshake;
 mod http_request;
 mod streams;
 mod walk;
+mod watch;

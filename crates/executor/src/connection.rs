@@ -13,6 +13,7 @@ use crate::fault;
 use crate::http::BodyStreams;
 use crate::session::Session;
 use crate::streams::Streams;
+use crate::watch::Watches;
 
 pub struct Connection {
     executor: Arc<Shared>,
@@ -20,6 +21,7 @@ pub struct Connection {
     state: Mutex<State>,
     streams: Streams,
     bodies: BodyStreams,
+    watches: Watches,
 }
 
 enum State {
@@ -37,7 +39,8 @@ struct Attached {
 
 impl Connection {
     pub fn new(executor: Arc<Shared>, peer: Peer) -> Self {
-        Self { executor, peer, state: Mutex::new(State::New), streams: Streams::default(), bodies: BodyStreams::default() }
+        let watches = Watches::new(peer.clone());
+        Self { executor, peer, state: Mutex::new(State::New), streams: Streams::default(), bodies: BodyStreams::default(), watches }
     }
 
     pub fn executor(&self) -> &Arc<Shared> {
@@ -55,6 +58,10 @@ impl Connection {
 
     pub fn bodies(&self) -> &BodyStreams {
         &self.bodies
+    }
+
+    pub fn watches(&self) -> &Watches {
+        &self.watches
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

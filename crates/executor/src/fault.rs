@@ -115,6 +115,19 @@ pub fn walk_too_large(depth: usize, directories: usize, entries: usize) -> Fault
     Fault::invalid_request(format!("filesystem walk limits exceed maximums: depth={depth}, directories={directories}, entries={entries}"))
 }
 
+pub fn watch_exists(id: &str) -> Fault {
+    Fault::invalid_request(format!("watch `{id}` already exists"))
+}
+
+pub fn too_many_watches(limit: usize) -> Fault {
+    Fault::invalid_request(format!("at most {limit} watches may be active per connection"))
+}
+
+/// `setting` is the limit of the system that was reached.
+pub fn watches_exhausted(setting: &str) -> Fault {
+    Fault::internal(format!("this machine cannot watch more files: its limit {setting} is reached"))
+}
+
 /// `what` is which argument is wrong, and how.
 pub fn http_argument(what: &str, error: &dyn Display) -> Fault {
     Fault::invalid_params(format!("http/request {what}: {error}"))

@@ -1,4 +1,4 @@
-//! Sessions, processes, output and files of one machine.
+//! Sessions, processes, output, files and HTTP of one machine.
 //!
 //! This room serves the exec protocol over any link. It must not know threads, models, stores or environments: it is
 //! the hands, not the head.
@@ -20,6 +20,7 @@ mod spool;
 mod streams;
 mod variables;
 mod walk;
+mod watch;
 
 pub use config::{ExecutorConfig, IdSource};
 pub use executor::{Executor, Lifetime};

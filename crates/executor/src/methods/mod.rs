@@ -8,6 +8,7 @@ mod process;
 mod session;
 mod streams;
 mod walk;
+mod watch;
 
 use outpost_rpc::Router;
 
@@ -21,5 +22,6 @@ pub fn router() -> Router<Connection> {
     let router = files::routes(router);
     let router = streams::routes(router);
     let router = walk::routes(router);
+    let router = watch::routes(router);
     http::routes(router)
 }

@@ -8,3 +8,4 @@ pub mod process;
 pub mod session;
 pub mod streams;
 pub mod walk;
+pub mod watch;
