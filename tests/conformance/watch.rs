@@ -69,11 +69,11 @@ over_every_link! {
         let mut client = bench.client().await;
         assert!(is_watching(&mut client, missing(&bench, 1, &["here/later"], "here")).await);
         fs::write(bench.path("here/other"), "").unwrap();
-        assert_eq!(client.quiet(QUIET).await, [json!(0); 0]);
+        assert!(client.quiet(QUIET).await.is_empty());
         fs::write(bench.path("here/later"), "").unwrap();
         missing_changed(&mut client, 1).await;
         fs::remove_file(bench.path("here/later")).unwrap();
-        assert_eq!(client.quiet(QUIET).await, [json!(0); 0]);
+        assert!(client.quiet(QUIET).await.is_empty());
     }
 }
 
@@ -172,7 +172,7 @@ over_links! { [Memory, WebSocket]
         fs::write(bench.path("first"), "").unwrap();
         fs::create_dir(bench.path("second")).unwrap();
         missing_changed(&mut client, 2).await;
-        assert_eq!(client.quiet(QUIET).await, [json!(0); 0]);
+        assert!(client.quiet(QUIET).await.is_empty());
     }
 
     async fn what_is_present_counts_as_well(bench: Bench) {

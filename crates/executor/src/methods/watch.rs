@@ -1,5 +1,6 @@
 //! `fs/watchMissing`, `fs/watch` and `fs/unwatch`.
 
+use outpost_rpc::peer::Rest;
 use outpost_rpc::{Lane, Outcome, Router};
 use outpost_wire::exec::session::Empty;
 use outpost_wire::exec::watch::{Unwatch, Watch, WatchMissing, WatchMissingParams, WatchMissingResponse};
@@ -13,8 +14,9 @@ pub fn routes(router: Router<Connection>) -> Router<Connection> {
         .on_call::<WatchMissing, _, _>(Lane::Ordinary, admit, |connection, call| async move {
             let id = call.params.watch_id;
             let watching = connection.watches().watch_missing(id, native(&call.params)).await?;
-            let output = WatchMissingResponse { watching };
-            Ok(Outcome { output, rest: Some(Box::pin(connection.watches().announce_missing(id))) })
+            let announcement = connection.watches().announce_missing(id);
+            let rest = watching.then(|| Box::pin(announcement) as Rest);
+            Ok(Outcome { output: WatchMissingResponse { watching }, rest })
         })
         .on::<Watch, _, _>(Lane::Ordinary, admit, |connection, params| async move {
             let path = open_path(&params.path, params.sandbox.as_ref())?;
