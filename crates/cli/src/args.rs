@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::net::IpAddr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
@@ -59,6 +60,10 @@ pub struct ExecutorArguments {
     /// Keep so many bytes of output per process on disk for a client that is away
     #[arg(long, value_name = "BYTES", default_value_t = 64 << 20)]
     pub spool: u64,
+    /// Let `http/request` reach this host, network (CIDR) or, with `loopback`, this machine; may be given several times.
+    /// It has no effect yet, because nothing is blocked yet
+    #[arg(long, value_name = "HOST|CIDR|loopback", value_parser = http_target)]
+    pub http_allow: Vec<String>,
     #[command(flatten)]
     pub auth: AuthArguments,
 }
@@ -140,6 +145,17 @@ pub struct RunArguments {
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub command: Vec<String>,
+}
+
+fn http_target(text: &str) -> Result<String, String> {
+    if let Some((address, prefix)) = text.split_once('/') {
+        let address: IpAddr = address.parse().map_err(|error| format!("{address}: {error}"))?;
+        let bits = if address.is_ipv4() { 32 } else { 128 };
+        let fits = prefix.parse().is_ok_and(|prefix: u8| prefix <= bits);
+        return if fits { Ok(text.to_owned()) } else { Err(format!("a prefix has 0 to {bits} bits")) };
+    }
+    let is_host = !text.is_empty() && text.chars().all(|c| c.is_alphanumeric() || matches!(c, '-' | '.' | ':' | '_'));
+    if is_host { Ok(text.to_owned()) } else { Err("neither a host, nor a network, nor `loopback`".into()) }
 }
 
 fn name_and_value(text: &str) -> Result<(String, String), String> {

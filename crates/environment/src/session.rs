@@ -115,7 +115,7 @@ pub struct Listener {
 impl Service for Listener {
     fn request(self: Arc<Self>, request: Request) -> Answer {
         let fault = Fault::new(fault::METHOD_NOT_FOUND, format!("this client does not answer `{}`", request.method));
-        Box::pin(std::future::ready(envelope::error(&request.id, &fault)))
+        Box::pin(std::future::ready(envelope::error(&request.id, &fault).into()))
     }
 
     fn notification(&self, method: &str, params: &[u8]) -> Result<(), Violation> {

@@ -1,4 +1,4 @@
-//! One link's state: the handshake, and the session that it is attached to.
+//! One link's state: the handshake, the session that it is attached to, and what ends with the link.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -10,7 +10,10 @@ use outpost_wire::exec::session::{INITIALIZED, InitializeParams, InitializeRespo
 use crate::attachment::Attachment;
 use crate::executor::Shared;
 use crate::fault;
+use crate::http::BodyStreams;
 use crate::session::Session;
+use crate::streams::Streams;
+use crate::watch::Watches;
 
 pub struct Connection {
     executor: Arc<Shared>,
@@ -18,6 +21,9 @@ pub struct Connection {
     state: Mutex<State>,
     /// File calls of one connection take effect in the order in which they were sent.
     file_calls: tokio::sync::Mutex<()>,
+    streams: Streams,
+    bodies: BodyStreams,
+    watches: Watches,
 }
 
 /// No file is read for a client that has so much to read already.
@@ -38,7 +44,16 @@ struct Attached {
 
 impl Connection {
     pub fn new(executor: Arc<Shared>, peer: Peer) -> Self {
-        Self { executor, peer, state: Mutex::new(State::New), file_calls: tokio::sync::Mutex::default() }
+        let watches = Watches::new(peer.clone());
+        Self {
+            executor,
+            peer,
+            state: Mutex::new(State::New),
+            file_calls: tokio::sync::Mutex::default(),
+            streams: Streams::default(),
+            bodies: BodyStreams::default(),
+            watches,
+        }
     }
 
     pub fn executor(&self) -> &Arc<Shared> {
@@ -47,6 +62,19 @@ impl Connection {
 
     pub fn peer(&self) -> &Peer {
         &self.peer
+    }
+
+    /// Open files live as long as the connection, not as long as the session.
+    pub fn streams(&self) -> &Streams {
+        &self.streams
+    }
+
+    pub fn bodies(&self) -> &BodyStreams {
+        &self.bodies
+    }
+
+    pub fn watches(&self) -> &Watches {
+        &self.watches
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -14,6 +14,7 @@ use tokio::time::{sleep, timeout};
 use crate::attachment::Attachment;
 use crate::config::ExecutorConfig;
 use crate::connection::Connection;
+use crate::http::HttpClients;
 use crate::journal::{FateLog, Fates, Journal};
 use crate::mounts::SlowMounts;
 use crate::session::Session;
@@ -40,6 +41,7 @@ pub(crate) struct Shared {
     pub info: EnvironmentInfo,
     pub router: Router<Connection>,
     pub slow_mounts: SlowMounts,
+    pub http: HttpClients,
     fates: FateLog,
     sessions: Mutex<HashMap<String, Arc<Session>>>,
     links: AtomicUsize,
@@ -73,6 +75,7 @@ impl Executor {
             info,
             router: methods::router(),
             slow_mounts: SlowMounts::default(),
+            http: HttpClients::default(),
             fates,
             sessions: Mutex::default(),
             links: AtomicUsize::new(0),

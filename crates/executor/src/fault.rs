@@ -1,5 +1,6 @@
 //! Numeric codes and texts of this executor's refusals, in one place.
 
+use std::fmt::Display;
 use std::io;
 
 use outpost_wire::{Fault, PathError};
@@ -83,6 +84,77 @@ pub fn sandbox_unsupported() -> Fault {
 
 pub fn proxy_unsupported() -> Fault {
     Fault::invalid_params("networkProxy is not supported by this executor (capability networkProxyLaunch is false)")
+}
+
+pub fn unknown_handle(id: &str) -> Fault {
+    Fault::not_found(format!("unknown file handle `{id}`"))
+}
+
+pub fn handle_exists(id: &str) -> Fault {
+    Fault::invalid_request(format!("file handle `{id}` already exists"))
+}
+
+pub fn handle_id_too_long(limit: usize) -> Fault {
+    Fault::invalid_request(format!("file handle ID must not exceed {limit} bytes"))
+}
+
+pub fn too_many_handles(limit: usize) -> Fault {
+    Fault::invalid_request(format!("at most {limit} file handles may be open per connection"))
+}
+
+/// `direction` is `read` or `write`.
+pub fn block_length(direction: &str, limit: usize) -> Fault {
+    Fault::invalid_request(format!("file {direction} block length must be between 1 and {limit}"))
+}
+
+pub fn walk_without_room() -> Fault {
+    Fault::invalid_request("filesystem walk limits must be greater than zero")
+}
+
+pub fn walk_too_large(depth: usize, directories: usize, entries: usize) -> Fault {
+    Fault::invalid_request(format!("filesystem walk limits exceed maximums: depth={depth}, directories={directories}, entries={entries}"))
+}
+
+pub fn watch_exists(id: &str) -> Fault {
+    Fault::invalid_request(format!("watch `{id}` already exists"))
+}
+
+pub fn too_many_watches(limit: usize) -> Fault {
+    Fault::invalid_request(format!("at most {limit} watches may be active per connection"))
+}
+
+/// `setting` is the limit of the system that was reached.
+pub fn watches_exhausted(setting: &str) -> Fault {
+    Fault::internal(format!("this machine cannot watch more files: its limit {setting} is reached"))
+}
+
+/// `what` is which argument is wrong, and how.
+pub fn http_argument(what: &str, error: &dyn Display) -> Fault {
+    Fault::invalid_params(format!("http/request {what}: {error}"))
+}
+
+pub fn http_scheme(scheme: &str) -> Fault {
+    Fault::invalid_params(format!("http/request only supports http and https URLs, got {scheme}"))
+}
+
+pub fn header_variable_missing(header: &str, variable: &str) -> Fault {
+    Fault::invalid_params(format!("http/request header {header} requires executor environment variable {variable}"))
+}
+
+pub fn header_variable_guarded(header: &str, variable: &str) -> Fault {
+    Fault::invalid_params(format!("http/request header {header} cannot use executor environment variable {variable}"))
+}
+
+pub fn stream_active(request_id: &str) -> Fault {
+    Fault::invalid_params(format!("http/request streamResponse requestId `{request_id}` is already active"))
+}
+
+pub fn http_failed(error: &dyn Display) -> Fault {
+    Fault::internal(format!("http/request failed: {error}"))
+}
+
+pub fn http_body(error: &dyn Display) -> Fault {
+    Fault::internal(format!("failed to read http/request response body: {error}"))
 }
 
 pub fn unknown_method(method: &str) -> String {

@@ -38,27 +38,49 @@ pub struct RemoveOptions {
     pub follow: Follow,
 }
 
-/// A regular file that is open for reading.
+/// A file that is about to be read as a whole.
 pub struct OpenFile {
     file: File,
     pub size: u64,
 }
 
 /// Opens a regular file for reading. Anything else is refused without waiting: a pipe nobody writes to would hang.
-pub fn open(path: &Path, follow: Follow) -> Result<OpenFile, Fault> {
+pub fn open_regular(path: &Path, follow: Follow) -> Result<(File, u64), Fault> {
     refuse_links(path, follow).map_err(fault::file)?;
-    let file = OpenOptions::new().read(true).custom_flags(open_flags(follow) | flag(OFlags::NONBLOCK)).open(path).map_err(fault::file)?;
+    open_without_waiting(path, follow, OpenOptions::new().read(true))
+}
+
+/// Opens a regular file for writing, empty; it is created if it is not there.
+pub fn open_replaced(path: &Path, follow: Follow) -> Result<File, Fault> {
+    refuse_links(path, follow).map_err(fault::file)?;
+    // Not truncated at once: what turns out to be no file must not be touched.
+    let (file, _) = open_without_waiting(path, follow, OpenOptions::new().write(true).create(true).truncate(false))?;
+    file.set_len(0).map_err(fault::file)?;
+    Ok(file)
+}
+
+fn open_without_waiting(path: &Path, follow: Follow, options: &mut OpenOptions) -> Result<(File, u64), Fault> {
+    let file = match options.custom_flags(open_flags(follow) | flag(OFlags::NONBLOCK)).open(path) {
+        // A socket, a pipe without a reader, or a directory.
+        Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::NXIO | Errno::ISDIR)) => return Err(not_a_file(path)),
+        other => other.map_err(fault::file)?,
+    };
     let metadata = file.metadata().map_err(fault::file)?;
     if !metadata.is_file() {
         return Err(not_a_file(path));
     }
-    if metadata.len() > MAX_READ {
+    Ok((file, metadata.len()))
+}
+
+/// Opens a file that is to be read as a whole.
+pub fn open_whole(path: &Path, follow: Follow) -> Result<OpenFile, Fault> {
+    let (file, size) = open_regular(path, follow)?;
+    if size > MAX_READ {
         return Err(Fault::invalid_request(format!(
-            "a file of {} bytes cannot be read in one message; {MAX_READ} is the most, use fs/open",
-            metadata.len()
+            "a file of {size} bytes cannot be read in one message; {MAX_READ} is the most, use fs/open"
         )));
     }
-    Ok(OpenFile { file, size: metadata.len() })
+    Ok(OpenFile { file, size })
 }
 
 impl OpenFile {
@@ -111,19 +133,8 @@ fn first_link(path: &Path) -> io::Result<Option<PathBuf>> {
 
 /// Truncates or creates. Written in place, so hard links stay what they are.
 pub fn write(path: &Path, data: &[u8], options: &WriteOptions) -> Result<(), Fault> {
-    refuse_links(path, options.follow).map_err(fault::file)?;
-    // Not truncated at once: what turns out to be no file must not be touched.
-    let flags = open_flags(options.follow) | flag(OFlags::NONBLOCK);
-    let file = OpenOptions::new().write(true).create(true).truncate(false).custom_flags(flags).open(path);
-    let mut file = match file {
-        // A pipe without a reader, or a directory.
-        Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::NXIO | Errno::ISDIR)) => return Err(not_a_file(path)),
-        other => other.map_err(fault::file)?,
-    };
-    if !file.metadata().map_err(fault::file)?.is_file() {
-        return Err(not_a_file(path));
-    }
-    let written = file.set_len(0).and_then(|()| file.write_all(data));
+    let mut file = open_replaced(path, options.follow)?;
+    let written = file.write_all(data);
     written.and_then(|()| if options.sync { file.sync_all() } else { Ok(()) }).map_err(fault::file)
 }
 

@@ -12,6 +12,9 @@ use crate::config::ExecutorConfig;
 /// Only what works.
 fn capabilities() -> Capabilities {
     Capabilities {
+        fs_watch_missing: true,
+        http_header_env_vars: true,
+        file_write_streaming: true,
         idempotent_start: true,
         session_takeover: true,
         session_end: true,
@@ -21,6 +24,7 @@ fn capabilities() -> Capabilities {
         process_list: true,
         output_gaps: true,
         fs_rename: true,
+        fs_watch: true,
         ..Capabilities::default()
     }
 }

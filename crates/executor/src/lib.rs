@@ -1,4 +1,4 @@
-//! Sessions, processes, output and files of one machine.
+//! Sessions, processes, output, files and HTTP of one machine.
 //!
 //! This room serves the exec protocol over any link. It must not know threads, models, stores or environments: it is
 //! the hands, not the head.
@@ -9,6 +9,7 @@ mod connection;
 mod executor;
 mod fault;
 mod files;
+mod http;
 mod info;
 mod input;
 mod journal;
@@ -19,7 +20,10 @@ mod past;
 mod process;
 mod session;
 mod spool;
+mod streams;
 mod variables;
+mod walk;
+mod watch;
 
 pub use config::{ExecutorConfig, IdSource};
 pub use executor::{Executor, Lifetime};

@@ -22,6 +22,23 @@ const NEVER: [&str; 6] = [
 /// Ours; handed on only when a request names them.
 const OWN: &str = "OUTPOST_*";
 
+/// Credentials of this machine, which no request may send elsewhere.
+const GUARDED: [&str; 8] = [
+    "OPENAI_API_KEY",
+    "CODEX_API_KEY",
+    "CODEX_ACCESS_TOKEN",
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "AZURE_CLIENT_SECRET",
+    "GOOGLE_APPLICATION_CREDENTIALS",
+];
+
+/// Whether a variable must not be used in a request of a client.
+pub fn is_guarded(name: &str) -> bool {
+    GUARDED.iter().chain(&NEVER).chain([&OWN]).any(|pattern| matches(pattern, OsStr::new(name)))
+}
+
 /// Builds the environment of a child: `exact` alone without a policy, an overlay over what the policy lets through
 /// with one.
 pub fn build(

@@ -14,4 +14,4 @@ pub mod router;
 pub use frame::FrameLimits;
 pub use link::{Close, FrameSink, FrameSource, Link, LinkError};
 pub use peer::{CallError, Peer, PeerOptions, Service, Violation};
-pub use router::{Dispatch, Lane, Router};
+pub use router::{Call, Dispatch, Lane, Outcome, Router};

@@ -4,15 +4,16 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use futures_util::StreamExt;
+use futures_util::{FutureExt, StreamExt};
 use outpost_wire::envelope::{self, MALFORMED_ID, TraceContext};
 use outpost_wire::{Fault, Method, Notification, RequestId};
 use serde::Serialize;
 use thiserror::Error;
 use tokio::sync::Semaphore;
+use tokio::task::coop::unconstrained;
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
@@ -23,8 +24,8 @@ use crate::router::{Dispatch, Lane};
 
 /// What this end does for the other one.
 pub trait Service: Send + Sync + 'static {
-    /// Answers a request with a whole frame. The first poll happens in arrival order, so whatever must be in order
-    /// takes its place in a queue before it first waits.
+    /// Answers a request with a whole frame. The first poll happens in arrival order and is never cut short to be fair
+    /// to other tasks, so whatever must be in order takes its place in a queue before it first waits.
     fn request(self: Arc<Self>, request: Request) -> Answer;
     /// Takes a notification; a violation ends the link.
     fn notification(&self, method: &str, params: &[u8]) -> Result<(), Violation>;
@@ -38,8 +39,23 @@ pub trait Service: Send + Sync + 'static {
     }
 }
 
-/// The frame of an answer, in time.
-pub type Answer = Pin<Box<dyn Future<Output = Vec<u8>> + Send>>;
+/// A reply, in time.
+pub type Answer = Pin<Box<dyn Future<Output = Reply> + Send>>;
+
+/// The answer to a request, and what is still to be told once it is on its way.
+pub struct Reply {
+    pub frame: Vec<u8>,
+    pub rest: Option<Rest>,
+}
+
+/// Work that follows an answer and ends, at the latest, with the link. It holds up nothing: not its lane, not the link.
+pub type Rest = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+impl From<Vec<u8>> for Reply {
+    fn from(frame: Vec<u8>) -> Self {
+        Self { frame, rest: None }
+    }
+}
 
 /// A request to be answered.
 pub struct Request {
@@ -116,7 +132,16 @@ impl Peer {
     ) -> (Self, impl Future<Output = LinkEnd> + Send + 'static) {
         let peer = Self { sink: link.tx.clone(), pending: Arc::default(), gate: link.gate.clone(), retired: Arc::default() };
         let service = service(&peer);
-        let driver = Driver { peer: peer.clone(), service, link, options, tasks: JoinSet::new(), held: HashMap::new(), waiting: 0 };
+        let driver = Driver {
+            peer: peer.clone(),
+            service,
+            link,
+            options,
+            tasks: JoinSet::new(),
+            rests: JoinSet::new(),
+            held: HashMap::new(),
+            waiting: 0,
+        };
         (peer, driver.run())
     }
 
@@ -173,7 +198,9 @@ struct Driver<S> {
     link: Link,
     options: PeerOptions,
     /// Requests that wait for something; dropped, and so cancelled, with the link.
-    tasks: JoinSet<()>,
+    tasks: JoinSet<Option<Rest>>,
+    /// What follows answers that are already given; dropped with the link as well.
+    rests: JoinSet<()>,
     held: HashMap<Id, usize>,
     waiting: usize,
 }
@@ -194,6 +221,7 @@ impl<S: Service> Driver<S> {
                     break LinkEnd::Closed(retired.close.get().cloned());
                 }
                 Some(done) = self.tasks.join_next_with_id(), if !self.tasks.is_empty() => self.finish(done),
+                Some(_) = self.rests.join_next(), if !self.rests.is_empty() => {}
                 frame = async { self.service.room().await; sink.room(outbound).await; self.link.rx.next().await }, if has_room => match frame {
                     Some(Ok(frame)) => if let Err(violation) = self.take(&frame, &lanes).await {
                         sink.close(Close::new(Close::PROTOCOL, violation.to_string()));
@@ -214,9 +242,16 @@ impl<S: Service> Driver<S> {
         end
     }
 
-    fn finish(&mut self, done: Result<(Id, ()), JoinError>) {
-        let id = done.map_or_else(|error| error.id(), |(id, ())| id);
+    fn finish(&mut self, done: Result<(Id, Option<Rest>), JoinError>) {
+        let (id, rest) = done.unwrap_or_else(|error| (error.id(), None));
         self.waiting -= self.held.remove(&id).unwrap_or_default();
+        self.go_on(rest);
+    }
+
+    fn go_on(&mut self, rest: Option<Rest>) {
+        if let Some(rest) = rest {
+            self.rests.spawn(rest);
+        }
     }
 
     async fn take(&mut self, frame: &Bytes, lanes: &Lanes) -> Result<(), Violation> {
@@ -248,22 +283,31 @@ impl<S: Service> Driver<S> {
     async fn dispatch(&mut self, answer: Answer, lane: Option<Arc<Semaphore>>, size: usize) {
         let sink = self.peer.sink.clone();
         if !self.service.is_settled() {
-            sink.send(answer.await);
+            let reply = answer.await;
+            sink.send(reply.frame);
+            self.go_on(reply.rest);
             return;
         }
-        let mut task: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(async move {
+        let mut task: Pin<Box<dyn Future<Output = Option<Rest>> + Send>> = Box::pin(async move {
             // Permits are asked for in arrival order, so a lane is first come, first served.
             let _permit = match &lane {
                 Some(lane) => lane.acquire().await.ok(),
                 None => None,
             };
-            sink.send(answer.await);
+            let reply = answer.await;
+            sink.send(reply.frame);
+            reply.rest
         });
-        if task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
-            // It is polled again at once, with a waker that works, so nothing that it waits for is missed.
-            let size = size + 1024;
-            self.held.insert(self.tasks.spawn(task).id(), size);
-            self.waiting += size;
+        // This task may have used up its share of the runtime. Then whatever the answer waits for would turn it away
+        // without a place in the queue, and a later request might overtake it.
+        match unconstrained(task.as_mut()).poll_unpin(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(rest) => self.go_on(rest),
+            Poll::Pending => {
+                // It is polled again at once, with a waker that works, so nothing that it waits for is missed.
+                let size = size + 1024;
+                self.held.insert(self.tasks.spawn(task).id(), size);
+                self.waiting += size;
+            }
         }
     }
 }

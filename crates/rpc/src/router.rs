@@ -5,11 +5,15 @@ use std::future::Future;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use outpost_wire::{Fault, Method, envelope, fault};
+use bytes::Bytes;
+use outpost_wire::envelope::{self, TraceContext};
+use outpost_wire::{Fault, Method, fault};
+use serde::de::DeserializeOwned;
 use tokio::sync::Semaphore;
+use tracing::{Instrument, Span};
 
 use crate::frame;
-use crate::peer::{Answer, Lanes, Request};
+use crate::peer::{Answer, Lanes, Reply, Request, Rest};
 
 /// How the requests of one link run beside each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,27 +65,57 @@ impl<C: Send + Sync + 'static> Default for Router<C> {
     }
 }
 
+/// Everything that a handler can know about a request.
+pub struct Call<P> {
+    pub params: P,
+    pub trace: Option<TraceContext>,
+}
+
+/// What a handler answers, and what it still has to tell afterwards.
+pub struct Outcome<O> {
+    pub output: O,
+    pub rest: Option<Rest>,
+}
+
+impl<O> From<O> for Outcome<O> {
+    fn from(output: O) -> Self {
+        Self { output, rest: None }
+    }
+}
+
 impl<C: Send + Sync + 'static> Router<C> {
     /// Registers a handler. `admit` is asked before the parameters are looked at.
-    pub fn on<M, F, Fut>(mut self, lane: Lane, admit: fn(&C) -> Result<(), Fault>, handler: F) -> Self
+    pub fn on<M, F, Fut>(self, lane: Lane, admit: fn(&C) -> Result<(), Fault>, handler: F) -> Self
     where
         M: Method,
         F: Fn(Arc<C>, M::Params) -> Fut + Send + Sync + Copy + 'static,
         Fut: Future<Output = Result<M::Output, Fault>> + Send,
     {
+        self.on_call::<M, _, _>(lane, admit, move |context, call| async move { Ok(handler(context, call.params).await?.into()) })
+    }
+
+    /// Registers a handler that wants to know more than the parameters, or goes on after its answer.
+    pub fn on_call<M, F, Fut>(mut self, lane: Lane, admit: fn(&C) -> Result<(), Fault>, handler: F) -> Self
+    where
+        M: Method,
+        F: Fn(Arc<C>, Call<M::Params>) -> Fut + Send + Sync + Copy + 'static,
+        Fut: Future<Output = Result<Outcome<M::Output>, Fault>> + Send,
+    {
         let handler: Handler<C> = Box::new(move |context, request| {
-            Box::pin(async move {
-                let Request { id, params, .. } = request;
+            let Request { id, params, trace, .. } = request;
+            let span = span(M::NAME, trace.as_ref());
+            let answer = async move {
                 let answer = async {
                     admit(&context)?;
-                    let params = frame::decode_value(&params).map_err(Fault::invalid_params)?;
-                    handler(context, params).await
+                    let params = decode(params)?;
+                    handler(context, Call { params, trace }).await
                 };
                 match answer.await {
-                    Ok(output) => envelope::response(&id, &output),
-                    Err(fault) => envelope::error(&id, &fault),
+                    Ok(Outcome { output, rest }) => Reply { frame: envelope::response(&id, &output), rest },
+                    Err(fault) => envelope::error(&id, &fault).into(),
                 }
-            })
+            };
+            Box::pin(answer.instrument(span))
         });
         self.routes.insert(M::NAME, Route { lane, handler });
         self
@@ -97,8 +131,18 @@ impl<C: Send + Sync + 'static> Router<C> {
             Some(route) => (route.handler)(context, request),
             None => {
                 let fault = Fault::new(fault::METHOD_NOT_FOUND, unknown(&request.method));
-                Box::pin(std::future::ready(envelope::error(&request.id, &fault)))
+                Box::pin(std::future::ready(envelope::error(&request.id, &fault).into()))
             }
         }
     }
+}
+
+/// Takes the text along, so that bulk is not kept twice for as long as a handler takes.
+fn decode<P: DeserializeOwned>(params: Bytes) -> Result<P, Fault> {
+    frame::decode_value(&params).map_err(Fault::invalid_params)
+}
+
+/// The names of spans are fixed when the program is built; `otel.name` is how one says at run time what it is about.
+fn span(method: &'static str, trace: Option<&TraceContext>) -> Span {
+    tracing::debug_span!("request", otel.name = method, traceparent = trace.and_then(TraceContext::parent))
 }

@@ -38,6 +38,9 @@ async fn serve(arguments: &ExecutorArguments, auth: Auth) -> anyhow::Result<()> 
     let mut settings = settings(arguments.grace, arguments.spool, &arguments.listen);
     settings.peer.dispatch = dispatch(arguments);
     let executor = Executor::new(executor_config(settings)?);
+    if !arguments.http_allow.is_empty() {
+        tracing::info!("--http-allow has no effect yet: nothing is blocked");
+    }
     let stop = stop_signal()?;
     let listener = match &arguments.listen {
         ListenAddr::Stdio => {

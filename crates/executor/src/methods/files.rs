@@ -5,28 +5,24 @@ use outpost_wire::exec::files::{
     Canonicalize, CanonicalizeResponse, Copy, CreateDirectory, GetMetadata, ReadDirectory, ReadDirectoryResponse, ReadFile,
     ReadFileResponse, Remove, Rename, WriteFile,
 };
-use outpost_wire::exec::policy::SandboxContext;
 use outpost_wire::exec::session::Empty;
 use outpost_wire::{Fault, PathUri, base64};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::connection::Connection;
 use crate::fault;
 use crate::files::{self, Follow};
+use crate::methods::native::{admit, blocking, open_path};
 
 /// Up to here the bytes of a file are moved in no time.
 const QUICK_BYTES: u64 = 256 << 10;
-
-fn admit(connection: &Connection) -> Result<(), Fault> {
-    connection.admit("filesystem")
-}
 
 pub fn routes(router: Router<Connection>) -> Router<Connection> {
     router
         .on::<ReadFile, _, _>(Lane::Ordinary, admit, |connection, params| async move {
             let path = open_path(&params.path, params.sandbox.as_ref())?;
             let call = FileCall::new(&connection, &path).await;
-            let opened = call.quick(move || files::open(&path, follow(params.follow_symlinks))).await?;
+            let opened = call.quick(move || files::open_whole(&path, follow(params.follow_symlinks))).await?;
             let data =
                 if opened.size <= QUICK_BYTES { call.quick(move || opened.read()).await? } else { blocking(move || opened.read()).await? };
             Ok(ReadFileResponse { data_base64: data.into() })
@@ -119,16 +115,4 @@ impl<'a> FileCall<'a> {
 
 fn follow(asked: Option<bool>) -> Follow {
     if asked.unwrap_or(true) { Follow::Links } else { Follow::Nothing }
-}
-
-/// The native path of a call that this executor can honour: a policy that it cannot enforce is refused, never ignored.
-fn open_path(path: &PathUri, sandbox: Option<&SandboxContext>) -> Result<PathBuf, Fault> {
-    if sandbox.is_some_and(|context| !context.leaves_files_open()) {
-        return Err(fault::sandbox_unsupported());
-    }
-    path.to_native().map_err(fault::path)
-}
-
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Fault> + Send + 'static) -> Result<T, Fault> {
-    tokio::task::spawn_blocking(work).await.map_err(|error| Fault::internal(error.to_string()))?
 }

@@ -2,8 +2,13 @@
 
 mod environment;
 mod files;
+mod http;
+mod native;
 mod process;
 mod session;
+mod streams;
+mod walk;
+mod watch;
 
 use outpost_rpc::Router;
 
@@ -14,5 +19,9 @@ pub fn router() -> Router<Connection> {
     let router = session::routes(router);
     let router = environment::routes(router);
     let router = process::routes(router);
-    files::routes(router)
+    let router = files::routes(router);
+    let router = streams::routes(router);
+    let router = walk::routes(router);
+    let router = watch::routes(router);
+    http::routes(router)
 }

@@ -74,6 +74,7 @@ pub struct Capabilities {
     pub output_gaps: bool,
     pub fs_rename: bool,
     pub atomic_writes: bool,
+    pub fs_watch: bool,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

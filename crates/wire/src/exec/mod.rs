@@ -2,6 +2,10 @@
 
 pub mod environment;
 pub mod files;
+pub mod http;
 pub mod policy;
 pub mod process;
 pub mod session;
+pub mod streams;
+pub mod walk;
+pub mod watch;

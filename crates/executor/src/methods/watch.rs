@@ -1,0 +1,36 @@
+//! `fs/watchMissing`, `fs/watch` and `fs/unwatch`.
+
+use outpost_rpc::peer::Rest;
+use outpost_rpc::{Lane, Outcome, Router};
+use outpost_wire::exec::session::Empty;
+use outpost_wire::exec::watch::{Unwatch, Watch, WatchMissing, WatchMissingParams, WatchMissingResponse};
+
+use crate::connection::Connection;
+use crate::methods::native::{admit, open_path};
+use crate::watch::{MissingPaths, WatchRequest};
+
+pub fn routes(router: Router<Connection>) -> Router<Connection> {
+    router
+        .on_call::<WatchMissing, _, _>(Lane::Ordinary, admit, |connection, call| async move {
+            let id = call.params.watch_id;
+            let watching = connection.watches().watch_missing(id, native(&call.params)).await?;
+            let announcement = connection.watches().announce_missing(id);
+            let rest = watching.then(|| Box::pin(announcement) as Rest);
+            Ok(Outcome { output: WatchMissingResponse { watching }, rest })
+        })
+        .on::<Watch, _, _>(Lane::Ordinary, admit, |connection, params| async move {
+            let path = open_path(&params.path, params.sandbox.as_ref())?;
+            connection.watches().watch(WatchRequest { id: params.watch_id, path, recursive: params.recursive }).await?;
+            Ok(Empty {})
+        })
+        .on::<Unwatch, _, _>(Lane::Ordinary, admit, |connection, params| async move {
+            connection.watches().unwatch(params.watch_id).await?;
+            Ok(Empty {})
+        })
+}
+
+/// Paths of another kind of machine cannot be watched here, which is no error.
+fn native(params: &WatchMissingParams) -> Option<MissingPaths> {
+    let missing = params.missing.iter().map(|path| path.to_native().ok()).collect::<Option<_>>()?;
+    Some(MissingPaths { missing, present: params.present.to_native().ok()? })
+}
