@@ -1,10 +1,10 @@
 //! kill -9 of the executor: the fate of every process is still known to the next start.
 
 use std::path::Path;
-use std::process::Command;
 
 use outpost_rpc::link::ws;
 use outpost_testkit::{Client, ExecutorProcess};
+use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Value, json};
 
 const OUTPOST: &str = env!("CARGO_BIN_EXE_outpost");
@@ -17,10 +17,13 @@ fn start(id: &str, script: &str) -> Value {
     json!({"processId": id, "argv": ["/bin/sh", "-c", script], "cwd": "file:///", "env": {"PATH": "/usr/bin:/bin"}, "tty": false, "pipeStdin": true})
 }
 
-/// Ends what the killed executor left running.
-fn clean_up(pids: &[u64]) {
+/// Ends what the killed executor left running: the group of each, if there still is one. Asked of the system itself,
+/// because what `kill` makes of a negative number depends on whose `kill` it is.
+fn clean_up(pids: &[i32]) {
     for pid in pids {
-        let _ = Command::new("kill").args(["-9", &format!("-{pid}")]).stderr(std::process::Stdio::null()).status();
+        if let Some(group) = Pid::from_raw(*pid) {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
     }
 }
 
@@ -49,13 +52,11 @@ async fn ten_processes_in_all_states_are_answered_for() {
     for (id, script) in [("sleeping", "sleep 300"), ("reading", "cat"), ("printing", "yes > /dev/null"), ("stopped", "kill -STOP $$")] {
         client.start(start(id, script)).await;
     }
-    let pids: Vec<u64> = client.result("process/list", json!(null)).await["processes"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .filter_map(|row| row["pid"].as_u64())
-        .collect();
-    assert_eq!(pids.len(), 10);
+    let list = client.result("process/list", json!(null)).await;
+    let rows = list["processes"].as_array().unwrap();
+    assert_eq!(rows.len(), 10);
+    let running = rows.iter().filter(|row| row["closed"] == false);
+    let pids: Vec<i32> = running.map(|row| row["pid"].as_i64().unwrap().try_into().unwrap()).collect();
     let home = executor.kill_and_keep_home();
     clean_up(&pids);
 
@@ -95,7 +96,7 @@ async fn run_says_that_a_command_was_lost_with_its_executor() {
         .unwrap();
     outpost_testkit::executor::eventually("the command runs", || std::fs::read_to_string(&started).is_ok_and(|text| text.ends_with('\n')))
         .await;
-    let pid: u64 = std::fs::read_to_string(&started).unwrap().trim().parse().unwrap();
+    let pid: i32 = std::fs::read_to_string(&started).unwrap().trim().parse().unwrap();
     let home = executor.kill_and_keep_home();
     clean_up(&[pid]);
     let _executor = ExecutorProcess::start_in(Path::new(OUTPOST), &["--no-auth", "--listen", &listen], home);
