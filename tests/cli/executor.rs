@@ -1,0 +1,83 @@
+//! `outpost executor`: what it refuses to start with, and how it ends.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use outpost_testkit::ExecutorProcess;
+
+use crate::OUTPOST;
+
+fn executor(arguments: &[&str]) -> Output {
+    Command::new(OUTPOST).arg("executor").args(arguments).stdin(Stdio::null()).output().unwrap()
+}
+
+fn refusal(arguments: &[&str]) -> String {
+    let output = executor(arguments);
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+    assert!(output.stdout.is_empty(), "something was said to launchers");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+#[test]
+fn an_open_port_is_refused() {
+    assert!(refusal(&[]).contains("needs --ws-auth, or --no-auth on a loopback address"));
+    assert!(refusal(&["--listen", "ws://0.0.0.0:0", "--no-auth"]).contains("--no-auth is for loopback addresses only"));
+}
+
+#[test]
+fn half_of_an_authentication_is_refused() {
+    assert!(refusal(&["--ws-auth", "capability-token"]).contains("--ws-token-file"));
+    assert!(refusal(&["--ws-auth", "signed-bearer-token"]).contains("--ws-shared-secret-file"));
+    assert!(refusal(&["--ws-token-sha256", "00"]).contains("but not --ws-auth"));
+    assert!(refusal(&["--ws-auth", "capability-token", "--ws-token-sha256", "00"]).contains("64 hexadecimal digits"));
+    assert!(refusal(&["--ws-auth", "capability-token", "--ws-token-file", "relative"]).contains("must be absolute"));
+    let short = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(short.path(), "too short\n").unwrap();
+    let path = short.path().to_str().unwrap();
+    assert!(refusal(&["--ws-auth", "signed-bearer-token", "--ws-shared-secret-file", path]).contains("at least 32"));
+    std::fs::write(short.path(), " \n").unwrap();
+    assert!(refusal(&["--ws-auth", "capability-token", "--ws-token-file", path]).contains("is empty"));
+}
+
+#[test]
+fn a_listen_url_is_checked() {
+    for (url, why) in
+        [("ws://localhost:0", "an IP address and a port"), ("http://127.0.0.1:1", "unsupported listen URL"), ("unix://x", "absolute")]
+    {
+        assert!(refusal(&["--listen", url, "--no-auth"]).contains(why), "{url}");
+    }
+    assert!(refusal(&["--concurrent-requests", "0"]).contains("--concurrent-requests"));
+    assert!(refusal(&["--listen", "ws://127.0.0.1:0", "--no-auth", "--keep"]).contains("--keep goes with --listen stdio"));
+}
+
+#[test]
+fn a_port_in_use_is_told() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("ws://{}", taken.local_addr().unwrap());
+    let output = executor(&["--listen", &url, "--no-auth"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains(&format!("cannot listen on {url}")));
+}
+
+#[test]
+fn it_ends_cleanly_when_asked() {
+    let mut executor = ExecutorProcess::start(Path::new(OUTPOST), &["--no-auth"]);
+    assert!(executor.is_running());
+    assert_eq!(executor.stop(), Some(0));
+    // Only what outlives a start is left.
+    let left: Vec<_> = std::fs::read_dir(executor.home().join("executor")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["identity"]);
+}
+
+#[test]
+fn its_identity_stays_and_its_alias_works() {
+    let home = tempfile::tempdir().unwrap();
+    let mut first = ExecutorProcess::start_in(Path::new(OUTPOST), &["--no-auth"], home);
+    let path = first.home().join("executor/identity");
+    let identity = std::fs::read_to_string(&path).unwrap();
+    let home = first.kill_and_keep_home();
+    let second = ExecutorProcess::start_in(Path::new(OUTPOST), &["--no-auth"], home);
+    assert_eq!(std::fs::read_to_string(second.home().join("executor/identity")).unwrap(), identity);
+    let help = Command::new(OUTPOST).args(["exec-server", "--help"]).output().unwrap();
+    assert!(help.status.success() && String::from_utf8_lossy(&help.stdout).contains("--concurrent-requests"));
+}

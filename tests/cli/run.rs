@@ -1,0 +1,142 @@
+//! `outpost run`: streams, signals, terminals and exit codes.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use outpost_testkit::ExecutorProcess;
+
+use crate::OUTPOST;
+
+fn run(arguments: &[&str]) -> Output {
+    Command::new(OUTPOST).arg("run").args(arguments).stdin(Stdio::null()).output().unwrap()
+}
+
+fn shell(script: &str) -> Output {
+    run(&["--", "/bin/sh", "-c", script])
+}
+
+#[test]
+fn streams_and_the_exit_code_are_the_commands_own() {
+    let output = shell("echo out; echo err >&2; exit 7");
+    assert_eq!((output.status.code(), output.stdout.as_slice(), output.stderr.as_slice()), (Some(7), &b"out\n"[..], &b"err\n"[..]));
+    assert_eq!(shell("kill -TERM $$").status.code(), Some(143));
+}
+
+#[test]
+fn failures_of_ours_are_125_and_say_what_to_do() {
+    let missing = run(&["--", "/no/such/program"]);
+    assert_eq!(missing.status.code(), Some(125));
+    let message = String::from_utf8(missing.stderr).unwrap();
+    assert!(message.contains("cannot run `/no/such/program`") && message.contains("No such file or directory"), "{message}");
+    for (arguments, why) in [
+        (vec!["-e", "ws://127.0.0.1:1", "--", "true"], "is unreachable"),
+        (vec!["-e", "http://x", "--", "true"], "use ws://HOST:PORT or unix:///PATH"),
+        (vec!["--via", "exit 3", "--", "true"], "the command ended: exit status: 3"),
+        (vec!["-C", "/no/such/directory", "--", "true"], "/no/such/directory"),
+    ] {
+        let output = run(&arguments);
+        assert_eq!(output.status.code(), Some(125), "{arguments:?}");
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert!(message.contains(why), "{arguments:?}: {message}");
+    }
+    assert_eq!(run(&["true"]).status.code(), Some(2), "the command comes after --");
+}
+
+#[test]
+fn standard_input_is_passed_on_to_its_end() {
+    let mut child = Command::new(OUTPOST).args(["run", "--", "wc", "-c"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let bytes = vec![b'x'; 3_000_000];
+    child.stdin.take().unwrap().write_all(&bytes).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap().trim(), "3000000");
+}
+
+#[test]
+fn signals_are_passed_on() {
+    for (signal, code) in [("INT", 11), ("TERM", 12), ("HUP", 13)] {
+        let script = format!("trap 'exit {code}' {signal}; echo ready; while :; do sleep 0.05; done");
+        let mut child = Command::new(OUTPOST)
+            .args(["run", "--", "/bin/sh", "-c", &script])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        assert!(Command::new("kill").args([&format!("-{signal}"), &child.id().to_string()]).status().unwrap().success());
+        assert_eq!(child.wait().unwrap().code(), Some(code), "{signal}");
+    }
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_the_command() {
+    let mut child = Command::new(OUTPOST).args(["run", "--", "yes"]).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut some = [0; 100];
+    child.stdout.take().unwrap().read_exact(&mut some).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(141));
+}
+
+#[test]
+fn a_terminal_is_one() {
+    let output = run(&["-t", "--", "/bin/sh", "-c", "test -t 0 && test -t 1 && echo yes"]);
+    assert_eq!(output.stdout, b"yes\r\n");
+}
+
+#[test]
+fn secrets_are_not_inherited_unless_they_are_named() {
+    let output = Command::new(OUTPOST)
+        .args(["run", "--set-env", "NAMED_TOKEN", "--set-env", "X=1", "--", "env"])
+        .envs([("NAMED_TOKEN", "named"), ("OTHER_TOKEN", "hidden"), ("OUTPOST_LOG", "warn"), ("PLAIN", "plain")])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    for wanted in ["NAMED_TOKEN=named", "X=1", "PLAIN=plain"] {
+        assert!(text.lines().any(|line| line == wanted), "{wanted} is missing");
+    }
+    assert!(!text.contains("OTHER_TOKEN") && !text.contains("OUTPOST_"), "{text}");
+}
+
+#[test]
+fn a_token_opens_a_websocket() {
+    let token = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(token.path(), "s3cret\n").unwrap();
+    let arguments = ["--ws-auth", "capability-token", "--ws-token-file", token.path().to_str().unwrap()];
+    let executor = ExecutorProcess::start(Path::new(OUTPOST), &arguments);
+    let with = |token: Option<&str>| {
+        let mut command = Command::new(OUTPOST);
+        command.args(["run", "-e", executor.url(), "--", "echo", "in"]).stdin(Stdio::null()).env_remove("OUTPOST_TOKEN");
+        if let Some(token) = token {
+            command.env("OUTPOST_TOKEN", token);
+        }
+        command.output().unwrap()
+    };
+    assert_eq!(with(Some("s3cret")).stdout, b"in\n");
+    for (token, why) in [(None, "missing websocket bearer token"), (Some("wrong"), "invalid websocket bearer token")] {
+        let output = with(token);
+        assert_eq!(output.status.code(), Some(125));
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert!(message.contains("401") && message.contains(why), "{message}");
+    }
+}
+
+#[test]
+fn a_slow_reader_loses_nothing() {
+    let executor = ExecutorProcess::start(Path::new(OUTPOST), &["--no-auth", "--spool", "1048576"]);
+    let script = "seq 1 2000000";
+    let mut child = Command::new(OUTPOST)
+        .args(["run", "-e", executor.url(), "--", "/bin/sh", "-c", script])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Longer than a poll is remembered for: nobody reads, so the child has to wait.
+    std::thread::sleep(std::time::Duration::from_secs(6));
+    let mut output = Vec::new();
+    child.stdout.take().unwrap().read_to_end(&mut output).unwrap();
+    assert!(child.wait().unwrap().success());
+    let expected: Vec<u8> = (1..=2_000_000).flat_map(|n| format!("{n}\n").into_bytes()).collect();
+    assert!(output == expected, "{} bytes came", output.len());
+}
