@@ -73,64 +73,62 @@ fn converse(stream: TcpStream) -> anyhow::Result<()> {
             continue;
         }
         let method = message["method"].as_str().unwrap_or_default();
-        let answer = match connection.answer(method, &message["params"]) {
-            Ok(result) => format!("{{\"id\":{id},\"result\":{result}}}"),
-            Err(error) => json!({"id": id, "error": {"code": -32603, "message": error.to_string()}}).to_string(),
-        };
+        let mut answer = format!("{{\"id\":{id},\"result\":");
+        match connection.answer(method, &message["params"], &mut answer) {
+            Ok(()) => answer.push('}'),
+            Err(error) => answer = json!({"id": id, "error": {"code": -32603, "message": error.to_string()}}).to_string(),
+        }
         connection.outbox.send(answer)?;
     }
 }
 
 impl Connection {
-    /// The text of a result. What a process says may overtake the answer to its start, which no scenario minds.
-    fn answer(&mut self, method: &str, params: &Value) -> anyhow::Result<String> {
-        Ok(match method {
-            "initialize" => r#"{"sessionId":"floor"}"#.into(),
-            "process/start" => self.start(params)?,
+    /// Appends the result. What a process says may overtake the answer to its start, which no scenario minds.
+    fn answer(&mut self, method: &str, params: &Value, out: &mut String) -> anyhow::Result<()> {
+        match method {
+            "initialize" => out.push_str(r#"{"sessionId":"floor"}"#),
+            "process/start" => out.push_str(&self.start(params)?),
             "process/write" => {
                 let chunk = BASE64.decode_to_vec(text(params, "chunk")?)?;
                 let process = self.processes.get_mut(text(params, "processId")?).context("unknown process")?;
                 process.input.as_mut().context("no input")?.write_all(&chunk)?;
-                r#"{"status":"accepted"}"#.into()
+                out.push_str(r#"{"status":"accepted"}"#);
             }
             "process/terminate" => {
                 let process = self.processes.remove(text(params, "processId")?);
                 let running = process.is_some_and(|process| kill_process_group(process.group, Signal::KILL).is_ok());
-                format!("{{\"running\":{running}}}")
+                write!(out, "{{\"running\":{running}}}")?;
             }
             "fs/readFile" => {
                 let data = std::fs::read(path(params)?)?;
-                let mut result = String::with_capacity(data.len() / 3 * 4 + 64);
-                result.push_str("{\"dataBase64\":\"");
-                BASE64.encode_append(&data, &mut result);
-                result.push_str("\"}");
-                result
+                out.reserve(data.len() / 3 * 4 + 64);
+                out.push_str("{\"dataBase64\":\"");
+                BASE64.encode_append(&data, out);
+                out.push_str("\"}");
             }
             "fs/writeFile" => {
                 std::fs::write(path(params)?, BASE64.decode_to_vec(text(params, "dataBase64")?)?)?;
-                "{}".into()
+                out.push_str("{}");
             }
             "fs/getMetadata" => {
                 let data = std::fs::metadata(path(params)?)?;
-                json!({
-                    "isDirectory": data.is_dir(), "isFile": data.is_file(), "isSymlink": false, "size": data.len(),
-                    "createdAtMs": 0, "modifiedAtMs": 0,
-                })
-                .to_string()
+                let (directory, file, size) = (data.is_dir(), data.is_file(), data.len());
+                write!(out, "{{\"isDirectory\":{directory},\"isFile\":{file},\"isSymlink\":false,\"size\":{size},")?;
+                out.push_str("\"createdAtMs\":0,\"modifiedAtMs\":0}");
             }
             "fs/readDirectory" => {
-                let mut result = String::from("{\"entries\":[");
+                out.push_str("{\"entries\":[");
                 for (index, entry) in std::fs::read_dir(path(params)?)?.enumerate() {
                     let entry = entry?;
                     let (kind, name) = (entry.file_type()?, serde_json::to_string(&entry.file_name().to_string_lossy())?);
-                    let comma = if index == 0 { "" } else { "," };
-                    write!(result, "{comma}{{\"fileName\":{name},\"isDirectory\":{},\"isFile\":{}}}", kind.is_dir(), kind.is_file())?;
+                    let (comma, directory, file) = (if index == 0 { "" } else { "," }, kind.is_dir(), kind.is_file());
+                    write!(out, "{comma}{{\"fileName\":{name},\"isDirectory\":{directory},\"isFile\":{file}}}")?;
                 }
-                result.push_str("]}");
-                result
+                out.push_str("]}");
             }
             _ => bail!("the floor has no {method}"),
-        })
+        }
+        Ok(())
     }
 
     fn start(&mut self, params: &Value) -> anyhow::Result<String> {

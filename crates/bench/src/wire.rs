@@ -134,7 +134,7 @@ impl Wire {
         Ok(process)
     }
 
-    /// Waits until a process is closed; returns how many bytes came from it and the number of the last piece.
+    /// Waits until a process is closed; returns how many bytes came from it.
     pub fn closed(&mut self, wanted: &str) -> anyhow::Result<usize> {
         let mut bytes = 0;
         loop {
@@ -296,4 +296,38 @@ pub fn number(text: &[u8]) -> u64 {
 fn quoted(text: &[u8]) -> &[u8] {
     let inside = text.strip_prefix(b"\"").unwrap_or_default();
     &inside[..memchr(b'"', inside).unwrap_or(inside.len())]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn output_is_measured_without_decoding() {
+        let text = br#"{"method":"process/output","params":{"processId":"p1","seq":7,"stream":"stdout","chunk":"aGk="}}"#;
+        assert!(matches!(look(text).unwrap(), Message::Output { process: b"p1", seq: 7, length: 2 }));
+        let read = br#"{"id":3,"result":{"chunks":[{"seq":1,"stream":"stdout","chunk":"YWJj"},{"seq":4,"stream":"pty","chunk":"YQ=="}],"nextSeq":5}}"#;
+        let all: Vec<_> = pieces(read).map(|piece| (piece.seq, piece.length)).collect();
+        assert_eq!(all, [(1, 3), (4, 1)]);
+    }
+
+    #[test]
+    fn a_refusal_is_found_whichever_way_round_it_is() {
+        for text in [r#"{"id":12,"error":{"code":-1,"message":"no"}}"#, r#"{"error":{"code":-1,"message":"no"},"id":12}"#] {
+            assert!(matches!(look(text.as_bytes()).unwrap(), Message::Answer { id: 12, refused: true, .. }), "{text}");
+        }
+        assert!(matches!(look(br#"{"id":12,"result":{}}"#).unwrap(), Message::Answer { id: 12, refused: false, .. }));
+    }
+
+    #[test]
+    fn heads_of_all_sizes_are_read() {
+        for length in [0, 125, 126, 0xffff, 0x1_0000] {
+            let mut bytes = frame(TEXT, &vec![0; length]);
+            // A server's frame is the same without the mask.
+            bytes[1] &= 0x7f;
+            let (opcode, payload) = head(&bytes).unwrap();
+            assert_eq!((opcode, payload.len(), payload.end + 4), (TEXT, length, bytes.len()));
+        }
+        assert!(head(&[0x81, 126, 0]).is_none());
+    }
 }
