@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use anyhow::bail;
+
 use crate::contender::Contender;
 use crate::scenario::{self, Scenario};
 use crate::table::{self, Style};
@@ -43,6 +45,10 @@ impl Samples {
 pub fn run(plan: &Plan) -> anyhow::Result<()> {
     let mut samples = Samples::default();
     let chosen = |scenario: &&Scenario| plan.only.as_deref().is_none_or(|only| only == scenario.name);
+    if scenario::ALL.iter().filter(chosen).count() == 0 {
+        let names: Vec<_> = scenario::ALL.iter().map(|scenario| scenario.name).collect();
+        bail!("there is no such scenario; there are {}", names.join(", "));
+    }
     for round in 0..plan.rounds {
         for (index, scenario) in scenario::ALL.iter().filter(chosen).enumerate() {
             eprintln!("round {} of {}: {}", round + 1, plan.rounds, scenario.name);
