@@ -3,17 +3,16 @@
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 
-use crate::sh;
+use crate::{sh, target};
 
 /// The released peer, exactly the one whose wire we speak.
 const CODEX: &str = "@openai/codex@0.166.0";
 
 /// Below the build directory, so that it is kept between runs and never committed.
 fn directory() -> PathBuf {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
-    std::path::absolute(target.join("interop")).unwrap_or(target)
+    target().join("interop")
 }
 
 /// The peer's program.
@@ -30,6 +29,17 @@ pub fn codex() -> anyhow::Result<PathBuf> {
     ensure!(program.exists(), "npm did not install {}", program.display());
     std::fs::write(stamp, CODEX)?;
     Ok(program)
+}
+
+/// The peer's program itself, without the launcher that starts it: that one costs time of its own.
+pub fn codex_without_launcher() -> anyhow::Result<PathBuf> {
+    codex()?;
+    let below = |directory: PathBuf| std::fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path());
+    below(directory().join("node_modules/@openai"))
+        .flat_map(|package| below(package.join("vendor")))
+        .map(|machine| machine.join("bin/codex"))
+        .find(|program| program.exists())
+        .context("the package has another shape")
 }
 
 /// Installs a Debian package if a program is missing.

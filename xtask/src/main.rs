@@ -1,16 +1,20 @@
-//! Chores of the project: `cargo xtask test | soak NAME`. Whatever a chore needs it installs by itself.
+//! Chores of the project: `cargo xtask test | soak NAME | bench NAME`. Whatever a chore needs it installs by itself.
 
+mod bench;
 mod install;
 mod soak;
 mod test;
 
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, bail, ensure};
 
 const USAGE: &str = "\
 usage: cargo xtask test            install what the tests need and run all of them
-       cargo xtask soak cuts [N]   `outpost run` through N (default 200) cut connections";
+       cargo xtask soak cuts [N]   `outpost run` through N (default 200) cut connections
+       cargo xtask bench exec [--rounds N] [--only SCENARIO] [--markdown]
+                                   figures of the executor against a bare server and the peer, 3 rounds by default";
 
 #[expect(clippy::print_stderr, reason = "this is a program for a terminal")]
 fn main() -> ExitCode {
@@ -30,6 +34,7 @@ fn run() -> anyhow::Result<()> {
         ["test"] => test::run(),
         ["soak", "cuts"] => soak::cuts(200),
         ["soak", "cuts", count] => soak::cuts(count.parse().with_context(|| format!("`{count}` is no number"))?),
+        ["bench", "exec", options @ ..] => bench::exec(options),
         _ => bail!("{USAGE}"),
     }
 }
@@ -45,4 +50,10 @@ fn sh(command: &mut Command) -> anyhow::Result<()> {
 
 fn cargo() -> Command {
     Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
+
+/// The build directory.
+fn target() -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
+    std::path::absolute(&target).unwrap_or(target)
 }

@@ -1,0 +1,76 @@
+//! Figures of executors, measured over the wire: `cargo xtask bench exec` runs this program. Only ratios of one run mean
+//! anything, so every contender takes its turn in every round.
+
+mod contender;
+mod exec;
+mod floor;
+mod scenario;
+mod table;
+mod wire;
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+
+use contender::Contender;
+use table::Style;
+
+const USAGE: &str = "usage: outpost-bench exec --outpost PROGRAM [--codex PROGRAM] [--rounds N] [--only SCENARIO] [--markdown]";
+
+#[expect(clippy::print_stderr, reason = "this is a program for a terminal")]
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("outpost-bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> anyhow::Result<()> {
+    let mut words = std::env::args().skip(1);
+    match words.next().as_deref() {
+        Some("exec") => exec::run(&plan(words)?),
+        Some(floor::VERB) => floor::serve(),
+        Some(PRINT) => print(words.next().context(USAGE)?.parse()?),
+        _ => bail!(USAGE),
+    }
+}
+
+fn plan(mut words: impl Iterator<Item = String>) -> anyhow::Result<exec::Plan> {
+    let (mut outpost, mut codex) = (None, None);
+    let (mut rounds, mut only, mut style) = (3, None, Style::Plain);
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--outpost" => outpost = Some(PathBuf::from(words.next().context(USAGE)?)),
+            "--codex" => codex = Some(PathBuf::from(words.next().context(USAGE)?)),
+            "--rounds" => rounds = words.next().context(USAGE)?.parse().context("--rounds wants a number")?,
+            "--only" => only = Some(words.next().context(USAGE)?),
+            "--markdown" => style = Style::Markdown,
+            _ => bail!("`{word}` is not known\n{USAGE}"),
+        }
+    }
+    let mut contenders = vec![Contender::outpost(outpost.context(USAGE)?), Contender::floor()?];
+    contenders.extend(codex.map(Contender::codex));
+    Ok(exec::Plan { contenders, rounds, only, style })
+}
+
+/// The hidden verb of the child that prints so many bytes.
+const PRINT: &str = "__print";
+
+/// Prints in pieces as large as a pipe. Nobody who listens is no failure: some scenarios hang up.
+fn print(mut bytes: usize) -> anyhow::Result<()> {
+    let block = vec![b'x'; 64 << 10];
+    let mut out = std::io::stdout().lock();
+    while bytes > 0 {
+        let piece = bytes.min(block.len());
+        if out.write_all(&block[..piece]).is_err() {
+            break;
+        }
+        bytes -= piece;
+    }
+    Ok(())
+}

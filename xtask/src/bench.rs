@@ -1,0 +1,16 @@
+//! Figures. The measuring is done by a program of its own, so that this one stays quick to compile.
+
+use crate::{cargo, install, sh, target};
+
+/// The executor against a bare server and the peer, where that can be had.
+#[expect(clippy::print_stderr, reason = "this is a program for a terminal")]
+pub fn exec(options: &[&str]) -> anyhow::Result<()> {
+    sh(cargo().args(["build", "--release", "-p", "outpost"]))?;
+    let mut run = cargo();
+    run.args(["run", "--release", "-p", "outpost-bench", "--", "exec", "--outpost"]).arg(target().join("release/outpost"));
+    match install::codex_without_launcher() {
+        Ok(codex) => drop(run.arg("--codex").arg(codex)),
+        Err(error) => eprintln!("codex is left out: {error:#}"),
+    }
+    sh(run.args(options))
+}
