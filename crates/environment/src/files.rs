@@ -24,9 +24,8 @@ impl<'a> Files<'a> {
         Ok(self.0.call_again::<ReadFile>(&params).await?.data_base64.0)
     }
 
-    pub async fn write(&self, path: PathUri, data: &[u8]) -> Result<(), EnvironmentError> {
-        let data_base64 = outpost_wire::base64::encode(data);
-        let params = WriteFileParams { path, data_base64, follow_symlinks: None, sync: None, sandbox: None };
+    pub async fn write(&self, path: PathUri, data: Bytes) -> Result<(), EnvironmentError> {
+        let params = WriteFileParams { path, data_base64: data.into(), follow_symlinks: None, sync: None, sandbox: None };
         self.0.call_again::<WriteFile>(&params).await?;
         Ok(())
     }

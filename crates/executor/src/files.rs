@@ -52,11 +52,15 @@ pub fn open_regular(path: &Path, follow: Follow) -> Result<(File, u64), Fault> {
 
 /// Opens a regular file for writing, empty; it is created if it is not there.
 pub fn open_replaced(path: &Path, follow: Follow) -> Result<File, Fault> {
-    refuse_links(path, follow).map_err(fault::file)?;
-    // Not truncated at once: what turns out to be no file must not be touched.
-    let (file, _) = open_without_waiting(path, follow, OpenOptions::new().write(true).create(true).truncate(false))?;
+    let (file, _) = open_for_writing(path, follow)?;
     file.set_len(0).map_err(fault::file)?;
     Ok(file)
+}
+
+/// Not truncated at once: what turns out to be no file must not be touched.
+fn open_for_writing(path: &Path, follow: Follow) -> Result<(File, u64), Fault> {
+    refuse_links(path, follow).map_err(fault::file)?;
+    open_without_waiting(path, follow, OpenOptions::new().write(true).create(true).truncate(false))
 }
 
 fn open_without_waiting(path: &Path, follow: Follow, options: &mut OpenOptions) -> Result<(File, u64), Fault> {
@@ -133,8 +137,10 @@ fn first_link(path: &Path) -> io::Result<Option<PathBuf>> {
 
 /// Truncates or creates. Written in place, so hard links stay what they are.
 pub fn write(path: &Path, data: &[u8], options: &WriteOptions) -> Result<(), Fault> {
-    let mut file = open_replaced(path, options.follow)?;
-    let written = file.write_all(data);
+    let (mut file, before) = open_for_writing(path, options.follow)?;
+    // Cut afterwards: blocks that are wanted again need not be given back first.
+    let cut = |file: &File| if before > data.len() as u64 { file.set_len(data.len() as u64) } else { Ok(()) };
+    let written = file.write_all(data).and_then(|()| cut(&file));
     written.and_then(|()| if options.sync { file.sync_all() } else { Ok(()) }).map_err(fault::file)
 }
 
@@ -148,8 +154,9 @@ pub fn metadata(path: &Path, follow: Follow) -> Result<Metadata, Fault> {
     if follow == Follow::Nothing && first_link(path).map_err(fault::file)?.is_some() {
         return Err(Fault::invalid_request("path contains a symbolic link"));
     }
-    let metadata = fs::metadata(path).map_err(fault::file)?;
-    let is_symlink = fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_symlink());
+    let link = fs::symlink_metadata(path).map_err(fault::file)?;
+    let is_symlink = link.is_symlink();
+    let metadata = if is_symlink { fs::metadata(path).map_err(fault::file)? } else { link };
     Ok(Metadata {
         is_directory: metadata.is_dir(),
         is_file: metadata.is_file(),

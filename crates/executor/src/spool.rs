@@ -9,7 +9,9 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
+use rustix::buffer::spare_capacity;
 use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 
 pub struct Spool {
     directory: PathBuf,
@@ -63,12 +65,17 @@ impl Spool {
 
     pub fn read(&self, position: u64, length: usize) -> Option<Bytes> {
         let State::Open(file) = &self.state else { return None };
-        let mut bytes = vec![0; length];
-        let mut done = 0;
-        for (offset, length) in self.pieces(position, length) {
-            file.read_exact_at(&mut bytes[done..done + length], offset).ok()?;
-            done += length;
+        let mut bytes = Vec::with_capacity(length);
+        while bytes.len() < length {
+            // The file ends where the ring does, so no read goes beyond that.
+            let offset = (position + bytes.len() as u64) % self.capacity;
+            match rustix::io::pread(file, spare_capacity(&mut bytes), offset) {
+                Ok(0) => return None,
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(_) => return None,
+            }
         }
+        bytes.truncate(length);
         Some(bytes.into())
     }
 

@@ -27,7 +27,7 @@ impl From<Vec<u8>> for Base64 {
 }
 
 /// Why a text is not base64.
-#[derive(Debug, Error, PartialEq, Eq)]
+#[derive(Debug, Clone, Error, PartialEq, Eq)]
 pub enum Base64Error {
     #[error("Invalid symbol {symbol}, offset {offset}.")]
     Symbol { symbol: u8, offset: usize },
@@ -79,14 +79,37 @@ impl Serialize for Base64 {
 
 impl<'de> Deserialize<'de> for Base64 {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Unchecked::deserialize(deserializer)?.0.map(Self).map_err(serde::de::Error::custom)
+    }
+}
+
+/// Base64 text as it was decoded, or why it could not be: for a method that has an answer of its own for bad text.
+#[derive(Debug, Clone)]
+pub struct Unchecked(pub Result<Bytes, Base64Error>);
+
+impl From<Bytes> for Unchecked {
+    fn from(bytes: Bytes) -> Self {
+        Self(Ok(bytes))
+    }
+}
+
+impl Serialize for Unchecked {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&encode(self.0.as_deref().unwrap_or_default()))
+    }
+}
+
+impl<'de> Deserialize<'de> for Unchecked {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Text;
         impl serde::de::Visitor<'_> for Text {
-            type Value = Base64;
+            type Value = Unchecked;
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str("a base64 string")
+                f.write_str("a string")
             }
-            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Base64, E> {
-                decode(text).map(Base64::from).map_err(E::custom)
+            // Decoded where it lies: bulk must not be copied as text first.
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Unchecked, E> {
+                Ok(Unchecked(decode(text).map(Bytes::from)))
             }
         }
         deserializer.deserialize_str(Text)

@@ -6,7 +6,7 @@ use outpost_wire::exec::files::{
     ReadFileResponse, Remove, Rename, WriteFile,
 };
 use outpost_wire::exec::session::Empty;
-use outpost_wire::{Fault, PathUri, base64};
+use outpost_wire::{Fault, PathUri};
 use std::path::Path;
 
 use crate::connection::Connection;
@@ -31,12 +31,12 @@ pub fn routes(router: Router<Connection>) -> Router<Connection> {
             let path = open_path(&params.path, params.sandbox.as_ref())?;
             let call = FileCall::new(&connection, &path).await;
             let options = files::WriteOptions { follow: follow(params.follow_symlinks), sync: params.sync.unwrap_or(false) };
-            let is_quick = params.data_base64.len() as u64 <= QUICK_BYTES && !options.sync;
-            let write = move || {
-                let data = base64::decode(&params.data_base64)
-                    .map_err(|error| Fault::invalid_request(format!("fs/writeFile requires valid base64 dataBase64: {error}")))?;
-                files::write(&path, &data, &options)
-            };
+            let data = params
+                .data_base64
+                .0
+                .map_err(|error| Fault::invalid_request(format!("fs/writeFile requires valid base64 dataBase64: {error}")))?;
+            let is_quick = data.len() as u64 <= QUICK_BYTES && !options.sync;
+            let write = move || files::write(&path, &data, &options);
             if is_quick {
                 call.quick(write).await?
             } else {

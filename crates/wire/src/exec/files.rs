@@ -26,8 +26,8 @@ macro_rules! params {
 
 params!(ReadFileParams { path: PathUri; follow_symlinks: bool });
 params!(
-    /// The data stays text here: bad base64 is an answer of its own kind for this method.
-    WriteFileParams { path: PathUri, data_base64: String; follow_symlinks: bool, sync: bool }
+    /// Bad base64 has an answer of its own kind here.
+    WriteFileParams { path: PathUri, data_base64: base64::Unchecked; follow_symlinks: bool, sync: bool }
 );
 params!(CreateDirectoryParams { path: PathUri; recursive: bool, follow_symlinks: bool });
 params!(GetMetadataParams { path: PathUri; follow_symlinks: bool });
