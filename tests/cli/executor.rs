@@ -65,8 +65,10 @@ fn it_ends_cleanly_when_asked() {
     assert!(executor.is_running());
     assert_eq!(executor.stop(), Some(0));
     // Only what outlives a start is left.
-    let left: Vec<_> = std::fs::read_dir(executor.home().join("executor")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-    assert_eq!(left, ["identity"]);
+    let directory = std::fs::read_dir(executor.home().join("executor")).unwrap();
+    let mut left: Vec<_> = directory.map(|entry| entry.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, ["identity", "lock"]);
 }
 
 #[test]

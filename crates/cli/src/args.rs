@@ -7,6 +7,9 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use outpost_rpc::listen::ListenAddr;
 
+/// The longest that anything is waited for, in seconds.
+const YEAR: u64 = 366 * 24 * 3600;
+
 /// Runs one agent across many machines: durable threads here, sandboxed hands there.
 #[derive(Parser)]
 #[command(name = "outpost", version, disable_help_subcommand = true, after_help = EXIT_CODES)]
@@ -55,10 +58,10 @@ pub struct ExecutorArguments {
     #[arg(long, value_name = "N")]
     pub concurrent_requests: Option<NonZeroUsize>,
     /// Keep a session so many seconds after its connection was lost
-    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(..=YEAR))]
     pub grace: u64,
     /// Keep so many bytes of output per process on disk for a client that is away
-    #[arg(long, value_name = "BYTES", default_value_t = 64 << 20)]
+    #[arg(long, value_name = "BYTES", default_value_t = 64 << 20, value_parser = clap::value_parser!(u64).range(..=1 << 40))]
     pub spool: u64,
     /// Let `http/request` reach this host, network (CIDR) or, with `loopback`, this machine; may be given several times.
     /// It has no effect yet, because nothing is blocked yet
@@ -140,7 +143,7 @@ pub struct RunArguments {
     #[arg(short, long)]
     pub tty: bool,
     /// How long to try to get a lost connection back, in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 600)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(..=YEAR))]
     pub patience: u64,
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]

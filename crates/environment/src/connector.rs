@@ -13,8 +13,9 @@ use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use outpost_rpc::link::{stdio, unix, ws};
 use outpost_rpc::{Close, Link, LinkError};
+use rustix::process::{Pid, Signal, kill_process_group};
 use thiserror::Error;
-use tokio::process::Command;
+use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
 
 /// How long a command may take to end once its input has.
@@ -129,7 +130,11 @@ fn start(command: &str) -> Result<Link, LinkError> {
         tokio::select! {
             () = sink.closed() => {
                 // It gets the chance to leave by itself now that its input has ended.
-                tokio::time::timeout(PATIENCE, child.wait()).await.ok()?.ok()
+                let ended = tokio::time::timeout(PATIENCE, child.wait()).await;
+                if ended.is_err() {
+                    end_group(&child);
+                }
+                ended.ok()?.ok()
             }
             status = child.wait() => status.ok(),
         }
@@ -138,6 +143,13 @@ fn start(command: &str) -> Result<Link, LinkError> {
     let frames = link.rx;
     link.rx = Box::pin(frames.chain(stream::once(ended_with(ended)).filter_map(std::future::ready)));
     Ok(link)
+}
+
+/// The shell may have started others.
+fn end_group(child: &Child) {
+    if let Some(group) = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw) {
+        let _ = kill_process_group(group, Signal::KILL);
+    }
 }
 
 /// What the end of the command means for the link, beyond that it is over.

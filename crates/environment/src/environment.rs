@@ -92,6 +92,8 @@ pub enum EnvironmentError {
     Unknown { name: String, method: &'static str },
     #[error("{}", .0.message)]
     Fault(Fault),
+    #[error("a process with the id {id} is already followed here")]
+    IdInUse { id: String },
     #[error("{name} answers nonsense: {reason}")]
     Nonsense { name: String, reason: String },
 }
@@ -152,7 +154,8 @@ impl Environment {
 
     /// Ends the session there, and everything in it, if the executor can do that.
     pub async fn end(&self) -> Result<(), EnvironmentError> {
-        let connected = self.0.ready().await?;
+        // Nobody waits for a connection only to say good-bye; the session's grace ends it then.
+        let State::Ready(connected) = self.0.state.borrow().clone() else { return Ok(()) };
         if connected.info.capabilities.session_end {
             let ended = timeout(Duration::from_secs(2), connected.peer.0.call::<SessionEnd>(&Some(Empty {}))).await;
             if let Ok(Err(CallError::Fault(fault))) = ended {
@@ -222,6 +225,14 @@ struct Supervisor {
     processes: Arc<Processes>,
 }
 
+/// A connection that lasted so long was a good one; the next attempt need not wait.
+const STEADY: Duration = Duration::from_secs(5);
+
+/// Whether trying again at once would most likely end in the same way.
+fn session_was_short(end: &LinkEnd) -> bool {
+    matches!(end, LinkEnd::Violated(_) | LinkEnd::Failed(LinkError::Protocol(_)))
+}
+
 /// Why an attempt failed.
 enum Refused {
     /// Nobody is there; worth waiting for only if somebody was.
@@ -235,9 +246,16 @@ impl Supervisor {
     async fn run(&self) {
         self.state.send_replace(State::Connecting);
         let mut session: Option<String> = None;
+        let mut backoff = Backoff::new(self.options.jitter_seed);
         loop {
-            let reason = match self.attempt(session.take()).await {
+            let started = Instant::now();
+            let reason = match self.attempt(session.take(), &mut backoff).await {
                 Ok((session_id, end)) => {
+                    if started.elapsed() > STEADY {
+                        backoff = Backoff::new(self.options.jitter_seed);
+                    } else if session_was_short(&end) {
+                        sleep(backoff.wait()).await;
+                    }
                     session = Some(session_id);
                     match end {
                         LinkEnd::Failed(LinkError::Closed(close)) if close.code == Close::TAKEN_OVER => {
@@ -259,10 +277,9 @@ impl Supervisor {
     }
 
     /// Connects, trying as often as patience allows if there is a session to get back, and stays until the link ends.
-    async fn attempt(&self, session: Option<String>) -> Result<(String, LinkEnd), String> {
+    async fn attempt(&self, session: Option<String>, backoff: &mut Backoff) -> Result<(String, LinkEnd), String> {
         let patience = if session.is_some() { self.options.patience } else { self.options.connect_timeout };
         let deadline = Instant::now() + patience;
-        let mut backoff = Backoff::new(self.options.jitter_seed);
         loop {
             match self.connect(session.clone()).await {
                 Ok((peer, driver, greeting)) => return Ok(self.stay(peer, driver, greeting).await),
@@ -280,7 +297,8 @@ impl Supervisor {
     async fn connect(&self, session: Option<String>) -> Result<(Peer, AbortOnDropHandle<LinkEnd>, Greeting), Refused> {
         let link: Link = match timeout(self.options.connect_timeout, self.connector.connect()).await {
             Ok(Ok(link)) => link,
-            Ok(Err(error @ LinkError::Protocol(_))) => return Err(Refused::ForGood(error.to_string())),
+            // A proxy in front of an executor that is being restarted refuses, too.
+            Ok(Err(error @ LinkError::Protocol(_))) if session.is_none() => return Err(Refused::ForGood(error.to_string())),
             Ok(Err(LinkError::Io(error))) if is_cut(&error) => return Err(Refused::ForNow(error.to_string())),
             Ok(Err(error)) => return Err(Refused::Absent(error.to_string())),
             Err(_) => return Err(Refused::Absent(format!("no connection within {:?}", self.options.connect_timeout))),
@@ -297,11 +315,13 @@ impl Supervisor {
                 Err(Refused::ForGood(format!("the session could not be resumed: {}", fault.message)))
             }
             Ok(Err(CallError::Lost)) => {
-                let end = timeout(Duration::from_secs(1), &mut driver).await;
-                Err(Refused::ForNow(match end {
-                    Ok(Ok(end)) => format!("{} during the handshake", describe(&end)),
-                    _ => "the connection was lost during the handshake".into(),
-                }))
+                let end = timeout(Duration::from_secs(2), &mut driver).await;
+                Err(match end {
+                    // A command that failed says so; asking it again would not help.
+                    Ok(Ok(LinkEnd::Failed(LinkError::Io(error)))) if !is_cut(&error) => Refused::Absent(error.to_string()),
+                    Ok(Ok(end)) => Refused::ForNow(format!("{} during the handshake", describe(&end))),
+                    _ => Refused::ForNow("the connection was lost during the handshake".into()),
+                })
             }
             Ok(Err(error)) => Err(Refused::ForGood(error.to_string())),
             Err(_) => Err(Refused::ForNow(format!("no answer to the handshake within {:?}", self.options.initialize_timeout))),
@@ -312,7 +332,7 @@ impl Supervisor {
     async fn stay(&self, peer: Peer, mut driver: AbortOnDropHandle<LinkEnd>, greeting: Greeting) -> (String, LinkEnd) {
         self.state.send_replace(State::Ready(Arc::new(Connected { peer: PeerHandle(peer.clone()), info: greeting.info })));
         let reading = async {
-            for (id, _) in self.processes.all() {
+            for id in self.processes.ids() {
                 self.read_up(&peer, &id).await;
             }
             loop {

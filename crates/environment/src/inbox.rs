@@ -204,7 +204,8 @@ impl Inbox {
     pub fn discard(&self) -> usize {
         let mut state = self.lock();
         state.over = true;
-        let unread = state.unread();
+        // What came before anybody read was never counted.
+        let unread = if state.attended { state.unread() } else { 0 };
         state.queue.clear();
         unread
     }

@@ -56,13 +56,14 @@ impl Environment {
         };
         let inbox = Arc::new(Inbox::default());
         // Its first output may overtake the answer to its start.
-        self.shared().processes.add(&start.id, inbox.clone());
-        if let Err(error) = self.start_once(&params).await {
-            self.shared().processes.remove(&start.id);
-            return Err(error);
+        if !self.shared().processes.add(&start.id, inbox.clone()) {
+            return Err(EnvironmentError::IdInUse { id: start.id });
         }
-        self.shared().processes.note_unread(inbox.attend());
-        Ok(RemoteProcess { environment: self.clone(), id: start.id, inbox, writes: AtomicU64::new(0) })
+        // Made before the start, so that whoever does not wait for it leaves nothing behind.
+        let process = RemoteProcess { environment: self.clone(), id: start.id, inbox, writes: AtomicU64::new(0) };
+        self.start_once(&params).await?;
+        self.shared().processes.note_unread(process.inbox.attend());
+        Ok(process)
     }
 
     async fn start_once(&self, params: &StartParams) -> Result<(), EnvironmentError> {
@@ -109,9 +110,9 @@ impl RemoteProcess {
         Ok(self.environment.call_again::<Write>(&params).await?.status)
     }
 
-    /// Ends its standard input.
+    /// Ends its standard input. Not asked twice: on a terminal it is a key that is pressed.
     pub async fn close_stdin(&self) -> Result<(), EnvironmentError> {
-        self.environment.call_again::<CloseStdin>(&ProcessParams { process_id: self.id.clone() }).await?;
+        self.environment.call_once::<CloseStdin>(&ProcessParams { process_id: self.id.clone() }).await?;
         Ok(())
     }
 

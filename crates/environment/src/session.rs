@@ -1,7 +1,7 @@
 //! One connection's side of the protocol: the handshake, and the events that come in.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicIsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outpost_rpc::peer::{Answer, Request};
@@ -15,13 +15,14 @@ use tokio::sync::Notify;
 use crate::inbox::{Inbox, Pushed};
 
 /// How much output may wait for its readers before the link is no longer read.
-const UNREAD: usize = 4 << 20;
+const UNREAD: isize = 4 << 20;
 
 /// The processes of one session, across its connections.
 #[derive(Default)]
 pub struct Processes {
     inboxes: Mutex<HashMap<String, Arc<Inbox>>>,
-    unread: AtomicUsize,
+    /// Signed, because what is read may be counted before what came is.
+    unread: AtomicIsize,
     read: Notify,
     /// Ids of processes that fell behind, for the supervisor to read up.
     behind: Mutex<Vec<String>>,
@@ -51,8 +52,8 @@ impl Processes {
         self.lock().get(id).cloned()
     }
 
-    pub fn all(&self) -> Vec<(String, Arc<Inbox>)> {
-        self.lock().iter().map(|(id, inbox)| (id.clone(), inbox.clone())).collect()
+    pub fn ids(&self) -> Vec<String> {
+        self.lock().keys().cloned().collect()
     }
 
     pub fn lose_all(&self, reason: &str) {
@@ -62,11 +63,11 @@ impl Processes {
     }
 
     pub fn note_unread(&self, bytes: usize) {
-        self.unread.fetch_add(bytes, Ordering::AcqRel);
+        self.unread.fetch_add(bytes.cast_signed(), Ordering::AcqRel);
     }
 
     pub fn note_read(&self, bytes: usize) {
-        self.unread.fetch_sub(bytes, Ordering::AcqRel);
+        self.unread.fetch_sub(bytes.cast_signed(), Ordering::AcqRel);
         self.read.notify_waiters();
     }
 

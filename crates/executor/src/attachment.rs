@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use outpost_rpc::{Close, Peer};
 use outpost_wire::exec::process::{Closed, ClosedParams, Exited, ExitedParams, Output, OutputParams, OutputPiece};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::output::Event;
@@ -51,6 +52,11 @@ impl Attachment {
         self.peer.retire(Close::new(Close::TAKEN_OVER, "session has been resumed by another connection"));
     }
 
+    /// Whether the client was heard of after that time: its socket may be open and nobody there.
+    pub fn was_there_after(&self, time: Instant) -> bool {
+        self.peer.liveness().is_later_than(time)
+    }
+
     pub fn lags(&self, process: Arc<Process>) {
         let mut lagging = self.lagging.lock().unwrap_or_else(PoisonError::into_inner);
         if !lagging.iter().any(|other| Arc::ptr_eq(other, &process)) {
@@ -84,6 +90,12 @@ impl Attachment {
 
     /// Goes on pushing whenever there is room again, one process after the other.
     async fn catch_up(self: Arc<Self>) {
+        self.push_while_open().await;
+        // They hold us as we hold them.
+        self.lagging.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    async fn push_while_open(&self) {
         let sink = self.peer.sink().clone();
         loop {
             tokio::select! {

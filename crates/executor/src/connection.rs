@@ -6,6 +6,7 @@ use outpost_rpc::peer::{Answer, Request};
 use outpost_rpc::{Lane, Peer, Service, Violation};
 use outpost_wire::Fault;
 use outpost_wire::exec::session::{INITIALIZED, InitializeParams, InitializeResponse, OUTPUT_GAPS};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::attachment::Attachment;
 use crate::executor::Shared;
@@ -21,13 +22,16 @@ pub struct Connection {
     state: Mutex<State>,
     /// File calls of one connection take effect in the order in which they were sent.
     file_calls: tokio::sync::Mutex<()>,
+    /// Answers that carry bulk are made a few at a time.
+    bulk_calls: Semaphore,
     streams: Streams,
     bodies: BodyStreams,
     watches: Watches,
 }
 
-/// No file is read for a client that has so much to read already.
+/// No bulk is fetched for a client that has so much to read already.
 const FILE_ROOM: usize = 1 << 20;
+const BULK_CALLS: usize = 4;
 
 enum State {
     New,
@@ -50,6 +54,7 @@ impl Connection {
             peer,
             state: Mutex::new(State::New),
             file_calls: tokio::sync::Mutex::default(),
+            bulk_calls: Semaphore::new(BULK_CALLS),
             streams: Streams::default(),
             bodies: BodyStreams::default(),
             watches,
@@ -95,6 +100,13 @@ impl Connection {
         turn
     }
 
+    /// Waits until a bulk answer may be made; the next may be when this one is given back.
+    pub async fn bulk_turn(&self) -> Option<SemaphorePermit<'_>> {
+        let turn = self.bulk_calls.acquire().await.ok();
+        self.peer.sink().room(FILE_ROOM).await;
+        turn
+    }
+
     /// Whether methods may be used yet; `family` names them in the refusal.
     pub fn admit(&self, family: &str) -> Result<(), Fault> {
         match &*self.lock() {
@@ -117,7 +129,7 @@ impl Connection {
         }
         let with_gaps = params.extensions.as_ref().is_some_and(|asked| asked.iter().any(|name| name == OUTPUT_GAPS));
         let session = match &params.resume_session_id {
-            None => self.executor.create_session(),
+            None => self.executor.create_session().ok_or_else(fault::shutting_down)?,
             Some(id) => self.executor.session(id).ok_or_else(|| fault::unknown_session(id))?,
         };
         let attachment = Attachment::new(self.peer.clone(), with_gaps);

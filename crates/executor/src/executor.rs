@@ -1,12 +1,12 @@
 //! The executor: its sessions, and what it serves on every link.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use outpost_rpc::peer::LinkEnd;
-use outpost_rpc::{Link, Peer, Router};
+use outpost_rpc::{Close, Link, Peer, Router};
 use outpost_wire::exec::environment::EnvironmentInfo;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
@@ -22,6 +22,9 @@ use crate::{info, methods};
 
 /// How long the end of an executor waits for killed processes to be gone.
 const LAST_WAIT: Duration = Duration::from_secs(2);
+
+/// How long a client may take to introduce itself.
+const STRANGER_TIME: Duration = Duration::from_secs(10);
 
 /// What the end of a link means for its session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,6 +48,7 @@ pub(crate) struct Shared {
     fates: FateLog,
     sessions: Mutex<HashMap<String, Arc<Session>>>,
     links: AtomicUsize,
+    is_closing: AtomicBool,
     /// A session or a link ended.
     less_to_do: Notify,
 }
@@ -79,6 +83,7 @@ impl Executor {
             fates,
             sessions: Mutex::default(),
             links: AtomicUsize::new(0),
+            is_closing: AtomicBool::new(false),
             less_to_do: Notify::new(),
         });
         for (id, fates) in past {
@@ -99,22 +104,33 @@ impl Executor {
     async fn talk(&self, link: Link, lifetime: Lifetime) -> LinkEnd {
         let name = link.name.clone();
         let mut connection = None;
-        let (_, driver) = Peer::new(link, self.0.config.peer.clone(), |peer| {
+        let (peer, driver) = Peer::new(link, self.0.config.peer.clone(), |peer| {
             let service = Arc::new(Connection::new(self.0.clone(), peer.clone()));
             connection = Some(service.clone());
             service
         });
         // Also when this is dropped or panics: a session must never wait for a link that is gone.
+        let introduced = connection.clone();
         let _release = Release { executor: &self.0, connection, lifetime };
-        let end = driver.await;
+        let no_strangers = async {
+            sleep(STRANGER_TIME).await;
+            if introduced.is_some_and(|connection| connection.attached().is_none()) {
+                peer.retire(Close::new(Close::PROTOCOL, "nobody introduced themselves"));
+            }
+            std::future::pending::<std::convert::Infallible>().await
+        };
+        let end = tokio::select! {
+            end = driver => end,
+            never = no_strangers => match never {},
+        };
         tracing::debug!(link = name, ?end, "link ended");
         end
     }
 
     /// Ends all sessions and waits, for a while, until their processes are gone.
     pub async fn shut_down(&self) {
-        let sessions: Vec<_> = self.0.sessions().drain().map(|(_, session)| session).collect();
-        let processes: Vec<_> = sessions.iter().flat_map(|session| session.end()).collect();
+        let ending = self.0.close();
+        let processes: Vec<_> = ending.iter().flat_map(|session| session.end()).collect();
         let _ = timeout(LAST_WAIT, async {
             for process in processes {
                 process.closed().await;
@@ -160,10 +176,22 @@ impl Shared {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn create_session(&self) -> Arc<Session> {
+    /// Takes all sessions out, and lets no new one in.
+    fn close(&self) -> Vec<Arc<Session>> {
+        let mut sessions = self.sessions();
+        self.is_closing.store(true, Ordering::Release);
+        sessions.drain().map(|(_, session)| session).collect()
+    }
+
+    /// Nothing if the executor is about to end.
+    pub fn create_session(&self) -> Option<Arc<Session>> {
         let session = Session::new((self.config.ids)(), self.config.clone(), self.fates.clone(), Fates::new());
-        self.sessions().insert(session.id().to_owned(), session.clone());
-        session
+        let mut sessions = self.sessions();
+        if self.is_closing.load(Ordering::Acquire) {
+            return None;
+        }
+        sessions.insert(session.id().to_owned(), session.clone());
+        Some(session)
     }
 
     /// A session of which only the fates of its processes are left.

@@ -47,6 +47,14 @@ pub fn unknown_process(id: &str) -> Fault {
     Fault::invalid_request(format!("unknown process id {id}"))
 }
 
+pub fn process_starting(id: &str) -> Fault {
+    Fault::invalid_request(format!("process id {id} is starting"))
+}
+
+pub fn shutting_down() -> Fault {
+    Fault::invalid_request("the executor is shutting down")
+}
+
 pub fn process_exists(id: &str) -> Fault {
     Fault::invalid_request(format!("process {id} already exists"))
 }

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, BufRead, BufReader, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -90,6 +90,7 @@ pub struct Journal {
     file: File,
     known: HashMap<String, Fates>,
     written: u64,
+    length: u64,
     /// Told once, not for every fact.
     is_broken: bool,
 }
@@ -99,10 +100,13 @@ impl Journal {
     pub fn open(directory: &Path, instance: &str) -> io::Result<Self> {
         let own = directory.join(instance);
         DirBuilder::new().recursive(true).mode(0o700).create(&own)?;
+        // One start at a time looks around: what another has just made must not be taken for an orphan.
+        let starting = File::options().write(true).create(true).truncate(false).mode(0o600).open(directory.join("lock"))?;
+        flock(&starting, FlockOperation::LockExclusive)?;
         let path = own.join("journal.jsonl");
         let file = File::options().append(true).create(true).mode(0o600).open(&path)?;
         flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-        let mut journal = Self { path, file, known: HashMap::new(), written: 0, is_broken: false };
+        let mut journal = Self { path, file, known: HashMap::new(), written: 0, length: 0, is_broken: false };
         for orphan in orphans(directory, instance) {
             journal.take_over(&orphan);
         }
@@ -117,10 +121,10 @@ impl Journal {
     fn take_over(&mut self, orphan: &Orphan) {
         let mut facts = HashMap::new();
         for line in BufReader::new(&orphan.file).lines() {
-            // A line that was being written when its writer died is the last one.
-            let Ok(line) = line else { break };
-            let Ok(fact) = serde_json::from_str(&line) else { break };
-            apply(&mut facts, &fact);
+            // A line that was being written when its writer died, or its disk was full, costs only itself.
+            if let Ok(fact) = line.map_err(serde_json::Error::io).and_then(|line| serde_json::from_str(&line)) {
+                apply(&mut facts, &fact);
+            }
         }
         for fates in facts.values_mut() {
             for fate in fates.values_mut() {
@@ -134,8 +138,10 @@ impl Journal {
                 }
             }
         }
-        // Everything it knew is in ours now.
-        if let Some(directory) = orphan.path.parent() {
+        // Everything it knew is in ours now, if ours can be written.
+        if !self.is_broken
+            && let Some(directory) = orphan.path.parent()
+        {
             let _ = fs::remove_dir_all(directory);
         }
     }
@@ -167,8 +173,13 @@ impl Journal {
             Ok(line.len() as u64)
         });
         match written {
-            Ok(bytes) => self.written += bytes,
+            Ok(bytes) => {
+                self.written += bytes;
+                self.length += bytes;
+            }
             Err(error) => {
+                // What half of the line was written must not spoil the next.
+                let _ = self.file.set_len(self.length);
                 if !self.is_broken {
                     tracing::warn!(path = %self.path.display(), %error, "the fate of processes can no longer be written down");
                 }
@@ -202,6 +213,7 @@ impl Journal {
         fs::rename(&aside, &self.path)?;
         self.file = file;
         self.written = 0;
+        self.length = text.len() as u64;
         Ok(())
     }
 }
@@ -280,7 +292,9 @@ fn orphans(directory: &Path, own: &str) -> Vec<Orphan> {
             let path = entry.path().join("journal.jsonl");
             let file = File::open(&path).ok()?;
             flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
-            Some(Orphan { path, file })
+            // It may have been rewritten between the two; then this is not it any more.
+            let is_still_there = fs::metadata(&path).is_ok_and(|now| file.metadata().is_ok_and(|ours| ours.ino() == now.ino()));
+            is_still_there.then_some(Orphan { path, file })
         })
         .collect()
 }
@@ -296,6 +310,10 @@ mod tests {
         drop(journal);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(&path, kept).unwrap();
+    }
+
+    fn journals(directory: &Path) -> usize {
+        fs::read_dir(directory).unwrap().filter(|entry| entry.as_ref().unwrap().path().is_dir()).count()
     }
 
     fn fate(end: Option<End>, next_seq: u64) -> Fate {
@@ -327,7 +345,7 @@ mod tests {
                 ("running", fate(Some(End::Lost), 1)),
             ];
             assert_eq!(past["s"], expected.map(|(id, fate)| (id.to_owned(), fate)).into());
-            assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "an older journal was left behind");
+            assert_eq!(journals(directory.path()), 1, "an older journal was left behind");
             abandon(journal);
         }
     }
@@ -339,7 +357,7 @@ mod tests {
         first.started("s", "p", "f");
         let second = Journal::open(directory.path(), "two").unwrap();
         assert!(second.past().is_empty());
-        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2);
+        assert_eq!(journals(directory.path()), 2);
     }
 
     #[test]
@@ -378,6 +396,6 @@ mod tests {
         journal.started("s", "p", "f");
         journal.ended("s");
         drop(journal);
-        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+        assert_eq!(journals(directory.path()), 0);
     }
 }

@@ -43,6 +43,9 @@ impl Event {
 
 /// Output that arrives while nobody has seen the last chunk yet joins it, up to this size.
 const CHUNK: usize = 64 << 10;
+/// How many chunks are kept on disk, and in memory, however small they are.
+pub const MAX_CHUNKS: usize = 65_536;
+const MAX_RECENT: usize = 4_096;
 /// How many lengths of dropped chunks are remembered; gaps that begin earlier are counted from here.
 const REMEMBERED: usize = 65_536;
 
@@ -135,7 +138,7 @@ impl OutputLog {
     /// How many bytes can be kept at all.
     pub fn capacity(&self) -> u64 {
         let spool = self.spooled.spool.as_ref().map_or(0, Spool::capacity);
-        self.limits.memory as u64 + spool
+        spool.saturating_add(self.limits.memory as u64)
     }
 
     pub fn append(&mut self, stream: Stream, bytes: Vec<u8>) {
@@ -156,7 +159,7 @@ impl OutputLog {
                 self.recent.push_back(Chunk { seq, stream, bytes: Piece::Open(bytes) });
             }
         }
-        while self.recent_bytes > self.limits.memory && self.recent.len() > 1 {
+        while (self.recent_bytes > self.limits.memory || self.recent.len() > MAX_RECENT) && self.recent.len() > 1 {
             self.retire_oldest();
         }
     }
@@ -281,7 +284,8 @@ impl Spooled {
         let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
         let mut gone = Vec::new();
         let capacity = self.spool.as_ref().map_or(0, Spool::capacity);
-        while !self.chunks.is_empty() && self.end - self.start + u64::from(length) > capacity {
+        let is_full = |spooled: &Self| spooled.end - spooled.start + u64::from(length) > capacity || spooled.chunks.len() >= MAX_CHUNKS;
+        while !self.chunks.is_empty() && is_full(self) {
             gone.extend(self.pop());
         }
         let kept = u64::from(length) <= capacity && self.spool.as_mut().is_some_and(|spool| spool.write(self.end, bytes));

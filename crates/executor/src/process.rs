@@ -14,11 +14,11 @@ use tokio_util::sync::CancellationToken;
 use crate::attachment::Attachment;
 use crate::input::{Broken, ProcessInput};
 use crate::journal::FateLog;
-use crate::output::{Event, OutputLog};
+use crate::output::{Event, MAX_CHUNKS, OutputLog};
 use crate::session::Session;
 
-/// A client that polls counts as a reader for so long after its last poll.
-const POLLING: Duration = Duration::from_secs(5);
+/// A client that polls, and has not yet got to where pushes are, counts as a reader for so long after its last poll.
+const POLLING: Duration = Duration::from_secs(60);
 /// Room for one more read from the child. Chunks are moved to the spool and dropped from it as a whole, so each of the
 /// two may hold up to a chunk less than it could.
 const ONE_READ: u64 = 3 * (64 << 10);
@@ -123,11 +123,12 @@ impl Process {
     /// Pushes from now on to somebody else, or to nobody. What was told before is not told again.
     pub fn push_to(self: &Arc<Self>, target: Option<Arc<Attachment>>) {
         let mut state = self.lock();
+        // Whoever comes back reads on from somewhere before what was pushed last.
+        state.polled = target.as_ref().map(|_| (state.pushed.bytes, Instant::now()));
         if target.is_some() {
             state.pushed = Cursor { seq: state.log.next_seq() - 1, bytes: state.log.total() };
         }
         state.target = target;
-        state.polled = None;
         drop(state);
         self.drained.notify_one();
     }
@@ -172,7 +173,8 @@ impl Process {
         let total = state.log.total();
         let behind = |bytes: u64| total.saturating_sub(bytes) > room;
         let polls = state.polled.is_some_and(|(bytes, when)| when.elapsed() < POLLING && behind(bytes));
-        state.target.is_some() && (behind(state.pushed.bytes) || polls)
+        let is_many = state.log.next_seq() - state.pushed.seq > MAX_CHUNKS as u64 / 2;
+        state.target.is_some() && (behind(state.pushed.bytes) || is_many || polls)
     }
 
     fn change(self: &Arc<Self>, change: impl FnOnce(&mut OutputLog)) {
@@ -256,8 +258,10 @@ impl Process {
     /// Takes what a killed child had already written; somebody outside its group may hold the pipes for ever.
     async fn take_last_words(self: &Arc<Self>, streams: &Streams) {
         let deadline = Instant::now() + LAST_WORDS;
-        while !self.is_held() && timeout_at(deadline, self.take(&streams.output, streams.first)).await == Ok(true) {}
-        while !self.is_held() && timeout_at(deadline, self.take_errors(streams)).await == Ok(true) {}
+        // Looked at here as well: a read that is ready is taken before its time limit is.
+        let may_go_on = || !self.is_held() && Instant::now() < deadline;
+        while may_go_on() && timeout_at(deadline, self.take(&streams.output, streams.first)).await == Ok(true) {}
+        while may_go_on() && timeout_at(deadline, self.take_errors(streams)).await == Ok(true) {}
     }
 
     /// Kills the group. False if the process had ended already.
@@ -290,6 +294,12 @@ impl Process {
 
     pub async fn close_input(&self) -> WriteStatus {
         self.input.close().await
+    }
+
+    /// Whether everything was pushed to whoever is there.
+    pub fn is_told(&self) -> bool {
+        let state = self.lock();
+        state.pushed.seq + 1 == state.log.next_seq()
     }
 
     pub fn is_closed(&self) -> bool {
@@ -356,7 +366,7 @@ impl Process {
             _ => state.log.next_seq(),
         };
         let place = state.log.total() - state.log.bytes_after(seq);
-        state.polled = Some((place, Instant::now()));
+        state.polled = (place < state.pushed.bytes).then(|| (place, Instant::now()));
         let exit_code = state.log.exit_code();
         let answer = ReadResponse {
             next_seq,

@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use outpost_sandbox::{Launch, LaunchIo, TerminalSize};
+use outpost_sandbox::{Launch, LaunchIo, Signal, TerminalSize};
 use outpost_wire::Fault;
 use outpost_wire::exec::process::{ProcessSummary, StartParams};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::attachment::Attachment;
 use crate::config::ExecutorConfig;
@@ -33,6 +33,10 @@ struct State {
 /// A process of this start, or what is left of one of an earlier start.
 #[derive(Clone)]
 pub enum Entry {
+    /// Being launched, with these parameters.
+    Starting {
+        fingerprint: String,
+    },
     Live(Arc<Process>),
     Past(Fate),
 }
@@ -40,6 +44,7 @@ pub enum Entry {
 impl Entry {
     fn fingerprint(&self) -> &str {
         match self {
+            Self::Starting { fingerprint } => fingerprint,
             Self::Live(process) => process.fingerprint(),
             Self::Past(fate) => &fate.fingerprint,
         }
@@ -50,7 +55,7 @@ impl State {
     fn live(&self) -> impl Iterator<Item = &Arc<Process>> {
         self.processes.values().filter_map(|entry| match entry {
             Entry::Live(process) => Some(process),
-            Entry::Past(_) => None,
+            Entry::Past(_) | Entry::Starting { .. } => None,
         })
     }
 }
@@ -106,7 +111,7 @@ impl Session {
         for process in state.live() {
             process.push_to(None);
         }
-        Some(state.epoch)
+        (!state.ended).then_some(state.epoch)
     }
 
     /// Ends the session if nobody came back since `epoch`. True if it is over.
@@ -131,6 +136,7 @@ impl Session {
         drop(state);
         for process in &processes {
             process.terminate();
+            process.push_to(None);
         }
         self.fates.note(|journal| journal.ended(&self.id));
         processes
@@ -146,7 +152,6 @@ impl Session {
             return Err(fault::proxy_unsupported());
         }
         let (program, arguments) = params.argv.split_first().ok_or_else(fault::empty_argv)?;
-        // The lock is held over the launch: two starts with one id must not both find the id free.
         let mut state = self.lock();
         if state.ended {
             return Err(fault::session_ended());
@@ -164,12 +169,22 @@ impl Session {
             cwd,
             io: if params.tty { LaunchIo::Terminal(TerminalSize::default()) } else { LaunchIo::Pipes { stdin: params.pipe_stdin } },
         };
+        // The id is taken, but the lock is not held: a launch from a mount that hangs must not hold up the session.
+        state.processes.insert(params.process_id.clone(), Entry::Starting { fingerprint: fingerprint.clone() });
+        drop(state);
         // Before the launch: if everything ends right after it, the start is known.
         self.fates.note(|journal| journal.started(&self.id, &params.process_id, &fingerprint));
-        let child = self.config.launcher.start(&launch).map_err(|error| {
+        let child = self.config.launcher.start(&launch);
+        let mut state = self.lock();
+        let child = child.map_err(|error| {
+            state.processes.remove(&params.process_id);
             self.fates.note(|journal| journal.forgotten(&self.id, &params.process_id));
             fault::spawn(&error)
         })?;
+        if state.ended {
+            child.group.signal(Signal::Kill);
+            return Err(fault::session_ended());
+        }
         let process = Process::adopt(child, params, fingerprint, self);
         state.processes.insert(process.id().to_owned(), Entry::Live(process.clone()));
         process.push_all_to(state.attachment.clone());
@@ -183,10 +198,11 @@ impl Session {
     pub fn list(&self) -> Vec<ProcessSummary> {
         let processes: Vec<_> = self.lock().processes.iter().map(|(id, entry)| (id.clone(), entry.clone())).collect();
         let summary = |(id, entry): (String, Entry)| match entry {
-            Entry::Live(process) => process.summary(),
-            Entry::Past(fate) => past::summary(id, &fate),
+            Entry::Starting { .. } => None,
+            Entry::Live(process) => Some(process.summary()),
+            Entry::Past(fate) => Some(past::summary(id, &fate)),
         };
-        let mut rows: Vec<_> = processes.into_iter().map(summary).collect();
+        let mut rows: Vec<_> = processes.into_iter().filter_map(summary).collect();
         rows.sort_by(|a, b| a.process_id.cmp(&b.process_id));
         rows
     }
@@ -194,13 +210,18 @@ impl Session {
     /// Drops a closed process once a client that is there has had time to read it. While nobody is there it is kept:
     /// the session's own end is its end.
     pub async fn forget_later(session: &Weak<Self>, process: &Arc<Process>) {
+        let closed_at = Instant::now();
         loop {
             let Some(before) = session.upgrade().map(|session| (session.lock().epoch, session.config.closed_retention)) else { return };
             let (epoch, retention) = before;
             sleep(retention).await;
             let Some(session) = session.upgrade() else { return };
             let mut state = session.lock();
-            if state.attachment.is_some() && state.epoch == epoch {
+            if state.ended {
+                return;
+            }
+            let is_there = state.attachment.as_ref().is_some_and(|attachment| attachment.was_there_after(closed_at));
+            if is_there && state.epoch == epoch && process.is_told() {
                 state.processes.remove(process.id());
                 session.fates.note(|journal| journal.forgotten(&session.id, process.id()));
                 return;

@@ -133,9 +133,10 @@ impl Place<'_> {
 impl Drop for Place<'_> {
     fn drop(&mut self) {
         let mut handles = self.streams.lock();
-        // One is ours, one is the map's. Others get theirs from the map only, so nobody can come in between.
-        let is_last = Arc::strong_count(&self.handle) == 2;
-        if is_last && self.handle.try_lock().is_ok_and(|file| file.is_none()) {
+        // Given back under the lock, so that of two who leave at once the second sees itself as the last.
+        drop(std::mem::take(&mut self.handle));
+        let is_free = |handle: &Handle| Arc::strong_count(handle) == 1 && handle.try_lock().is_ok_and(|file| file.is_none());
+        if handles.get(&self.id).is_some_and(is_free) {
             handles.remove(&self.id);
         }
     }

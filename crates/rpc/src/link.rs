@@ -21,6 +21,7 @@ use bytes::Bytes;
 use futures_util::Stream;
 use thiserror::Error;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 /// The largest message that any link carries.
 pub const MAX_MESSAGE: usize = 64 << 20;
@@ -38,6 +39,7 @@ pub struct Link {
     /// What the other end is, for messages to people: `websocket 127.0.0.1:7`, `stdio`, `memory`.
     pub name: String,
     pub gate: Gate,
+    pub liveness: Liveness,
 }
 
 /// Inbound frames. The end of the stream is a clean end of the link.
@@ -86,6 +88,36 @@ impl Gate {
     }
 }
 
+/// When something last came in, for links whose other end can be gone without a word.
+#[derive(Debug, Clone)]
+pub struct Liveness(Option<Arc<Mutex<Instant>>>);
+
+impl Liveness {
+    /// The end of such a link shows by itself.
+    pub const EVIDENT: Self = Self(None);
+
+    pub fn new() -> Self {
+        Self(Some(Arc::new(Mutex::new(Instant::now()))))
+    }
+
+    pub fn note(&self) {
+        if let Some(heard) = &self.0 {
+            *heard.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        }
+    }
+
+    /// Whether the other end was there after that time.
+    pub fn is_later_than(&self, time: Instant) -> bool {
+        self.0.as_ref().is_none_or(|heard| *heard.lock().unwrap_or_else(PoisonError::into_inner) > time)
+    }
+}
+
+impl Default for Liveness {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 /// The outbound half of a link. When the last one goes, the link is closed.
 pub struct FrameSink(Arc<Queue>);
 
@@ -121,7 +153,6 @@ impl Item {
 #[derive(Default)]
 struct Queue {
     state: Mutex<QueueState>,
-    direct: Option<Box<dyn DirectWrite>>,
     /// Something was queued, or the sink closed.
     filled: Notify,
     /// Something was written, or the drain is gone.
@@ -130,6 +161,8 @@ struct Queue {
 
 #[derive(Default)]
 struct QueueState {
+    /// Goes with the drain, so that no sink that somebody forgot keeps a socket open.
+    direct: Option<Box<dyn DirectWrite>>,
     items: VecDeque<Item>,
     /// How much of the first item a direct transport has written.
     done: usize,
@@ -163,7 +196,7 @@ impl Queue {
 
     /// Writes as much as a direct transport takes.
     fn flush(&self, state: &mut QueueState) -> io::Result<()> {
-        let Some(direct) = &self.direct else { return Ok(()) };
+        let Some(direct) = &state.direct else { return Ok(()) };
         while !state.items.is_empty() {
             let mut written = match direct.try_write(&state.items, state.done) {
                 Ok(written) => state.done + written,
@@ -185,18 +218,16 @@ impl Queue {
 
 /// A sink and the drain behind it.
 pub fn queue() -> (FrameSink, FrameDrain) {
-    queue_over(Queue::default())
+    let queue = Arc::new(Queue::default());
+    queue.lock().sinks = 1;
+    (FrameSink(queue.clone()), FrameDrain(queue))
 }
 
 /// The same, for a transport that frames are written to directly.
 pub(crate) fn queue_with(direct: Box<dyn DirectWrite>) -> (FrameSink, FrameDrain) {
-    queue_over(Queue { direct: Some(direct), ..Queue::default() })
-}
-
-fn queue_over(queue: Queue) -> (FrameSink, FrameDrain) {
-    let queue = Arc::new(queue);
-    queue.lock().sinks = 1;
-    (FrameSink(queue.clone()), FrameDrain(queue))
+    let (sink, drain) = queue();
+    sink.0.lock().direct = Some(direct);
+    (sink, drain)
 }
 
 impl FrameSink {
@@ -391,6 +422,7 @@ impl Drop for FrameDrain {
     fn drop(&mut self) {
         let mut state = self.0.lock();
         state.drain_gone = true;
+        state.direct = None;
         state.items.clear();
         state.bytes = 0;
         drop(state);

@@ -23,8 +23,8 @@ use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
 use crate::auth::Auth;
-use crate::link::Link;
 use crate::link::ws::{self, Socket};
+use crate::link::{Link, unix};
 
 /// How long a client may take to send its request.
 const REQUEST_PATIENCE: Duration = Duration::from_secs(10);
@@ -143,6 +143,7 @@ impl Listener {
             }
             Bound::Unix(socket) => {
                 let (stream, _) = socket.accept().await?;
+                unix::check_owner(&stream)?;
                 Ok(Visitor { name: "exec-server unix socket".into(), stream: Socket::Unix(stream) })
             }
         }

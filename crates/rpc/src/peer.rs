@@ -18,7 +18,7 @@ use tokio::task::{Id, JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::frame::{self, FrameLimits, Message};
-use crate::link::{Close, FrameSink, Gate, Link, LinkError};
+use crate::link::{Close, FrameSink, Gate, Link, LinkError, Liveness};
 use crate::pending::Pending;
 use crate::router::{Dispatch, Lane};
 
@@ -101,6 +101,7 @@ pub struct Peer {
     sink: FrameSink,
     pending: Arc<Pending>,
     gate: Gate,
+    liveness: Liveness,
     retired: Arc<Retirement>,
 }
 
@@ -110,7 +111,7 @@ struct Retirement {
     close: OnceLock<Close>,
 }
 
-/// How long requests of a retired link may take to answer that they were overtaken.
+/// How long requests of a retired link may take to answer that they were overtaken, and a broken one to say why.
 const RETIREMENT: std::time::Duration = std::time::Duration::from_secs(1);
 
 #[derive(Debug, Error)]
@@ -130,7 +131,13 @@ impl Peer {
         options: PeerOptions,
         service: impl FnOnce(&Peer) -> Arc<S>,
     ) -> (Self, impl Future<Output = LinkEnd> + Send + 'static) {
-        let peer = Self { sink: link.tx.clone(), pending: Arc::default(), gate: link.gate.clone(), retired: Arc::default() };
+        let peer = Self {
+            sink: link.tx.clone(),
+            pending: Arc::default(),
+            gate: link.gate.clone(),
+            liveness: link.liveness.clone(),
+            retired: Arc::default(),
+        };
         let service = service(&peer);
         let driver = Driver {
             peer: peer.clone(),
@@ -147,6 +154,11 @@ impl Peer {
 
     pub fn sink(&self) -> &FrameSink {
         &self.sink
+    }
+
+    /// When the other side was last known to be there.
+    pub fn liveness(&self) -> &Liveness {
+        &self.liveness
     }
 
     /// Lifts the limits for strangers.
@@ -205,6 +217,14 @@ struct Driver<S> {
     waiting: usize,
 }
 
+impl<S> Drop for Driver<S> {
+    fn drop(&mut self) {
+        self.peer.pending.close();
+        // However it ends, aborted or not: nobody reads this link any more.
+        self.peer.sink.close(Close::new(Close::NORMAL, ""));
+    }
+}
+
 impl<S: Service> Driver<S> {
     async fn run(mut self) -> LinkEnd {
         let lanes = self.options.dispatch.lanes();
@@ -215,7 +235,10 @@ impl<S: Service> Driver<S> {
             let outbound = self.options.outbound;
             tokio::select! {
                 biased;
-                () = sink.closed() => break LinkEnd::Closed(sink.close_reason()),
+                () = sink.closed() => match sink.close_reason() {
+                    Some(close) => break LinkEnd::Closed(Some(close)),
+                    None => break self.last_words(&lanes).await,
+                },
                 () = retired.token.cancelled() => {
                     let _ = tokio::time::timeout(RETIREMENT, async { while self.tasks.join_next().await.is_some() {} }).await;
                     break LinkEnd::Closed(retired.close.get().cloned());
@@ -232,7 +255,6 @@ impl<S: Service> Driver<S> {
                 },
             }
         };
-        self.peer.pending.close();
         // Others may hold the sink for longer than the link is good for.
         sink.close(match (&end, retired.close.get()) {
             (_, Some(close)) => close.clone(),
@@ -240,6 +262,24 @@ impl<S: Service> Driver<S> {
             _ => Close::new(Close::NORMAL, ""),
         });
         end
+    }
+
+    /// The other side takes nothing any more; what it still says may tell why.
+    async fn last_words(&mut self, lanes: &Lanes) -> LinkEnd {
+        let listening = async {
+            loop {
+                match self.link.rx.next().await {
+                    Some(Ok(frame)) => {
+                        if let Err(violation) = self.take(&frame, lanes).await {
+                            return LinkEnd::Violated(violation);
+                        }
+                    }
+                    Some(Err(error)) => return LinkEnd::Failed(error),
+                    None => return LinkEnd::Closed(None),
+                }
+            }
+        };
+        tokio::time::timeout(RETIREMENT, listening).await.unwrap_or(LinkEnd::Closed(None))
     }
 
     fn finish(&mut self, done: Result<(Id, Option<Rest>), JoinError>) {

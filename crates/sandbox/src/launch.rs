@@ -76,7 +76,9 @@ impl Launcher {
     }
 
     fn start_on_terminal(&self, launch: &Launch, program: &Path, size: TerminalSize) -> io::Result<Child> {
+        // Everything that can fail for want of descriptors comes before the child.
         let (master, slave) = pty::open(size)?;
+        let (input, output) = (Input::new(master.try_clone()?)?, Output::new(master.try_clone()?)?);
         let (report, stage_report) = io::pipe()?;
         // The stage leads a new session and so a new group; asking for one here would take that away from it.
         let mut command = Command::new(&self.stage);
@@ -88,8 +90,8 @@ impl Launcher {
         stage::wait_for_report(report)?;
         Ok(Child {
             group: ProcessGroup::of(&process)?,
-            input: Some(Input::new(master.try_clone()?)?),
-            output: Output::new(master.try_clone()?)?,
+            input: Some(input),
+            output,
             errors: None,
             terminal: Some(Terminal(master)),
             end: ChildEnd(process),
@@ -114,16 +116,10 @@ fn start_with_pipes(launch: &Launch, program: &Path, stdin: bool) -> io::Result<
         command.stdin(Stdio::null());
         None
     };
+    let (output, errors) = (Output::new(output.into())?, Output::new(errors.into())?);
     let process = command.spawn()?;
     drop(command);
-    Ok(Child {
-        group: ProcessGroup::of(&process)?,
-        input,
-        output: Output::new(output.into())?,
-        errors: Some(Output::new(errors.into())?),
-        terminal: None,
-        end: ChildEnd(process),
-    })
+    Ok(Child { group: ProcessGroup::of(&process)?, input, output, errors: Some(errors), terminal: None, end: ChildEnd(process) })
 }
 
 fn finish(command: &mut Command, launch: &Launch) {

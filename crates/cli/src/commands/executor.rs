@@ -37,6 +37,8 @@ pub async fn run(arguments: ExecutorArguments) -> ExitCode {
 async fn serve(arguments: &ExecutorArguments, auth: Auth) -> anyhow::Result<()> {
     let mut settings = settings(arguments.grace, arguments.spool, &arguments.listen);
     settings.peer.dispatch = dispatch(arguments);
+    // On stdio a session ends with its link, so there is nothing that a later start could be asked about.
+    settings.keeps_fates = arguments.listen != ListenAddr::Stdio;
     let executor = Executor::new(executor_config(settings)?);
     if !arguments.http_allow.is_empty() {
         tracing::info!("--http-allow has no effect yet: nothing is blocked");

@@ -38,6 +38,8 @@ async fn request(connection: &Connection, call: Call<HttpRequestParams>) -> Resu
     if !is_streamed {
         let response = clients.send(exchange).await?;
         let head = head(&response);
+        // The body, not the wait for it, is what takes memory; how long that is is the client's own time limit.
+        let _turn = connection.bulk_turn().await;
         return Ok(HttpRequestResponse { body_base64: http::read_body(response).await?.into(), ..head }.into());
     }
     let stream = connection.bodies().claim(&request_id, connection.peer())?;

@@ -1,5 +1,6 @@
 //! `process/*`.
 
+use std::path::Path;
 use std::time::Duration;
 
 use outpost_rpc::{Lane, Router};
@@ -11,6 +12,7 @@ use outpost_wire::exec::process::{
 };
 use outpost_wire::exec::session::Empty;
 
+use super::native;
 use crate::connection::Connection;
 use crate::process::ReadRequest;
 use crate::session::Entry;
@@ -22,12 +24,13 @@ fn admit(connection: &Connection) -> Result<(), Fault> {
 
 pub fn routes(router: Router<Connection>) -> Router<Connection> {
     router
-        .on::<Start, _, _>(Lane::Ordinary, admit, |connection, params| async move { start(&connection, params) })
+        .on::<Start, _, _>(Lane::Ordinary, admit, |connection, params| async move { start(&connection, params).await })
         .on::<Read, _, _>(Lane::Ordinary, admit, |connection, params| async move { read(&connection, params).await })
         .on::<Write, _, _>(Lane::Ordinary, admit, |connection, params| async move { write(&connection, params).await })
         .on::<CloseStdin, _, _>(Lane::Ordinary, admit, |connection, params| async move {
             let status = match find(&connection, &params.process_id)? {
                 Some(Entry::Live(process)) => process.close_input().await,
+                Some(Entry::Starting { .. }) => WriteStatus::Starting,
                 Some(Entry::Past(_)) => WriteStatus::StdinClosed,
                 None => WriteStatus::UnknownProcess,
             };
@@ -42,7 +45,7 @@ pub fn routes(router: Router<Connection>) -> Router<Connection> {
         .on::<Terminate, _, _>(Lane::Control, admit, |connection, params| async move {
             let running = match find(&connection, &params.process_id)? {
                 Some(Entry::Live(process)) => process.terminate(),
-                Some(Entry::Past(_)) | None => false,
+                Some(Entry::Past(_) | Entry::Starting { .. }) | None => false,
             };
             Ok(TerminateResponse { running })
         })
@@ -58,10 +61,16 @@ fn find(connection: &Connection, id: &str) -> Result<Option<Entry>, Fault> {
     Ok(session.process(id))
 }
 
-fn start(connection: &Connection, params: StartParams) -> Result<StartResponse, Fault> {
+async fn start(connection: &Connection, params: StartParams) -> Result<StartResponse, Fault> {
     let (session, _) = connection.session()?;
     let process_id = params.process_id.clone();
-    session.start(params)?;
+    let may_hang = |path: &Path| connection.executor().slow_mounts.hold(path);
+    let program = params.argv.first().map(Path::new).is_some_and(may_hang);
+    if program || params.cwd.to_native().is_ok_and(|cwd| may_hang(&cwd)) {
+        native::blocking(move || session.start(params)).await?;
+    } else {
+        session.start(params)?;
+    }
     Ok(StartResponse { process_id, sandbox_type: Some(SandboxType::None) })
 }
 
@@ -69,6 +78,7 @@ async fn read(connection: &Connection, params: ReadParams) -> Result<ReadRespons
     let (session, attachment) = connection.session()?;
     let process = match session.process(&params.process_id) {
         Some(Entry::Live(process)) => process,
+        Some(Entry::Starting { .. }) => return Err(fault::process_starting(&params.process_id)),
         Some(Entry::Past(fate)) => return Ok(past::read(&fate)),
         None => return Err(fault::unknown_process(&params.process_id)),
     };
@@ -79,7 +89,8 @@ async fn read(connection: &Connection, params: ReadParams) -> Result<ReadRespons
         with_gaps: attachment.with_gaps(),
     };
     // Whoever lost the session must not get its output any more.
-    attachment.revoked().run_until_cancelled(process.read(&request)).await.ok_or_else(fault::taken_over)
+    let answer = attachment.revoked().run_until_cancelled(process.read(&request)).await;
+    answer.filter(|_| !attachment.revoked().is_cancelled()).ok_or_else(fault::taken_over)
 }
 
 async fn write(connection: &Connection, params: WriteParams) -> Result<WriteResponse, Fault> {
@@ -88,6 +99,7 @@ async fn write(connection: &Connection, params: WriteParams) -> Result<WriteResp
     }
     let process = match find(connection, &params.process_id)? {
         Some(Entry::Live(process)) => process,
+        Some(Entry::Starting { .. }) => return Ok(WriteResponse { status: WriteStatus::Starting }),
         Some(Entry::Past(_)) => return Err(fault::stdin_broken()),
         None => return Ok(WriteResponse { status: WriteStatus::UnknownProcess }),
     };
@@ -100,6 +112,7 @@ async fn write(connection: &Connection, params: WriteParams) -> Result<WriteResp
 fn resize(connection: &Connection, params: &ResizeParams) -> Result<Empty, Fault> {
     let process = match find(connection, &params.process_id)? {
         Some(Entry::Live(process)) => process,
+        Some(Entry::Starting { .. }) => return Err(fault::process_starting(&params.process_id)),
         Some(Entry::Past(_)) => return Err(fault::no_terminal(&params.process_id)),
         None => return Err(fault::unknown_process(&params.process_id)),
     };

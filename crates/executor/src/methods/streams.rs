@@ -15,6 +15,7 @@ pub fn routes(router: Router<Connection>) -> Router<Connection> {
             Ok(OpenResponse { handle_id: params.handle_id })
         })
         .on::<ReadBlock, _, _>(Lane::Ordinary, admit, |connection, params| async move {
+            let _turn = connection.bulk_turn().await;
             let chunk = connection.streams().read(&params.handle_id, params.offset, params.len).await?;
             Ok(ReadBlockResponse { eof: chunk.len() < params.len, chunk: chunk.into() })
         })

@@ -8,8 +8,9 @@ use crate::methods::native::{admit, blocking, open_path};
 use crate::walk;
 
 pub fn routes(router: Router<Connection>) -> Router<Connection> {
-    router.on::<Walk, _, _>(Lane::Ordinary, admit, |_, params| async move {
+    router.on::<Walk, _, _>(Lane::Ordinary, admit, |connection, params| async move {
         let path = open_path(&params.path, params.sandbox.as_ref())?;
+        let _turn = connection.bulk_turn().await;
         blocking(move || walk::walk(&path, &params.options)).await
     })
 }

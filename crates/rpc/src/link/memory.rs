@@ -5,7 +5,7 @@ use std::task::Poll;
 
 use futures_util::stream;
 
-use super::{FrameDrain, FrameSource, Gate, Link, queue};
+use super::{FrameDrain, FrameSource, Gate, Link, Liveness, queue};
 
 /// Both ends of a link.
 pub fn pair() -> (Link, Link) {
@@ -13,8 +13,8 @@ pub fn pair() -> (Link, Link) {
     let (right_tx, right_drain) = queue();
     let gate = Gate::default();
     gate.open();
-    let left = Link { tx: left_tx, rx: source(right_drain), name: "memory".into(), gate: gate.clone() };
-    let right = Link { tx: right_tx, rx: source(left_drain), name: "memory".into(), gate };
+    let left = Link { tx: left_tx, rx: source(right_drain), name: "memory".into(), gate: gate.clone(), liveness: Liveness::EVIDENT };
+    let right = Link { tx: right_tx, rx: source(left_drain), name: "memory".into(), gate, liveness: Liveness::EVIDENT };
     (left, right)
 }
 

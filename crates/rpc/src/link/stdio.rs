@@ -4,7 +4,7 @@ use bytes::{Bytes, BytesMut};
 use futures_util::stream;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader};
 
-use super::{FrameDrain, FrameSource, Gate, Link, LinkError, MAX_MESSAGE, queue};
+use super::{FrameDrain, FrameSource, Gate, Link, LinkError, Liveness, MAX_MESSAGE, queue};
 
 /// A link over a reader and a writer. The writer is shut down when the link's sink is.
 pub fn link<R, W>(reader: R, writer: W, name: impl Into<String>) -> Link
@@ -16,7 +16,7 @@ where
     drain.spawn_writer(|drain| write_lines(writer, drain));
     let gate = Gate::default();
     gate.open();
-    Link { tx, rx: lines(BufReader::with_capacity(32 << 10, reader), MAX_MESSAGE), name: name.into(), gate }
+    Link { tx, rx: lines(BufReader::with_capacity(32 << 10, reader), MAX_MESSAGE), name: name.into(), gate, liveness: Liveness::EVIDENT }
 }
 
 async fn write_lines<W: AsyncWrite + Unpin>(mut writer: W, mut drain: FrameDrain) {

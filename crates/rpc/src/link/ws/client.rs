@@ -1,13 +1,15 @@
 //! The client's side of a websocket.
 
 use std::io;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{Sink, SinkExt, Stream, StreamExt, stream};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
@@ -16,7 +18,7 @@ use tokio_tungstenite::tungstenite::http::{HeaderValue, header};
 use tokio_tungstenite::tungstenite::protocol::{CloseFrame, WebSocketConfig, frame::coding::CloseCode};
 use tokio_tungstenite::tungstenite::{self, Message, Utf8Bytes};
 
-use crate::link::{Close, FrameDrain, FrameSource, Gate, Link, LinkError, MAX_MESSAGE, queue};
+use crate::link::{Close, FrameDrain, FrameSource, Gate, Link, LinkError, Liveness, MAX_MESSAGE, queue};
 
 /// So much is written in one go.
 const BATCH: usize = 32 << 10;
@@ -73,6 +75,8 @@ where
     }
     let config =
         WebSocketConfig::default().max_message_size(Some(MAX_MESSAGE)).max_frame_size(Some(MAX_MESSAGE)).read_buffer_size(128 << 10);
+    let heard = Arc::new(Heard::new());
+    let stream = Listening { stream, heard: heard.clone() };
     let (socket, _) = tokio_tungstenite::client_async_with_config(request, stream, Some(config)).await.map_err(refused)?;
     let (sink, source) = socket.split();
     let events = source.map(|message| match message {
@@ -89,7 +93,7 @@ where
             Out::Close(close) => Message::Close(Some(CloseFrame { code: CloseCode::from(close.code), reason: close.reason.into() })),
         })
     });
-    Ok(assemble(Box::pin(sink), Box::pin(events), name, options.keep_alive))
+    Ok(assemble(Box::pin(sink), Box::pin(events), name, heard, options.keep_alive))
 }
 
 fn refused(error: tungstenite::Error) -> LinkError {
@@ -126,19 +130,18 @@ enum Out {
     Close(Close),
 }
 
-type Events = std::pin::Pin<Box<dyn Stream<Item = Result<Event, LinkError>> + Send>>;
+type Events = Pin<Box<dyn Stream<Item = Result<Event, LinkError>> + Send>>;
 
-fn assemble<S>(sink: S, events: Events, name: String, keep_alive: KeepAlive) -> Link
+fn assemble<S>(sink: S, events: Events, name: String, heard: Arc<Heard>, keep_alive: KeepAlive) -> Link
 where
     S: Sink<Out> + Send + Unpin + 'static,
 {
     let (tx, drain) = queue();
-    let heard = Arc::new(Heard::new());
     let writer_heard = heard.clone();
     drain.spawn_writer(|drain| write(sink, drain, writer_heard, keep_alive));
     let gate = Gate::default();
     gate.open();
-    Link { tx, rx: read(events, heard, keep_alive), name, gate }
+    Link { tx, rx: read(events, heard, keep_alive), name, gate, liveness: Liveness::EVIDENT }
 }
 
 /// When something was last heard, in milliseconds since the link was made.
@@ -159,6 +162,35 @@ impl Heard {
     }
 }
 
+/// A stream that remembers when something came: a large message takes its time, and nothing else can come meanwhile.
+struct Listening<S> {
+    stream: S,
+    heard: Arc<Heard>,
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Listening<S> {
+    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let polled = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if buffer.filled().len() > before {
+            self.heard.note();
+        }
+        polled
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Listening<S> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
 fn read(events: Events, heard: Arc<Heard>, keep_alive: KeepAlive) -> FrameSource {
     Box::pin(stream::unfold(Some((events, heard)), move |state| async move {
         let (mut events, heard) = state?;
@@ -170,7 +202,6 @@ fn read(events: Events, heard: Arc<Heard>, keep_alive: KeepAlive) -> FrameSource
                 Err(_) if heard.silence() >= limit => return Some((Err(LinkError::Silent(limit)), None)),
                 Err(_) => continue,
             };
-            heard.note();
             match event? {
                 Ok(Event::Frame(frame)) => return Some((Ok(frame), Some((events, heard)))),
                 Ok(Event::Heartbeat) => {}

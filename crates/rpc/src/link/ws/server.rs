@@ -11,7 +11,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::codec::{self, Decoder, FrameHead, Incoming};
-use crate::link::{Close, DirectWrite, FrameDrain, FrameSource, Gate, Inserter, Item, Link, LinkError, MAX_MESSAGE, queue_with};
+use crate::link::{Close, DirectWrite, FrameDrain, FrameSource, Gate, Inserter, Item, Link, LinkError, Liveness, MAX_MESSAGE, queue_with};
 
 /// A client that is too busy to read is not a client that is gone, so it is pinged but not required to answer.
 const PING_EVERY: Duration = Duration::from_secs(30);
@@ -58,11 +58,12 @@ impl Socket {
 pub fn accept(socket: Socket, early: Bytes, name: String) -> Link {
     let socket = Arc::new(socket);
     let (tx, drain) = queue_with(Box::new(Writer(socket.clone())));
-    let gate = Gate::default();
+    let (gate, liveness) = (Gate::default(), Liveness::new());
     let writing = socket.clone();
     drain.spawn_writer(|drain| write(drain, writing));
-    let reader = Reader { socket, decoder: Decoder::new(early), read: 0, gate: gate.clone(), inserter: tx.inserter() };
-    Link { tx, rx: reader.into_source(), name, gate }
+    let reader =
+        Reader { socket, decoder: Decoder::new(early), read: 0, gate: gate.clone(), inserter: tx.inserter(), liveness: liveness.clone() };
+    Link { tx, rx: reader.into_source(), name, gate, liveness }
 }
 
 /// Writes frames from whichever task has one, as long as the socket takes them.
@@ -134,6 +135,7 @@ struct Reader {
     read: usize,
     gate: Gate,
     inserter: Inserter,
+    liveness: Liveness,
 }
 
 impl Reader {
@@ -174,6 +176,7 @@ impl Reader {
             self.socket.readable().await?;
             match self.socket.try_read(self.decoder.room()) {
                 Ok(length) => {
+                    self.liveness.note();
                     self.read = self.read.saturating_add(length);
                     return Ok(length);
                 }
