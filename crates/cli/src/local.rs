@@ -17,6 +17,7 @@ pub struct ExecutorSettings {
     pub peer: PeerOptions,
     /// Whether a later start answers for the processes of this one.
     pub keeps_fates: bool,
+    pub listener: String,
 }
 
 /// An executor's configuration as this program runs it, home and all.
@@ -31,6 +32,7 @@ pub fn executor_config(settings: ExecutorSettings) -> anyhow::Result<ExecutorCon
         output: OutputLimits { spool: settings.spool, ..OutputLimits::default() },
         spool_directory: home.as_ref().map(Home::spool),
         journal_directory: home.filter(|_| settings.keeps_fates).map(|home| home.journals()),
+        listener: settings.listener,
         launcher: Launcher::with_own_stage(),
         ids: Arc::new(|| Uuid::new_v4().to_string()),
         executor_id,

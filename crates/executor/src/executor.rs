@@ -56,7 +56,7 @@ pub(crate) struct Shared {
 /// The journal of this start, and the sessions that earlier starts left behind.
 fn open_journal(config: &ExecutorConfig, instance_id: &str) -> (FateLog, HashMap<String, Fates>) {
     let Some(directory) = &config.journal_directory else { return (FateLog::default(), HashMap::new()) };
-    match Journal::open(directory, instance_id) {
+    match Journal::open(directory, instance_id, &config.listener) {
         Ok(journal) => {
             let past = journal.past();
             (FateLog::new(journal), past)

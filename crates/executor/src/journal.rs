@@ -20,6 +20,10 @@ const WORTH_REWRITING: u64 = 1 << 20;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", rename_all_fields = "camelCase", tag = "fact")]
 enum Fact {
+    /// The first line: by what this start is reached. Only a later start that is reached in the same way is asked.
+    Opened {
+        listener: String,
+    },
     Started {
         session: String,
         process: String,
@@ -87,7 +91,8 @@ impl FateLog {
 
 pub struct Journal {
     path: PathBuf,
-    file: File,
+    listener: String,
+    file: Option<File>,
     known: HashMap<String, Fates>,
     written: u64,
     length: u64,
@@ -96,21 +101,50 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Opens the journal of this start below `directory`, with everything that earlier starts left unsaid.
-    pub fn open(directory: &Path, instance: &str) -> io::Result<Self> {
-        let own = directory.join(instance);
-        DirBuilder::new().recursive(true).mode(0o700).create(&own)?;
-        // One start at a time looks around: what another has just made must not be taken for an orphan.
-        let starting = File::options().write(true).create(true).truncate(false).mode(0o600).open(directory.join("lock"))?;
-        flock(&starting, FlockOperation::LockExclusive)?;
-        let path = own.join("journal.jsonl");
-        let file = File::options().append(true).create(true).mode(0o600).open(&path)?;
-        flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-        let mut journal = Self { path, file, known: HashMap::new(), written: 0, length: 0, is_broken: false };
-        for orphan in orphans(directory, instance) {
-            journal.take_over(&orphan);
+    /// The journal of a start that is reached by `listener`, below `directory`, with everything that earlier starts of the
+    /// same listener left unsaid. Nothing is written before there is something to write.
+    pub fn open(directory: &Path, instance: &str, listener: &str) -> io::Result<Self> {
+        let path = directory.join(instance).join("journal.jsonl");
+        let mut journal =
+            Self { path, listener: listener.to_owned(), file: None, known: HashMap::new(), written: 0, length: 0, is_broken: false };
+        if !journals(directory).is_empty() {
+            let _starting = lock(directory)?;
+            for orphan in orphans(directory, listener) {
+                journal.take_over(&orphan);
+            }
         }
         Ok(journal)
+    }
+
+    /// Makes the file, with the name of the listener in it.
+    fn create(&self) -> io::Result<(File, u64)> {
+        let own = self.path.parent().ok_or(io::ErrorKind::InvalidInput)?;
+        DirBuilder::new().recursive(true).mode(0o700).create(own)?;
+        // One at a time: what was just made must not be taken for an orphan before it is locked.
+        let _starting = lock(own.parent().ok_or(io::ErrorKind::InvalidInput)?)?;
+        let mut file = File::options().append(true).create(true).mode(0o600).open(&self.path)?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        let line = line(&Fact::Opened { listener: self.listener.clone() })?;
+        file.write_all(&line)?;
+        Ok((file, line.len() as u64))
+    }
+
+    fn append(&mut self, line: &[u8]) -> io::Result<()> {
+        let mut file = match self.file.take() {
+            Some(file) => file,
+            None => {
+                let (file, length) = self.create()?;
+                self.length = length;
+                file
+            }
+        };
+        let written = file.write_all(line);
+        if written.is_err() {
+            // What half of the line was written must not spoil the next.
+            let _ = file.set_len(self.length);
+        }
+        self.file = Some(file);
+        written
     }
 
     /// The sessions that earlier starts left behind.
@@ -169,7 +203,7 @@ impl Journal {
     fn write(&mut self, fact: &Fact) {
         apply(&mut self.known, fact);
         let written = line(fact).and_then(|line| {
-            self.file.write_all(&line)?;
+            self.append(&line)?;
             Ok(line.len() as u64)
         });
         match written {
@@ -178,8 +212,6 @@ impl Journal {
                 self.length += bytes;
             }
             Err(error) => {
-                // What half of the line was written must not spoil the next.
-                let _ = self.file.set_len(self.length);
                 if !self.is_broken {
                     tracing::warn!(path = %self.path.display(), %error, "the fate of processes can no longer be written down");
                 }
@@ -201,7 +233,7 @@ impl Journal {
         let mut file = File::options().append(true).create(true).mode(0o600).open(&aside)?;
         file.set_len(0)?;
         flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-        let mut text = Vec::new();
+        let mut text = line(&Fact::Opened { listener: self.listener.clone() })?;
         for (session, fates) in &self.known {
             for (process, fate) in fates {
                 for fact in retell(session, process, fate) {
@@ -211,7 +243,7 @@ impl Journal {
         }
         file.write_all(&text)?;
         fs::rename(&aside, &self.path)?;
-        self.file = file;
+        self.file = Some(file);
         self.written = 0;
         self.length = text.len() as u64;
         Ok(())
@@ -242,6 +274,7 @@ fn apply(known: &mut HashMap<String, Fates>, fact: &Fact) {
         }
     };
     match fact {
+        Fact::Opened { .. } => {}
         Fact::Started { session, process, fingerprint } => {
             let fate = Fate { fingerprint: fingerprint.clone(), end: None, next_seq: 1 };
             known.entry(session.clone()).or_default().insert(process.clone(), fate);
@@ -284,19 +317,37 @@ struct Orphan {
     file: File,
 }
 
-fn orphans(directory: &Path, own: &str) -> Vec<Orphan> {
+/// Held while somebody looks around, or makes a journal.
+fn lock(directory: &Path) -> io::Result<File> {
+    let file = File::options().write(true).create(true).truncate(false).mode(0o600).open(directory.join("lock"))?;
+    flock(&file, FlockOperation::LockExclusive)?;
+    Ok(file)
+}
+
+fn journals(directory: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(directory) else { return Vec::new() };
-    let others = entries.flatten().filter(|entry| entry.file_name() != own);
-    others
-        .filter_map(|entry| {
-            let path = entry.path().join("journal.jsonl");
-            let file = File::open(&path).ok()?;
-            flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
-            // It may have been rewritten between the two; then this is not it any more.
-            let is_still_there = fs::metadata(&path).is_ok_and(|now| file.metadata().is_ok_and(|ours| ours.ino() == now.ino()));
-            is_still_there.then_some(Orphan { path, file })
-        })
-        .collect()
+    entries.flatten().map(|entry| entry.path().join("journal.jsonl")).filter(|path| path.exists()).collect()
+}
+
+fn orphans(directory: &Path, listener: &str) -> Vec<Orphan> {
+    let found = journals(directory).into_iter().filter_map(|path| {
+        let file = File::open(&path).ok()?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
+        // It may have been rewritten between the two; then this is not it any more.
+        let is_still_there = fs::metadata(&path).is_ok_and(|now| file.metadata().is_ok_and(|ours| ours.ino() == now.ino()));
+        is_still_there.then_some(Orphan { path, file })
+    });
+    found.filter(|orphan| orphan.listener().is_none_or(|theirs| theirs == listener)).collect()
+}
+
+impl Orphan {
+    fn listener(&self) -> Option<String> {
+        let line = fs::read_to_string(&self.path).ok()?.lines().next()?.to_owned();
+        match serde_json::from_str(&line) {
+            Ok(Fact::Opened { listener }) => Some(listener),
+            _ => None,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -312,10 +363,6 @@ mod tests {
         fs::write(&path, kept).unwrap();
     }
 
-    fn journals(directory: &Path) -> usize {
-        fs::read_dir(directory).unwrap().filter(|entry| entry.as_ref().unwrap().path().is_dir()).count()
-    }
-
     fn fate(end: Option<End>, next_seq: u64) -> Fate {
         Fate { fingerprint: "f".into(), end, next_seq }
     }
@@ -323,7 +370,7 @@ mod tests {
     #[test]
     fn a_later_start_knows_every_fate() {
         let directory = tempfile::tempdir().unwrap();
-        let mut first = Journal::open(directory.path(), "one").unwrap();
+        let mut first = Journal::open(directory.path(), "one", "here").unwrap();
         first.started("s", "running", "f");
         first.started("s", "exited", "f");
         first.exited("s", "exited", 7, 5);
@@ -336,7 +383,7 @@ mod tests {
         first.ended("over");
         abandon(first);
         for instance in ["two", "three"] {
-            let journal = Journal::open(directory.path(), instance).unwrap();
+            let journal = Journal::open(directory.path(), instance, "here").unwrap();
             let past = journal.past();
             assert_eq!(past.len(), 1);
             let expected = [
@@ -345,7 +392,7 @@ mod tests {
                 ("running", fate(Some(End::Lost), 1)),
             ];
             assert_eq!(past["s"], expected.map(|(id, fate)| (id.to_owned(), fate)).into());
-            assert_eq!(journals(directory.path()), 1, "an older journal was left behind");
+            assert_eq!(journals(directory.path()).len(), 1, "an older journal was left behind");
             abandon(journal);
         }
     }
@@ -353,30 +400,41 @@ mod tests {
     #[test]
     fn a_journal_in_use_is_left_alone() {
         let directory = tempfile::tempdir().unwrap();
-        let mut first = Journal::open(directory.path(), "one").unwrap();
+        let mut first = Journal::open(directory.path(), "one", "here").unwrap();
         first.started("s", "p", "f");
-        let second = Journal::open(directory.path(), "two").unwrap();
+        let mut second = Journal::open(directory.path(), "two", "here").unwrap();
         assert!(second.past().is_empty());
-        assert_eq!(journals(directory.path()), 2);
+        second.started("t", "p", "f");
+        assert_eq!(journals(directory.path()).len(), 2);
+    }
+
+    #[test]
+    fn a_journal_of_another_listener_is_left_to_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut first = Journal::open(directory.path(), "one", "here").unwrap();
+        first.started("s", "p", "f");
+        abandon(first);
+        assert!(Journal::open(directory.path(), "two", "there").unwrap().past().is_empty());
+        assert_eq!(Journal::open(directory.path(), "three", "here").unwrap().past().len(), 1);
     }
 
     #[test]
     fn a_torn_last_line_costs_only_itself() {
         let directory = tempfile::tempdir().unwrap();
-        let mut first = Journal::open(directory.path(), "one").unwrap();
+        let mut first = Journal::open(directory.path(), "one", "here").unwrap();
         first.started("s", "p", "f");
         let path = first.path.clone();
         abandon(first);
         let mut text = fs::read(&path).unwrap();
         text.extend(b"{\"fact\":\"exi");
         fs::write(&path, text).unwrap();
-        assert_eq!(Journal::open(directory.path(), "two").unwrap().past()["s"]["p"], fate(Some(End::Lost), 1));
+        assert_eq!(Journal::open(directory.path(), "two", "here").unwrap().past()["s"]["p"], fate(Some(End::Lost), 1));
     }
 
     #[test]
     fn it_does_not_grow_with_processes_that_are_over() {
         let directory = tempfile::tempdir().unwrap();
-        let mut journal = Journal::open(directory.path(), "one").unwrap();
+        let mut journal = Journal::open(directory.path(), "one", "here").unwrap();
         journal.started("s", "kept", "f");
         for n in 0..20_000 {
             let id = n.to_string();
@@ -386,16 +444,16 @@ mod tests {
         }
         assert!(fs::metadata(&journal.path).unwrap().len() < 2 * WORTH_REWRITING);
         abandon(journal);
-        assert_eq!(Journal::open(directory.path(), "two").unwrap().past()["s"].len(), 1);
+        assert_eq!(Journal::open(directory.path(), "two", "here").unwrap().past()["s"].len(), 1);
     }
 
     #[test]
     fn nothing_to_answer_for_leaves_nothing_behind() {
         let directory = tempfile::tempdir().unwrap();
-        let mut journal = Journal::open(directory.path(), "one").unwrap();
+        let mut journal = Journal::open(directory.path(), "one", "here").unwrap();
         journal.started("s", "p", "f");
         journal.ended("s");
         drop(journal);
-        assert_eq!(journals(directory.path()), 0);
+        assert_eq!(journals(directory.path()).len(), 0);
     }
 }

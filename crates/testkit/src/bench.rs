@@ -176,6 +176,7 @@ fn config(outpost: &Path, work: &Path) -> ExecutorConfig {
         output: OutputLimits::default(),
         spool_directory: Some(work.join(".spool")),
         journal_directory: None,
+        listener: "memory".into(),
         launcher: Launcher::new(outpost),
         ids: Arc::new(|| Uuid::new_v4().to_string()),
         executor_id: Some(Uuid::new_v4().to_string()),

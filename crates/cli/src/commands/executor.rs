@@ -94,7 +94,7 @@ pub fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
 /// Settings that all listeners share.
 pub fn settings(grace: u64, spool: u64, listen: &ListenAddr) -> ExecutorSettings {
     let peer = PeerOptions { malformed: malformed(listen), ..PeerOptions::default() };
-    ExecutorSettings { grace: Duration::from_secs(grace), spool, peer, keeps_fates: true }
+    ExecutorSettings { grace: Duration::from_secs(grace), spool, peer, keeps_fates: true, listener: listen.to_string() }
 }
 
 fn dispatch(arguments: &ExecutorArguments) -> Dispatch {

@@ -80,8 +80,13 @@ impl Place {
             let token = std::env::var("OUTPOST_TOKEN").ok().filter(|token| !token.is_empty());
             return Ok(Self { connector: Connector::target(target, token), executor: None });
         }
-        let settings =
-            ExecutorSettings { grace: Duration::from_secs(600), spool: 64 << 20, peer: PeerOptions::default(), keeps_fates: false };
+        let settings = ExecutorSettings {
+            grace: Duration::from_secs(600),
+            spool: 64 << 20,
+            peer: PeerOptions::default(),
+            keeps_fates: false,
+            listener: "this process".into(),
+        };
         let executor = Executor::new(executor_config(settings)?);
         let serving = executor.clone();
         let connector = Connector::new("this machine", move || {
