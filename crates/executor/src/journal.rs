@@ -107,11 +107,8 @@ impl Journal {
         let path = directory.join(instance).join("journal.jsonl");
         let mut journal =
             Self { path, listener: listener.to_owned(), file: None, known: HashMap::new(), written: 0, length: 0, is_broken: false };
-        if !journals(directory).is_empty() {
-            let _starting = lock(directory)?;
-            for orphan in orphans(directory, listener) {
-                journal.take_over(&orphan);
-            }
+        for orphan in orphans(directory, listener)? {
+            journal.take_over(&orphan);
         }
         Ok(journal)
     }
@@ -329,7 +326,12 @@ fn journals(directory: &Path) -> Vec<PathBuf> {
     entries.flatten().map(|entry| entry.path().join("journal.jsonl")).filter(|path| path.exists()).collect()
 }
 
-fn orphans(directory: &Path, listener: &str) -> Vec<Orphan> {
+/// Each comes locked, so that nobody else takes it over.
+fn orphans(directory: &Path, listener: &str) -> io::Result<Vec<Orphan>> {
+    if journals(directory).is_empty() {
+        return Ok(Vec::new());
+    }
+    let _looking = lock(directory)?;
     let found = journals(directory).into_iter().filter_map(|path| {
         let file = File::open(&path).ok()?;
         flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
@@ -337,7 +339,7 @@ fn orphans(directory: &Path, listener: &str) -> Vec<Orphan> {
         let is_still_there = fs::metadata(&path).is_ok_and(|now| file.metadata().is_ok_and(|ours| ours.ino() == now.ino()));
         is_still_there.then_some(Orphan { path, file })
     });
-    found.filter(|orphan| orphan.listener().is_none_or(|theirs| theirs == listener)).collect()
+    Ok(found.filter(|orphan| orphan.listener().is_none_or(|theirs| theirs == listener)).collect())
 }
 
 impl Orphan {
