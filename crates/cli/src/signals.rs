@@ -1,12 +1,13 @@
 //! Signals that are meant for the command, not for us.
 
+use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::sync::Arc;
 
 use outpost_environment::{Environment, RemoteProcess, State};
 use outpost_wire::exec::environment::Capabilities;
 use outpost_wire::exec::process::Signal;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{self, SignalKind, signal};
 
 use crate::terminal;
 
@@ -17,30 +18,62 @@ pub struct Forwarding {
     pub capabilities: Capabilities,
 }
 
+/// Signals that are no longer ours from here on. Made before the command is started: whatever comes meanwhile is for it.
+pub struct Signals {
+    interrupt: unix::Signal,
+    terminate: unix::Signal,
+    quit: unix::Signal,
+    window: unix::Signal,
+    hangup: Option<unix::Signal>,
+}
+
+impl Signals {
+    pub fn listen() -> io::Result<Self> {
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            quit: signal(SignalKind::quit())?,
+            window: signal(SignalKind::window_change())?,
+            hangup: hangup()?,
+        })
+    }
+}
+
+/// Hangups, unless whoever started us said with `nohup` that they are of no concern.
+pub fn hangup() -> io::Result<Option<unix::Signal>> {
+    if is_ignored(1) { Ok(None) } else { signal(SignalKind::hangup()).map(Some) }
+}
+
+/// Whether this program was started with a signal ignored.
+fn is_ignored(number: u32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask & (1 << (number - 1)) != 0)
+}
+
+/// The next hangup; never, where they are ignored.
+pub async fn hung_up(hangup: &mut Option<unix::Signal>) {
+    match hangup {
+        Some(hangup) => {
+            hangup.recv().await;
+        }
+        None => std::future::pending().await,
+    }
+}
+
 /// Forwards signals for ever.
-pub async fn forward(to: Forwarding, tty: bool) {
-    let listen = |kind: SignalKind| signal(kind).ok();
-    let (Some(mut interrupt), Some(mut terminate), Some(mut hangup), Some(mut quit), Some(mut window)) = (
-        listen(SignalKind::interrupt()),
-        listen(SignalKind::terminate()),
-        listen(SignalKind::hangup()),
-        listen(SignalKind::quit()),
-        listen(SignalKind::window_change()),
-    ) else {
-        tracing::warn!("signals cannot be forwarded");
-        return;
-    };
+pub async fn forward(to: Forwarding, mut signals: Signals, tty: bool) {
     if tty {
         to.resize().await;
     }
     let mut told = false;
     loop {
         let signal = tokio::select! {
-            _ = interrupt.recv() => Signal::Interrupt,
-            _ = terminate.recv() => Signal::Terminate,
-            _ = hangup.recv() => Signal::Hangup,
-            _ = quit.recv() => Signal::Quit,
-            _ = window.recv() => {
+            _ = signals.interrupt.recv() => Signal::Interrupt,
+            _ = signals.terminate.recv() => Signal::Terminate,
+            () = hung_up(&mut signals.hangup) => Signal::Hangup,
+            _ = signals.quit.recv() => Signal::Quit,
+            _ = signals.window.recv() => {
                 if tty {
                     to.resize().await;
                 }

@@ -16,6 +16,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::{FAILED, USAGE, complain};
 use crate::args::{AuthArguments, ExecutorArguments, WsAuth};
 use crate::local::{ExecutorSettings, executor_config};
+use crate::signals;
 
 pub async fn run(arguments: ExecutorArguments) -> ExitCode {
     let auth = match auth(&arguments.auth, &arguments.listen) {
@@ -83,10 +84,12 @@ fn announce(address: &ListenAddr) -> anyhow::Result<()> {
 
 pub fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    let mut hangup = signals::hangup()?;
     Ok(async move {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
+            () = signals::hung_up(&mut hangup) => {}
         }
     })
 }

@@ -20,7 +20,7 @@ use uuid::Uuid;
 use super::{OURS, complain};
 use crate::args::RunArguments;
 use crate::local::{ExecutorSettings, executor_config};
-use crate::signals::{self, Forwarding};
+use crate::signals::{self, Forwarding, Signals};
 use crate::terminal::RawTerminal;
 
 /// What a shell says of a command whose reader went away.
@@ -49,9 +49,10 @@ async fn run_to_end(arguments: RunArguments) -> anyhow::Result<u8> {
     let pipe_stdin = arguments.tty || info.capabilities.stdin_close || !signals::stdin_is_null();
     let start = start(&arguments, &info, place.executor.is_some(), pipe_stdin)?;
     let what = format!("cannot run `{}` in {} on {}", arguments.command[0], start.cwd, environment.name());
+    let listening = Signals::listen().context("signals cannot be passed on")?;
     let process = Arc::new(environment.start(start).await.context(what)?);
     let forwarding = Forwarding { process: process.clone(), environment: environment.clone(), capabilities: info.capabilities.clone() };
-    let _signals = AbortOnDropHandle::new(tokio::spawn(signals::forward(forwarding, arguments.tty)));
+    let _signals = AbortOnDropHandle::new(tokio::spawn(signals::forward(forwarding, listening, arguments.tty)));
     let _input = pipe_stdin.then(|| AbortOnDropHandle::new(tokio::spawn(forward_input(process.clone(), info.clone()))));
     let _notices = AbortOnDropHandle::new(tokio::spawn(tell_outages(environment.clone())));
     let outcome = copy_output(&process).await;
