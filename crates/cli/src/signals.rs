@@ -7,7 +7,7 @@ use std::sync::Arc;
 use outpost_environment::{Environment, RemoteProcess, State};
 use outpost_wire::exec::environment::Capabilities;
 use outpost_wire::exec::process::Signal;
-use tokio::signal::unix::{self, SignalKind, signal};
+use tokio::signal::unix::{self, SignalKind};
 
 use crate::terminal;
 
@@ -18,46 +18,65 @@ pub struct Forwarding {
     pub capabilities: Capabilities,
 }
 
-/// Signals that are no longer ours from here on. Made before the command is started: whatever comes meanwhile is for it.
-pub struct Signals {
-    interrupt: unix::Signal,
-    terminate: unix::Signal,
-    quit: unix::Signal,
-    window: unix::Signal,
-    hangup: Option<unix::Signal>,
+/// A signal that this program takes. One that it was started with ignored (by `nohup`, or in the background of a script)
+/// still has no effect on it, but is taken all the same: children would otherwise inherit that they ignore it.
+pub struct Watched {
+    signal: unix::Signal,
+    counts: bool,
 }
 
-impl Signals {
-    pub fn listen() -> io::Result<Self> {
-        Ok(Self {
-            interrupt: signal(SignalKind::interrupt())?,
-            terminate: signal(SignalKind::terminate())?,
-            quit: signal(SignalKind::quit())?,
-            window: signal(SignalKind::window_change())?,
-            hangup: hangup()?,
-        })
+impl Watched {
+    pub fn new(kind: SignalKind) -> io::Result<Self> {
+        // Looked at first: from then on it is no longer ignored.
+        let counts = !is_ignored(kind.as_raw_value());
+        Ok(Self { signal: unix::signal(kind)?, counts })
+    }
+
+    pub async fn recv(&mut self) {
+        while self.signal.recv().await.is_some() {
+            if self.counts {
+                return;
+            }
+        }
+        std::future::pending().await
     }
 }
 
-/// Hangups, unless whoever started us said with `nohup` that they are of no concern.
-pub fn hangup() -> io::Result<Option<unix::Signal>> {
-    if is_ignored(1) { Ok(None) } else { signal(SignalKind::hangup()).map(Some) }
-}
-
 /// Whether this program was started with a signal ignored.
-fn is_ignored(number: u32) -> bool {
+fn is_ignored(number: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
     mask.is_some_and(|mask| mask & (1 << (number - 1)) != 0)
 }
 
-/// The next hangup; never, where they are ignored.
-pub async fn hung_up(hangup: &mut Option<unix::Signal>) {
-    match hangup {
-        Some(hangup) => {
-            hangup.recv().await;
+/// Signals that are no longer ours from here on. Made before the command is started: whatever comes meanwhile is for it.
+pub struct Signals {
+    interrupt: Watched,
+    terminate: Watched,
+    quit: Watched,
+    hangup: Watched,
+    window: Watched,
+}
+
+impl Signals {
+    pub fn listen() -> io::Result<Self> {
+        Ok(Self {
+            interrupt: Watched::new(SignalKind::interrupt())?,
+            terminate: Watched::new(SignalKind::terminate())?,
+            quit: Watched::new(SignalKind::quit())?,
+            hangup: Watched::new(SignalKind::hangup())?,
+            window: Watched::new(SignalKind::window_change())?,
+        })
+    }
+
+    /// Waits for one that asks a program to end.
+    pub async fn stop(&mut self) {
+        tokio::select! {
+            () = self.interrupt.recv() => {}
+            () = self.terminate.recv() => {}
+            () = self.quit.recv() => {}
+            () = self.hangup.recv() => {}
         }
-        None => std::future::pending().await,
     }
 }
 
@@ -69,11 +88,11 @@ pub async fn forward(to: Forwarding, mut signals: Signals, tty: bool) {
     let mut told = false;
     loop {
         let signal = tokio::select! {
-            _ = signals.interrupt.recv() => Signal::Interrupt,
-            _ = signals.terminate.recv() => Signal::Terminate,
-            () = hung_up(&mut signals.hangup) => Signal::Hangup,
-            _ = signals.quit.recv() => Signal::Quit,
-            _ = signals.window.recv() => {
+            () = signals.interrupt.recv() => Signal::Interrupt,
+            () = signals.terminate.recv() => Signal::Terminate,
+            () = signals.hangup.recv() => Signal::Hangup,
+            () = signals.quit.recv() => Signal::Quit,
+            () = signals.window.recv() => {
                 if tty {
                     to.resize().await;
                 }

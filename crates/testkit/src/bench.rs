@@ -14,6 +14,7 @@ use outpost_sandbox::Launcher;
 use outpost_wire::PathUri;
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tokio::signal::unix::{SignalKind, signal};
 use uuid::Uuid;
 
 use crate::client::Client;
@@ -77,6 +78,7 @@ impl Bench {
         let server = match kind {
             LinkKind::Memory => {
                 assert!(setup.arguments.is_empty(), "an executor in memory has no command line");
+                hear_ignored_signals();
                 let mut config = config(&outpost, work.path());
                 config.variables.extend(setup.variables.iter().map(|(name, value)| (name.into(), value.into())));
                 Server::Memory(Executor::new(config))
@@ -158,6 +160,19 @@ impl Bench {
     /// Parameters that start a shell script.
     pub fn shell(&self, id: &str, script: &str) -> Value {
         self.start(id, &["/bin/sh", "-c", script])
+    }
+}
+
+/// Tests that run in the background of a script ignore interrupts, and so would the children of an executor that is
+/// in this process. A signal that is heard is not inherited as ignored.
+fn hear_ignored_signals() {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
+    let mask = u64::from_str_radix(mask.trim(), 16).unwrap();
+    for kind in [SignalKind::interrupt(), SignalKind::quit(), SignalKind::hangup()] {
+        if mask & (1 << (kind.as_raw_value() - 1)) != 0 {
+            drop(signal(kind).unwrap());
+        }
     }
 }
 

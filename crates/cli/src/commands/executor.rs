@@ -11,12 +11,11 @@ use outpost_rpc::auth::{Auth, SignedBearer};
 use outpost_rpc::link::stdio;
 use outpost_rpc::listen::{ListenAddr, Listener};
 use outpost_rpc::{Dispatch, PeerOptions};
-use tokio::signal::unix::{SignalKind, signal};
 
 use super::{FAILED, USAGE, complain};
 use crate::args::{AuthArguments, ExecutorArguments, WsAuth};
 use crate::local::{ExecutorSettings, executor_config};
-use crate::signals;
+use crate::signals::Signals;
 
 pub async fn run(arguments: ExecutorArguments) -> ExitCode {
     let auth = match auth(&arguments.auth, &arguments.listen) {
@@ -83,15 +82,8 @@ fn announce(address: &ListenAddr) -> anyhow::Result<()> {
 }
 
 pub fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
-    let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    let mut hangup = signals::hangup()?;
-    Ok(async move {
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
-            () = signals::hung_up(&mut hangup) => {}
-        }
-    })
+    let mut signals = Signals::listen()?;
+    Ok(async move { signals.stop().await })
 }
 
 /// Settings that all listeners share.
