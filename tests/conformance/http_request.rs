@@ -145,9 +145,10 @@ over_every_link! {
         visitor.send("3\r\ntwo\r\n0\r\n\r\n").await;
         assert_eq!(delta(&mut client, "s").await, (2, b"two".to_vec(), json!({"done": false, "error": null})));
         assert_eq!(delta(&mut client, "s").await, (3, vec![], json!({"done": true, "error": null})));
-        // Who has seen the end may use the id again; the connection to the server is used again as well.
-        let id = client.request("http/request", server.stream("s"));
-        visitor.receive().await;
+        // Who has seen the end may use the id again.
+        let other = Server::start().await;
+        let id = client.request("http/request", other.stream("s"));
+        let mut visitor = other.accept().await;
         visitor.answer("").await;
         assert_eq!(client.answer(id).await["result"]["status"], 200);
         assert_eq!(rest(&mut client, "s", 0).await, (vec![], json!(null)));
