@@ -7,6 +7,8 @@ use outpost_testkit::{Cutter, ExecutorProcess};
 
 const OUTPOST: &str = env!("CARGO_BIN_EXE_outpost");
 
+const LINES: u32 = 2_900_000;
+
 /// Numbered lines, so that a missing or doubled byte anywhere changes the result.
 fn expected(lines: u32) -> Vec<u8> {
     (1..=lines).flat_map(|n| format!("{n}\n").into_bytes()).collect()
@@ -14,24 +16,29 @@ fn expected(lines: u32) -> Vec<u8> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn twenty_megabytes_arrive_whole_and_the_command_runs_once() {
-    let executor = ExecutorProcess::start(Path::new(OUTPOST), &["--no-auth"]);
-    let lines = 2_900_000;
     // Cut during the upgrade, the handshake, the start, the first output, and at odd places of the bulk.
     let plan = vec![150, 700, 2_500, 10_001, 1_000_003, 4_000_037, 77, 7_000_001];
-    let cuts = plan.len();
-    let cutter = Cutter::start(executor.address(), plan).await;
+    let connections = run_through(&plan).await;
+    assert!(connections >= plan.len(), "only {connections} connections");
+}
+
+/// Runs a command that prints 20 MB through connections that are cut as planned; nothing may be missing, nothing doubled,
+/// and it may run only once. Returns how many connections it took.
+async fn run_through(plan: &[u64]) -> usize {
+    let executor = ExecutorProcess::start(Path::new(OUTPOST), &["--no-auth"]);
+    let cutter = Cutter::start(executor.address(), plan.to_vec()).await;
     let counter = executor.home().join("runs");
-    let script = format!("echo run >> {}; seq 1 {lines}", counter.display());
+    let script = format!("echo run >> {}; seq 1 {LINES}", counter.display());
     let output = tokio::process::Command::new(OUTPOST)
         .args(["run", "-e", &cutter.url(), "--", "/bin/sh", "-c", &script])
         .stdin(Stdio::null())
         .output()
         .await
         .unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    assert!(cutter.connections() >= cuts, "only {} connections", cutter.connections());
-    assert_eq!(std::fs::read_to_string(&counter).unwrap(), "run\n");
-    assert!(output.stdout == expected(lines), "{} bytes came", output.stdout.len());
+    assert!(output.status.success(), "plan {plan:?}: {}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(std::fs::read_to_string(&counter).unwrap(), "run\n", "plan {plan:?}");
+    assert!(output.stdout == expected(LINES), "plan {plan:?}: {} bytes came", output.stdout.len());
+    cutter.connections()
 }
 
 /// Cuts at random bytes while a child prints; `OUTPOST_SOAK_CUTS` says how many (`cargo xtask soak cuts`).
@@ -43,21 +50,7 @@ async fn random_cuts_lose_and_double_nothing() {
     while done < count {
         // Each command survives a few cuts, so that they fall into every part of its life.
         let plan: Vec<u64> = (0..(count - done).min(20)).map(|_| random(&mut seed) % 3_000_000).collect();
-        let executor = ExecutorProcess::start(Path::new(OUTPOST), &["--no-auth"]);
-        let cutter = Cutter::start(executor.address(), plan.clone()).await;
-        let counter = executor.home().join("runs");
-        let lines = 2_900_000;
-        let script = format!("echo run >> {}; seq 1 {lines}", counter.display());
-        let output = tokio::process::Command::new(OUTPOST)
-            .args(["run", "-e", &cutter.url(), "--", "/bin/sh", "-c", &script])
-            .stdin(Stdio::null())
-            .output()
-            .await
-            .unwrap();
-        assert!(output.status.success(), "plan {plan:?}: {}", String::from_utf8_lossy(&output.stderr));
-        assert_eq!(std::fs::read_to_string(&counter).unwrap(), "run\n", "plan {plan:?}");
-        assert!(output.stdout == expected(lines), "plan {plan:?}: {} bytes came", output.stdout.len());
-        done += cutter.connections() - 1;
+        done += run_through(&plan).await - 1;
         println!("{done} of {count} cuts");
     }
 }
