@@ -1,0 +1,5 @@
+//! Driving threads: models, tools, approvals.
+//!
+//! This room knows what a step is made of. It must not know JSON-RPC, how HTTP is served, or terminals.
+
+pub mod patch;
