@@ -10,6 +10,7 @@ pub mod listen;
 pub mod peer;
 mod pending;
 pub mod router;
+pub mod tls;
 
 pub use frame::FrameLimits;
 pub use link::{Close, FrameSink, FrameSource, Link, LinkError};

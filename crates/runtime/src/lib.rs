@@ -2,4 +2,5 @@
 //!
 //! This room knows what a step is made of. It must not know JSON-RPC, how HTTP is served, or terminals.
 
+pub mod model;
 pub mod patch;

@@ -1,0 +1,172 @@
+//! Models: what they are asked and what they answer, whatever the wire in between.
+//!
+//! The language of this room is that of the Responses API, because it is the richest: history is a list of items, and an
+//! item is kept exactly as it was received. Other wires translate to and from it at their edge.
+
+mod chat;
+mod exchange;
+mod offline;
+mod provider;
+mod responses;
+mod retry;
+mod sse;
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use serde_json::value::RawValue;
+use thiserror::Error;
+
+pub use provider::{Key, Provider, ProviderError, WireApi, built_in};
+
+use crate::model::retry::Tries;
+
+/// One item of history, as it was received.
+pub type Item = Arc<RawValue>;
+
+/// Everything that a model is shown in one step.
+#[derive(Debug, Clone)]
+pub struct Prompt {
+    pub model: String,
+    pub instructions: Arc<str>,
+    pub items: Vec<Item>,
+    pub tools: Arc<[ToolSpec]>,
+    /// What the final answer must look like, as a JSON schema.
+    pub output_schema: Option<Arc<Value>>,
+    pub effort: Option<String>,
+    /// Requests with the same key share what the provider has cached of their common beginning.
+    pub cache_key: String,
+}
+
+/// A tool as the model is told about it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ToolSpec {
+    pub name: String,
+    pub description: String,
+    pub input: ToolInput,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum ToolInput {
+    /// An object that follows a JSON schema.
+    Object(Value),
+    /// Plain text that follows a grammar in Lark's notation.
+    Text { grammar: String },
+}
+
+/// What a model answered.
+#[derive(Debug, Clone, Default)]
+pub struct Answer {
+    pub items: Vec<Item>,
+    pub usage: Usage,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Usage {
+    pub input_tokens: u64,
+    pub cached_input_tokens: u64,
+    pub output_tokens: u64,
+    pub reasoning_tokens: u64,
+    pub total_tokens: u64,
+}
+
+/// What can be shown while a model answers. None of it is promised: an attempt that fails takes back what it told.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Progress {
+    ItemStarted {
+        item: Value,
+    },
+    TextDelta {
+        item_id: String,
+        delta: String,
+    },
+    ReasoningDelta {
+        item_id: String,
+        delta: String,
+    },
+    ItemFinished {
+        item: Value,
+    },
+    /// The attempt failed and is made again; what it told is void.
+    Retrying {
+        attempt: u32,
+        of: u32,
+        reason: String,
+    },
+    RateLimits {
+        limits: Value,
+    },
+}
+
+/// Where progress goes. It must not wait.
+pub type OnProgress<'a> = &'a (dyn Fn(Progress) + Send + Sync);
+
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum ModelError {
+    #[error("{0}")]
+    Provider(#[from] ProviderError),
+    #[error("{provider} cannot be reached: {reason}")]
+    Unreachable { provider: String, reason: String },
+    #[error("{provider} refuses the request ({status}): {message}")]
+    Refused { provider: String, status: u16, message: String },
+    #[error("{provider} is busy ({status}): {message}")]
+    Busy { provider: String, status: u16, message: String, retry_after_ms: Option<u64> },
+    #[error("the conversation no longer fits the model's context window: {message}")]
+    ContextExceeded { message: String },
+    #[error("the answer of {provider} broke off: {reason}")]
+    Cut { provider: String, reason: String },
+    #[error("{provider} was silent for {after_ms} ms in the middle of an answer")]
+    Silent { provider: String, after_ms: u64 },
+    #[error("{provider} answers nonsense: {reason}")]
+    Nonsense { provider: String, reason: String },
+}
+
+/// A model provider that can be asked.
+#[derive(Clone)]
+pub struct Model {
+    provider: Arc<Provider>,
+    key: Option<Key>,
+    http: reqwest::Client,
+    ids: Arc<dyn Fn() -> String + Send + Sync>,
+}
+
+impl Model {
+    /// `ids` makes names for items and calls where a wire leaves them without.
+    pub fn new(provider: Provider, key: Option<Key>, http: reqwest::Client, ids: Arc<dyn Fn() -> String + Send + Sync>) -> Self {
+        Self { provider: Arc::new(provider), key, http, ids }
+    }
+
+    pub fn provider(&self) -> &Provider {
+        &self.provider
+    }
+
+    /// Asks until there is an answer or no hope. Dropping the future ends the request.
+    pub async fn ask(&self, prompt: &Prompt, progress: OnProgress<'_>) -> Result<Answer, ModelError> {
+        let mut tries = Tries::new(&self.provider, &(self.ids)());
+        loop {
+            let attempt = match self.provider.wire_api {
+                WireApi::Offline => Ok(offline::answer(prompt, &*self.ids, progress)),
+                WireApi::Responses => responses::ask(&self.call(), prompt, progress).await,
+                WireApi::Chat => chat::ask(&self.call(), prompt, progress).await,
+            };
+            let error = match attempt {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
+            };
+            let Some(again) = tries.after(&error) else { return Err(error) };
+            tracing::debug!(provider = self.provider.name, %error, "asking the model again");
+            progress(Progress::Retrying { attempt: again.attempt, of: again.of, reason: error.to_string() });
+            tokio::time::sleep(again.wait).await;
+        }
+    }
+
+    fn call(&self) -> exchange::Call<'_> {
+        exchange::Call { provider: &self.provider, key: self.key.as_ref(), http: &self.http, ids: &*self.ids }
+    }
+}
+
+fn raw(value: &Value) -> Result<Item, serde_json::Error> {
+    Ok(serde_json::value::to_raw_value(value)?.into())
+}

@@ -1,0 +1,65 @@
+//! Chat Completions, as Ollama, llama.cpp, vLLM and many gateways speak it.
+//!
+//! Both directions are translated here: items of history become messages, and the pieces of a streamed message become
+//! items. What this wire has no words for (sealed reasoning, unknown kinds) is left out of the request; it stays in the
+//! thread.
+
+mod messages;
+mod stream;
+
+use serde_json::{Value, json};
+
+use super::exchange::{Call, Told};
+use super::{Answer, ModelError, OnProgress, Prompt, ToolInput, ToolSpec};
+
+/// Asks once.
+pub async fn ask(call: &Call<'_>, prompt: &Prompt, progress: OnProgress<'_>) -> Result<Answer, ModelError> {
+    let body = serde_json::to_vec(&request(prompt)).map_err(|error| call.nonsense(error))?;
+    let mut events = call.post("chat/completions", body, progress).await?;
+    let mut stream = stream::Message::new(call.ids, progress);
+    while let Some(data) = events.next().await? {
+        if data.as_ref() == b"[DONE]" {
+            return stream.finish().map_err(|error| call.nonsense(error));
+        }
+        let chunk: Value = serde_json::from_slice(&data).map_err(|error| call.nonsense(format!("an event is not JSON: {error}")))?;
+        if let Some(error) = chunk.get("error").filter(|error| !error.is_null()) {
+            return Err(call.failure(500, Told::from_value(error), None));
+        }
+        stream.take(&chunk);
+    }
+    // Some servers close without the last word; a finish reason says that the message is whole all the same.
+    if stream.is_whole() {
+        return stream.finish().map_err(|error| call.nonsense(error));
+    }
+    Err(call.cut("the stream ended before the answer did"))
+}
+
+fn request(prompt: &Prompt) -> Value {
+    let mut body = json!({
+        "model": prompt.model,
+        "messages": messages::of(prompt),
+        "stream": true,
+        "stream_options": {"include_usage": true},
+    });
+    if !prompt.tools.is_empty() {
+        body["tools"] = prompt.tools.iter().map(tool).collect();
+    }
+    if let Some(effort) = &prompt.effort {
+        body["reasoning_effort"] = effort.as_str().into();
+    }
+    if let Some(schema) = &prompt.output_schema {
+        body["response_format"] = json!({"type": "json_schema", "json_schema": {"name": "answer", "strict": true, "schema": **schema}});
+    }
+    body
+}
+
+/// Text tools have no equal here; they become functions with one text argument, and [`messages`] turns calls back.
+fn tool(tool: &ToolSpec) -> Value {
+    let parameters = match &tool.input {
+        ToolInput::Object(schema) => schema.clone(),
+        ToolInput::Text { .. } => {
+            json!({"type": "object", "properties": {"input": {"type": "string", "description": "The whole text"}}, "required": ["input"]})
+        }
+    };
+    json!({"type": "function", "function": {"name": tool.name, "description": tool.description, "parameters": parameters}})
+}

@@ -1,0 +1,196 @@
+//! From the pieces of a streamed message to items.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use crate::model::{Answer, OnProgress, Progress, Usage, raw};
+
+/// A message that is being put together.
+pub struct Message<'a> {
+    ids: &'a (dyn Fn() -> String + Send + Sync),
+    progress: OnProgress<'a>,
+    text: Part,
+    reasoning: Part,
+    /// By their place in the message; pieces of several calls may come mixed.
+    calls: BTreeMap<u64, Call>,
+    usage: Usage,
+    finished: bool,
+}
+
+/// A text that grows, and the id under which its growth is told.
+#[derive(Default)]
+struct Part {
+    id: Option<String>,
+    text: String,
+}
+
+#[derive(Default)]
+struct Call {
+    id: String,
+    name: String,
+    arguments: String,
+}
+
+impl<'a> Message<'a> {
+    pub fn new(ids: &'a (dyn Fn() -> String + Send + Sync), progress: OnProgress<'a>) -> Self {
+        let (text, reasoning) = (Part::default(), Part::default());
+        Self { ids, progress, text, reasoning, calls: BTreeMap::new(), usage: Usage::default(), finished: false }
+    }
+
+    pub fn take(&mut self, chunk: &Value) {
+        if chunk["usage"].is_object() {
+            self.usage = usage(&chunk["usage"]);
+        }
+        let choice = &chunk["choices"][0];
+        let delta = &choice["delta"];
+        if let Some(text) = delta["content"].as_str().filter(|text| !text.is_empty()) {
+            self.say(text);
+        }
+        // Two spellings of the same thing are about.
+        let reasoning = delta["reasoning_content"].as_str().or_else(|| delta["reasoning"].as_str());
+        if let Some(text) = reasoning.filter(|text| !text.is_empty()) {
+            self.think(text);
+        }
+        for piece in delta["tool_calls"].as_array().into_iter().flatten() {
+            self.take_call(piece);
+        }
+        self.finished |= choice["finish_reason"].is_string();
+    }
+
+    fn say(&mut self, delta: &str) {
+        let is_new = self.text.id.is_none();
+        let id = self.text.grow(delta, self.ids);
+        if is_new {
+            (self.progress)(Progress::ItemStarted { item: message(&id, "") });
+        }
+        (self.progress)(Progress::TextDelta { item_id: id, delta: delta.to_owned() });
+    }
+
+    fn think(&mut self, delta: &str) {
+        let is_new = self.reasoning.id.is_none();
+        let id = self.reasoning.grow(delta, self.ids);
+        if is_new {
+            (self.progress)(Progress::ItemStarted { item: reasoning(&id, "") });
+        }
+        (self.progress)(Progress::ReasoningDelta { item_id: id, delta: delta.to_owned() });
+    }
+
+    fn take_call(&mut self, piece: &Value) {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        // Servers that send whole calls leave the place out: each is one of its own.
+        let place = piece["index"].as_u64().unwrap_or_else(|| self.calls.keys().next_back().map_or(0, |last| last + 1));
+        let call = self.calls.entry(place).or_default();
+        if call.id.is_empty() {
+            call.id = text(&piece["id"]);
+        }
+        call.name.push_str(&text(&piece["function"]["name"]));
+        match &piece["function"]["arguments"] {
+            Value::String(piece) => call.arguments.push_str(piece),
+            Value::Null => {}
+            whole => call.arguments = whole.to_string(),
+        }
+    }
+
+    pub fn is_whole(&self) -> bool {
+        self.finished
+    }
+
+    pub fn finish(self) -> Result<Answer, serde_json::Error> {
+        let mut items = Vec::new();
+        if let Some(id) = self.reasoning.id {
+            items.push(reasoning(&id, &self.reasoning.text));
+        }
+        if let Some(id) = self.text.id {
+            items.push(message(&id, &self.text.text));
+        }
+        for call in self.calls.into_values() {
+            let id = if call.id.is_empty() { format!("call_{}", (self.ids)()) } else { call.id };
+            let arguments = if call.arguments.is_empty() { "{}".into() } else { call.arguments };
+            items.push(json!({"type": "function_call", "call_id": id, "name": call.name, "arguments": arguments}));
+        }
+        let answer = Answer { items: items.iter().map(raw).collect::<Result<_, _>>()?, usage: self.usage };
+        for item in items {
+            (self.progress)(Progress::ItemFinished { item });
+        }
+        Ok(answer)
+    }
+}
+
+impl Part {
+    fn grow(&mut self, delta: &str, ids: &(dyn Fn() -> String + Send + Sync)) -> String {
+        self.text.push_str(delta);
+        self.id.get_or_insert_with(ids).clone()
+    }
+}
+
+fn message(id: &str, text: &str) -> Value {
+    json!({"type": "message", "id": id, "role": "assistant", "content": [{"type": "output_text", "text": text}]})
+}
+
+fn reasoning(id: &str, text: &str) -> Value {
+    json!({"type": "reasoning", "id": id, "summary": [], "content": [{"type": "reasoning_text", "text": text}]})
+}
+
+fn usage(usage: &Value) -> Usage {
+    let number = |value: &Value| value.as_u64().unwrap_or(0);
+    let (input, output) = (number(&usage["prompt_tokens"]), number(&usage["completion_tokens"]));
+    Usage {
+        input_tokens: input,
+        cached_input_tokens: number(&usage["prompt_tokens_details"]["cached_tokens"]),
+        output_tokens: output,
+        reasoning_tokens: number(&usage["completion_tokens_details"]["reasoning_tokens"]),
+        total_tokens: usage["total_tokens"].as_u64().unwrap_or(input + output),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(chunks: &[Value]) -> (Answer, bool) {
+        let ids = || "fresh".to_owned();
+        let mut message = Message::new(&ids, &|_| {});
+        for chunk in chunks {
+            message.take(chunk);
+        }
+        let whole = message.is_whole();
+        (message.finish().unwrap(), whole)
+    }
+
+    fn delta(delta: Value) -> Value {
+        json!({"choices": [{"delta": delta, "finish_reason": null}]})
+    }
+
+    #[test]
+    fn pieces_of_text_and_mixed_calls_are_put_together() {
+        let (answer, whole) = run(&[
+            delta(json!({"role": "assistant", "content": ""})),
+            delta(json!({"reasoning_content": "hm"})),
+            delta(json!({"content": "Let "})),
+            delta(json!({"content": "me"})),
+            delta(json!({"tool_calls": [{"index": 0, "id": "a", "function": {"name": "exec_command", "arguments": "{\"cmd\""}}]})),
+            delta(json!({"tool_calls": [{"index": 1, "id": "b", "function": {"name": "update_plan", "arguments": "{}"}}]})),
+            delta(json!({"tool_calls": [{"index": 0, "function": {"arguments": ":\"ls\"}"}}]})),
+            json!({"choices": [{"delta": {}, "finish_reason": "tool_calls"}]}),
+            json!({"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}}),
+        ]);
+        assert!(whole);
+        let items: Vec<Value> = answer.items.iter().map(|item| serde_json::from_str(item.get()).unwrap()).collect();
+        assert_eq!(items[0]["type"], "reasoning");
+        assert_eq!(items[1]["content"][0]["text"], "Let me");
+        assert_eq!(items[2], json!({"type": "function_call", "call_id": "a", "name": "exec_command", "arguments": "{\"cmd\":\"ls\"}"}));
+        assert_eq!(items[3]["call_id"], "b");
+        assert_eq!(answer.usage, Usage { input_tokens: 7, output_tokens: 3, total_tokens: 10, ..Usage::default() });
+    }
+
+    #[test]
+    fn whole_calls_without_place_or_id_are_told_apart() {
+        let call = |name: &str| json!({"function": {"name": name, "arguments": {"a": 1}}});
+        let (answer, _) = run(&[delta(json!({"tool_calls": [call("x"), call("y")]}))]);
+        let items: Vec<Value> = answer.items.iter().map(|item| serde_json::from_str(item.get()).unwrap()).collect();
+        assert_eq!((items.len(), &items[0]["name"], &items[1]["name"]), (2, &json!("x"), &json!("y")));
+        assert_eq!(items[0]["arguments"], "{\"a\":1}");
+        assert_eq!(items[0]["call_id"], "call_fresh");
+    }
+}

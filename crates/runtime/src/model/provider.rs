@@ -1,0 +1,185 @@
+//! Who can be asked, and how to get there.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use serde::Deserialize;
+use thiserror::Error;
+
+/// One entry of the table `model_providers`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct Provider {
+    /// For people.
+    #[serde(default)]
+    pub name: String,
+    #[serde(default)]
+    pub base_url: String,
+    /// The variable that holds the key; without one no key is sent.
+    #[serde(default)]
+    pub env_key: Option<String>,
+    #[serde(default)]
+    pub wire_api: WireApi,
+    #[serde(default)]
+    pub http_headers: BTreeMap<String, String>,
+    /// Headers whose values are taken from variables.
+    #[serde(default)]
+    pub env_http_headers: BTreeMap<String, String>,
+    #[serde(default)]
+    pub query_params: BTreeMap<String, String>,
+    #[serde(default = "request_max_retries")]
+    pub request_max_retries: u32,
+    #[serde(default = "stream_max_retries")]
+    pub stream_max_retries: u32,
+    #[serde(default = "stream_idle_timeout_ms")]
+    pub stream_idle_timeout_ms: u64,
+}
+
+fn request_max_retries() -> u32 {
+    4
+}
+
+fn stream_max_retries() -> u32 {
+    5
+}
+
+fn stream_idle_timeout_ms() -> u64 {
+    300_000
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WireApi {
+    #[default]
+    Responses,
+    Chat,
+    Offline,
+}
+
+/// A provider's key. It is never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Key(String);
+
+impl Key {
+    pub fn new(key: impl Into<String>) -> Self {
+        Self(key.into())
+    }
+
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Key(…)")
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum ProviderError {
+    #[error("the model provider `{provider}` needs a key: set the variable {variable}, or choose another provider with `model_provider`")]
+    NoKey { provider: String, variable: String },
+    #[error("the model provider `{provider}` has no usable base_url (`{url}`): it begins with http:// or https://")]
+    BadUrl { provider: String, url: String },
+    #[error("the model provider `{provider}` has a header that cannot be sent: `{header}`")]
+    BadHeader { provider: String, header: String },
+}
+
+impl Provider {
+    fn at(name: &str, base_url: &str, wire_api: WireApi) -> Self {
+        Self {
+            name: name.into(),
+            base_url: base_url.into(),
+            env_key: None,
+            wire_api,
+            http_headers: BTreeMap::new(),
+            env_http_headers: BTreeMap::new(),
+            query_params: BTreeMap::new(),
+            request_max_retries: request_max_retries(),
+            stream_max_retries: stream_max_retries(),
+            stream_idle_timeout_ms: stream_idle_timeout_ms(),
+        }
+    }
+
+    /// The key as the variables have it. A variable that is named and missing is an error, not a request without a key.
+    pub fn key(&self, variable: impl Fn(&str) -> Option<String>) -> Result<Option<Key>, ProviderError> {
+        let Some(name) = &self.env_key else { return Ok(None) };
+        let value = variable(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty());
+        let missing = || ProviderError::NoKey { provider: self.name.clone(), variable: name.clone() };
+        value.map(|value| Some(Key::new(value))).ok_or_else(missing)
+    }
+
+    /// Takes the values of [`Provider::env_http_headers`] from the variables; a header whose variable is missing is not sent.
+    pub fn fill_headers(&mut self, variable: impl Fn(&str) -> Option<String>) {
+        for (header, name) in std::mem::take(&mut self.env_http_headers) {
+            if let Some(value) = variable(&name).filter(|value| !value.trim().is_empty()) {
+                self.http_headers.insert(header, value);
+            }
+        }
+    }
+
+    pub(super) fn idle(&self) -> Duration {
+        Duration::from_millis(self.stream_idle_timeout_ms.max(1))
+    }
+
+    pub(super) fn endpoint(&self, path: &str) -> Result<reqwest::Url, ProviderError> {
+        let bad = || ProviderError::BadUrl { provider: self.name.clone(), url: self.base_url.clone() };
+        let mut url: reqwest::Url = format!("{}/{path}", self.base_url.trim_end_matches('/')).parse().map_err(|_| bad())?;
+        if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
+            return Err(bad());
+        }
+        if !self.query_params.is_empty() {
+            url.query_pairs_mut().extend_pairs(&self.query_params);
+        }
+        Ok(url)
+    }
+}
+
+/// The providers that need no configuration.
+pub fn built_in() -> BTreeMap<String, Provider> {
+    let mut openai = Provider::at("OpenAI", "https://api.openai.com/v1", WireApi::Responses);
+    openai.env_key = Some("OPENAI_API_KEY".into());
+    [
+        ("openai", openai),
+        ("ollama", Provider::at("Ollama", "http://127.0.0.1:11434/v1", WireApi::Chat)),
+        ("offline", Provider::at("offline", "", WireApi::Offline)),
+    ]
+    .map(|(id, provider)| (id.to_owned(), provider))
+    .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_key_comes_from_the_named_variable_only() {
+        let openai = &built_in()["openai"];
+        let set = |name: &str| (name == "OPENAI_API_KEY").then(|| " sk-1 \n".to_owned());
+        assert_eq!(openai.key(set), Ok(Some(Key::new("sk-1"))));
+        let error = openai.key(|_| Some("  ".into())).unwrap_err();
+        assert!(error.to_string().contains("OPENAI_API_KEY"), "{error}");
+        assert_eq!(built_in()["ollama"].key(|_| None), Ok(None));
+        assert_eq!(format!("{:?}", Key::new("sk-1")), "Key(…)");
+    }
+
+    #[test]
+    fn an_endpoint_keeps_the_query_and_refuses_other_schemes() {
+        let mut provider = built_in()["ollama"].clone();
+        provider.query_params.insert("api-version".into(), "2".into());
+        assert_eq!(provider.endpoint("chat/completions").unwrap().as_str(), "http://127.0.0.1:11434/v1/chat/completions?api-version=2");
+        for url in ["", "ftp://x", "localhost:1", "http://"] {
+            provider.base_url = url.into();
+            assert!(provider.endpoint("x").is_err(), "{url}");
+        }
+    }
+
+    #[test]
+    fn headers_from_variables_are_filled_once() {
+        let mut provider = built_in()["ollama"].clone();
+        provider.env_http_headers = [("x-a".to_owned(), "A".to_owned()), ("x-b".to_owned(), "B".to_owned())].into();
+        provider.fill_headers(|name| (name == "A").then(|| "1".into()));
+        assert_eq!(provider.http_headers, [("x-a".to_owned(), "1".to_owned())].into());
+    }
+}

@@ -1,0 +1,140 @@
+//! The Responses API.
+
+use serde::Serialize;
+use serde::ser::{SerializeSeq, Serializer};
+use serde_json::{Value, json};
+
+use super::exchange::{Call, Told};
+use super::{Answer, Item, ModelError, OnProgress, Progress, Prompt, ToolInput, ToolSpec, Usage, raw};
+
+/// Asks once.
+pub async fn ask(call: &Call<'_>, prompt: &Prompt, progress: OnProgress<'_>) -> Result<Answer, ModelError> {
+    let body = serde_json::to_vec(&Request::of(prompt)).map_err(|error| call.nonsense(error))?;
+    let mut events = call.post("responses", body, progress).await?;
+    let mut answer = Answer::default();
+    while let Some(data) = events.next().await? {
+        let event: Value = match serde_json::from_slice(&data) {
+            Ok(event) => event,
+            Err(_) if data.as_ref() == b"[DONE]" => continue,
+            Err(error) => return Err(call.nonsense(format!("an event is not JSON: {error}"))),
+        };
+        if let Some(usage) = take(call, event, &mut answer, progress)? {
+            answer.usage = usage;
+            return Ok(answer);
+        }
+    }
+    Err(call.cut("the stream ended before the answer did"))
+}
+
+/// Takes one event; the usage when it is the last.
+fn take(call: &Call<'_>, mut event: Value, answer: &mut Answer, progress: OnProgress<'_>) -> Result<Option<Usage>, ModelError> {
+    let text = |event: &Value, name: &str| event[name].as_str().unwrap_or_default().to_owned();
+    match event["type"].as_str().unwrap_or_default() {
+        "response.output_item.added" => progress(Progress::ItemStarted { item: event["item"].take() }),
+        "response.output_text.delta" => {
+            progress(Progress::TextDelta { item_id: text(&event, "item_id"), delta: text(&event, "delta") });
+        }
+        "response.reasoning_summary_text.delta" | "response.reasoning_text.delta" => {
+            progress(Progress::ReasoningDelta { item_id: text(&event, "item_id"), delta: text(&event, "delta") });
+        }
+        "response.output_item.done" => {
+            let item = event["item"].take();
+            if !item.is_object() {
+                return Err(call.nonsense("an item that is no object"));
+            }
+            answer.items.push(raw(&item).map_err(|error| call.nonsense(error))?);
+            progress(Progress::ItemFinished { item });
+        }
+        "response.completed" => return Ok(Some(usage(&event["response"]["usage"]))),
+        "response.failed" => return Err(call.failure(500, Told::from_value(&event["response"]["error"]), None)),
+        "error" => {
+            let told = if event["error"].is_null() { &event } else { &event["error"] };
+            return Err(call.failure(500, Told::from_value(told), None));
+        }
+        "response.incomplete" => {
+            let reason = text(&event["response"]["incomplete_details"], "reason");
+            return Err(call.cut(format!("the provider stopped it ({reason})")));
+        }
+        _ => {}
+    }
+    Ok(None)
+}
+
+fn usage(usage: &Value) -> Usage {
+    let number = |value: &Value| value.as_u64().unwrap_or(0);
+    let (input, output) = (number(&usage["input_tokens"]), number(&usage["output_tokens"]));
+    Usage {
+        input_tokens: input,
+        cached_input_tokens: number(&usage["input_tokens_details"]["cached_tokens"]),
+        output_tokens: output,
+        reasoning_tokens: number(&usage["output_tokens_details"]["reasoning_tokens"]),
+        total_tokens: usage["total_tokens"].as_u64().unwrap_or(input + output),
+    }
+}
+
+/// The body of a request. History is written straight from where it lies; it is not copied first.
+#[derive(Serialize)]
+struct Request<'a> {
+    model: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    instructions: &'a str,
+    input: Items<'a>,
+    tools: Vec<Value>,
+    tool_choice: &'static str,
+    parallel_tool_calls: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reasoning: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<Value>,
+    store: bool,
+    stream: bool,
+    include: [&'static str; 1],
+    prompt_cache_key: &'a str,
+}
+
+struct Items<'a>(&'a [Item]);
+
+impl Serialize for Items<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut items = serializer.serialize_seq(Some(self.0.len()))?;
+        for item in self.0 {
+            items.serialize_element(&**item)?;
+        }
+        items.end()
+    }
+}
+
+impl<'a> Request<'a> {
+    fn of(prompt: &'a Prompt) -> Self {
+        Self {
+            model: &prompt.model,
+            instructions: &prompt.instructions,
+            input: Items(&prompt.items),
+            tools: prompt.tools.iter().map(tool).collect(),
+            tool_choice: "auto",
+            parallel_tool_calls: true,
+            reasoning: prompt.effort.as_ref().map(|effort| json!({"effort": effort, "summary": "auto"})),
+            text: prompt
+                .output_schema
+                .as_ref()
+                .map(|schema| json!({"format": {"type": "json_schema", "name": "answer", "strict": true, "schema": **schema}})),
+            store: false,
+            stream: true,
+            // Reasoning comes back sealed, so that it can be handed over again without being stored by the provider.
+            include: ["reasoning.encrypted_content"],
+            prompt_cache_key: &prompt.cache_key,
+        }
+    }
+}
+
+fn tool(tool: &ToolSpec) -> Value {
+    match &tool.input {
+        ToolInput::Object(schema) => {
+            json!({"type": "function", "name": tool.name, "description": tool.description, "strict": false, "parameters": schema})
+        }
+        ToolInput::Text { grammar } => json!({
+            "type": "custom", "name": tool.name, "description": tool.description,
+            "format": {"type": "grammar", "syntax": "lark", "definition": grammar},
+        }),
+    }
+}
