@@ -167,6 +167,19 @@ impl Model {
     }
 }
 
-fn raw(value: &Value) -> Result<Item, serde_json::Error> {
+/// The client for all requests to models of one program. Reads the machine's certificates, so it blocks for some
+/// milliseconds. Proxies are taken from the usual variables.
+pub fn http_client() -> Result<reqwest::Client, HttpClientError> {
+    let tls = outpost_rpc::tls::client(&["h2", "http/1.1"]).map_err(|error| HttpClientError(error.to_string()))?;
+    let client = reqwest::Client::builder().tls_backend_preconfigured(tls).redirect(reqwest::redirect::Policy::none()).build();
+    client.map_err(|error| HttpClientError(error.to_string()))
+}
+
+#[derive(Debug, Error)]
+#[error("no HTTP client can be made: {0}")]
+pub struct HttpClientError(String);
+
+/// A value as an item.
+pub fn raw(value: &Value) -> Result<Item, serde_json::Error> {
     Ok(serde_json::value::to_raw_value(value)?.into())
 }

@@ -1,39 +1,108 @@
 //! A model that says what it was told to say, for real clients to talk to.
 
-use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+
+use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Mutex;
 
-/// Serves the Responses API: one scripted item per request, then the message `done`.
+/// What the model does with one request.
+#[derive(Debug, Clone)]
+pub enum Reply {
+    /// Answers with these items, as the Responses API does.
+    Items(Vec<Value>),
+    /// Sends these chunks, as Chat Completions does, and then the last word.
+    Chunks(Vec<Value>),
+    /// Refuses.
+    Status { status: u16, headers: Vec<(&'static str, String)>, body: String },
+    /// Begins a good answer, sends this and hangs up.
+    Cut(String),
+    /// Begins a good answer, sends this and then nothing more.
+    Silent(String),
+    /// Begins a good answer whose first line never ends.
+    Endless,
+}
+
+impl Reply {
+    pub fn message(text: &str) -> Self {
+        Self::Items(vec![message(text)])
+    }
+
+    pub fn call(id: &str, name: &str, arguments: &Value) -> Self {
+        Self::Items(vec![call(id, name, arguments)])
+    }
+
+    pub fn status(status: u16, body: &str) -> Self {
+        Self::Status { status, headers: vec![], body: body.into() }
+    }
+}
+
+/// An item of the Responses API that says something.
+pub fn message(text: &str) -> Value {
+    json!({"type": "message", "id": "msg", "role": "assistant", "content": [{"type": "output_text", "text": text}]})
+}
+
+/// An item of the Responses API that calls a tool.
+pub fn call(id: &str, name: &str, arguments: &Value) -> Value {
+    json!({"type": "function_call", "call_id": id, "name": name, "arguments": arguments.to_string()})
+}
+
+/// Serves one reply per request, in order, and the message `done` when there is none left.
 pub struct ScriptedModel {
     address: SocketAddr,
+    script: Arc<Mutex<Script>>,
     task: tokio::task::JoinHandle<()>,
+}
+
+#[derive(Default)]
+struct Script {
+    replies: VecDeque<Reply>,
+    requests: Vec<Request>,
+}
+
+/// What the model was asked.
+#[derive(Debug, Clone)]
+pub struct Request {
+    pub path: String,
+    pub head: String,
+    pub body: Value,
 }
 
 impl ScriptedModel {
     /// Each call is a tool's name and its arguments.
     pub async fn start(calls: Vec<(&str, Value)>) -> Self {
-        let items = calls.into_iter().enumerate().map(|(n, (name, arguments))| {
-            json!({"type": "function_call", "call_id": format!("call-{n}"), "name": name, "arguments": arguments.to_string()})
-        });
-        let script = Arc::new(Mutex::new(items.collect::<VecDeque<_>>()));
+        let replies = calls.iter().enumerate().map(|(n, (name, arguments))| Reply::call(&format!("call-{n}"), name, arguments));
+        Self::with(replies.collect::<Vec<_>>()).await
+    }
+
+    pub async fn with(replies: impl Into<VecDeque<Reply>>) -> Self {
+        let script = Arc::new(Mutex::new(Script { replies: replies.into(), requests: vec![] }));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
+        let serving = script.clone();
         let task = tokio::spawn(async move {
             loop {
                 let Ok((stream, _)) = listener.accept().await else { return };
-                tokio::spawn(answer(stream, script.clone()));
+                tokio::spawn(answer(stream, serving.clone()));
             }
         });
-        Self { address, task }
+        Self { address, script, task }
     }
 
     pub fn base_url(&self) -> String {
         format!("http://{}/v1", self.address)
+    }
+
+    /// Adds a reply to the end of the script.
+    pub fn push(&self, reply: Reply) {
+        self.script.lock().unwrap().replies.push_back(reply);
+    }
+
+    /// The requests for answers so far.
+    pub fn requests(&self) -> Vec<Request> {
+        self.script.lock().unwrap().requests.clone()
     }
 }
 
@@ -43,7 +112,7 @@ impl Drop for ScriptedModel {
     }
 }
 
-async fn answer(stream: TcpStream, script: Arc<Mutex<VecDeque<Value>>>) -> Option<()> {
+async fn answer(stream: TcpStream, script: Arc<Mutex<Script>>) -> Option<()> {
     let mut stream = BufReader::new(stream);
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
@@ -55,25 +124,67 @@ async fn answer(stream: TcpStream, script: Arc<Mutex<VecDeque<Value>>>) -> Optio
         head.lines().find_map(|line| line.to_ascii_lowercase().strip_prefix("content-length:").and_then(|n| n.trim().parse().ok()));
     let mut body = vec![0; length.unwrap_or(0)];
     stream.read_exact(&mut body).await.ok()?;
-    let is_response = head.split_whitespace().nth(1).is_some_and(|path| path.ends_with("/responses"));
-    let reply = if is_response {
-        events(script.lock().await.pop_front())
-    } else {
-        "HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n".into()
+    let path = head.split_whitespace().nth(1)?.to_owned();
+    let stream = stream.get_mut();
+    let wire = path.split('?').next().unwrap_or_default();
+    if !wire.ends_with("/responses") && !wire.ends_with("/chat/completions") {
+        return stream.write_all(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n").await.ok();
+    }
+    let is_chat = wire.ends_with("/chat/completions");
+    let reply = {
+        let mut script = script.lock().unwrap();
+        let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
+        script.requests.push(Request { path, head, body });
+        script.replies.pop_front().unwrap_or_else(|| if is_chat { chat_done() } else { Reply::message("done") })
     };
-    stream.get_mut().write_all(reply.as_bytes()).await.ok()
+    send(stream, reply).await
 }
 
-fn events(item: Option<Value>) -> String {
-    let item =
-        item.unwrap_or_else(|| json!({"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "done"}]}));
+fn chat_done() -> Reply {
+    Reply::Chunks(vec![json!({"choices": [{"delta": {"content": "done"}, "finish_reason": "stop"}]})])
+}
+
+async fn send(stream: &mut TcpStream, reply: Reply) -> Option<()> {
+    const HEAD: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n";
+    let whole = |body: String| format!("{HEAD}content-length: {}\r\n\r\n{body}", body.len());
+    // A body of unknown length, so that only its own end says whether it is whole.
+    let open = |body: String| format!("{HEAD}\r\n{body}");
+    let text = match reply {
+        Reply::Items(items) => whole(response_events(&items)),
+        Reply::Chunks(chunks) => {
+            let chunks: String = chunks.iter().map(|chunk| format!("data: {chunk}\n\n")).collect();
+            whole(format!("{chunks}data: [DONE]\n\n"))
+        }
+        Reply::Status { status, headers, body } => {
+            let headers: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+            format!("HTTP/1.1 {status} No\r\n{headers}content-length: {}\r\nconnection: close\r\n\r\n{body}", body.len())
+        }
+        Reply::Cut(body) => open(body),
+        Reply::Silent(body) => {
+            stream.write_all(open(body).as_bytes()).await.ok()?;
+            return std::future::pending().await;
+        }
+        Reply::Endless => {
+            stream.write_all(open("data: ".into()).as_bytes()).await.ok()?;
+            loop {
+                stream.write_all(&[b'x'; 1024]).await.ok()?;
+                tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            }
+        }
+    };
+    stream.write_all(text.as_bytes()).await.ok()
+}
+
+/// The events of one whole answer.
+pub fn response_events(items: &[Value]) -> String {
     let usage =
         json!({"input_tokens": 1, "input_tokens_details": null, "output_tokens": 1, "output_tokens_details": null, "total_tokens": 2});
-    let events = [
-        json!({"type": "response.created", "response": {"id": "r"}}),
-        json!({"type": "response.output_item.done", "item": item}),
-        json!({"type": "response.completed", "response": {"id": "r", "usage": usage}}),
-    ];
-    let body: String = events.iter().map(|event| format!("event: {}\ndata: {event}\n\n", event["type"].as_str().unwrap())).collect();
-    format!("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len())
+    let created = json!({"type": "response.created", "response": {"id": "r"}});
+    let done = items.iter().map(|item| json!({"type": "response.output_item.done", "item": item}));
+    let completed = json!({"type": "response.completed", "response": {"id": "r", "usage": usage}});
+    std::iter::once(created).chain(done).chain([completed]).map(|event| format!("event: {}\ndata: {event}\n\n", kind(&event))).collect()
+}
+
+fn kind(event: &Value) -> &str {
+    event["type"].as_str().unwrap()
 }

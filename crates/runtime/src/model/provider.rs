@@ -125,10 +125,11 @@ impl Provider {
 
     pub(super) fn endpoint(&self, path: &str) -> Result<reqwest::Url, ProviderError> {
         let bad = || ProviderError::BadUrl { provider: self.name.clone(), url: self.base_url.clone() };
-        let mut url: reqwest::Url = format!("{}/{path}", self.base_url.trim_end_matches('/')).parse().map_err(|_| bad())?;
-        if !matches!(url.scheme(), "http" | "https") || !url.has_host() {
+        let base: reqwest::Url = self.base_url.parse().map_err(|_| bad())?;
+        if !matches!(base.scheme(), "http" | "https") {
             return Err(bad());
         }
+        let mut url: reqwest::Url = format!("{}/{path}", self.base_url.trim_end_matches('/')).parse().map_err(|_| bad())?;
         if !self.query_params.is_empty() {
             url.query_pairs_mut().extend_pairs(&self.query_params);
         }

@@ -50,9 +50,12 @@ impl Decoder {
         if self.pending.len() > MAX_EVENT { Err(TooLong) } else { Ok(None) }
     }
 
-    /// The event at the very end of a stream whose last empty line is missing.
+    /// The event at the very end of a stream whose last empty line is missing. A line that broke off is no event.
     pub fn last(&mut self) -> Option<Bytes> {
-        self.push(b"\n\n");
+        if !self.pending.is_empty() {
+            return None;
+        }
+        self.push(b"\n");
         self.next().ok().flatten()
     }
 }
@@ -84,10 +87,12 @@ mod tests {
     #[test]
     fn the_last_event_needs_no_empty_line() {
         let mut decoder = Decoder::default();
-        decoder.push(b"data: x");
+        decoder.push(b"data: x\n");
         assert_eq!(decoder.next(), Ok(None));
         assert_eq!(decoder.last().as_deref(), Some(&b"x"[..]));
         assert_eq!(decoder.last(), None);
+        decoder.push(b"data: broken o");
+        assert_eq!((decoder.next(), decoder.last()), (Ok(None), None));
     }
 
     #[test]
