@@ -1,4 +1,5 @@
 //! Models over HTTP, with every fault that a provider can have.
+#![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -122,7 +123,8 @@ async fn faults_that_pass() {
 #[tokio::test]
 async fn faults_that_stay() {
     let too_long = r#"{"error":{"message":"too many tokens","code":"context_length_exceeded"}}"#;
-    let cases: [(Reply, fn(&ModelError) -> bool); 5] = [
+    type Check = fn(&ModelError) -> bool;
+    let cases: [(Reply, Check); 5] = [
         (
             Reply::status(400, r#"{"error":{"message":"bad tool"}}"#),
             |e| matches!(e, ModelError::Refused { status: 400, message, .. } if message == "bad tool"),
