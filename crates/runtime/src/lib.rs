@@ -4,3 +4,5 @@
 
 pub mod model;
 pub mod patch;
+pub mod policy;
+pub mod rules;

@@ -1,0 +1,169 @@
+//! Whether a call may run, and how: a function of the thread's approval policy, the rules and what the call asks for.
+
+use serde::{Deserialize, Serialize};
+
+use crate::rules::Verdict;
+
+/// When the user is asked.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ApprovalPolicy {
+    /// Before every command that no rule allows.
+    Untrusted,
+    /// When the model asks to leave the sandbox, or a rule says so.
+    #[default]
+    OnRequest,
+    Never,
+    /// As on-request; each kind of question that is switched off here is answered with no.
+    #[serde(untagged)]
+    Granular(Granular),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Granular {
+    pub granular: Questions,
+}
+
+/// Which questions may be put to the user.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Questions {
+    pub sandbox_approval: bool,
+    pub rules: bool,
+    pub mcp_elicitations: bool,
+    pub request_permissions: bool,
+    pub skill_approval: bool,
+}
+
+impl Default for Questions {
+    fn default() -> Self {
+        Self { sandbox_approval: true, rules: true, mcp_elicitations: true, request_permissions: true, skill_approval: true }
+    }
+}
+
+/// What a call asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Request {
+    /// It wants to run outside of the sandbox.
+    pub escalated: bool,
+    /// Its environment is used without a sandbox anyway.
+    pub full_access: bool,
+}
+
+/// What becomes of a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Course {
+    Run {
+        sandboxed: bool,
+    },
+    /// The user decides; if they agree it runs like this.
+    Ask {
+        sandboxed: bool,
+        why: String,
+    },
+    Refuse {
+        why: String,
+    },
+}
+
+pub fn decide(policy: ApprovalPolicy, verdict: &Verdict<'_>, request: Request) -> Course {
+    let sandboxed = !request.full_access && !request.escalated;
+    match verdict {
+        Verdict::Forbidden(rule) => Course::Refuse { why: format!("a rule forbids it: {}", rule.describe()) },
+        Verdict::Allowed => Course::Run { sandboxed },
+        Verdict::Asked(rule) => {
+            let why = format!("a rule asks for it: {}", rule.describe());
+            match policy {
+                ApprovalPolicy::Never => Course::Refuse { why: format!("{why}; and the approval policy is `never`") },
+                ApprovalPolicy::Granular(own) if !own.granular.rules => {
+                    Course::Refuse { why: format!("{why}; and questions of rules are switched off") }
+                }
+                _ => Course::Ask { sandboxed, why },
+            }
+        }
+        Verdict::Silent => unmatched(policy, sandboxed, request),
+    }
+}
+
+fn unmatched(policy: ApprovalPolicy, sandboxed: bool, request: Request) -> Course {
+    let leaves = request.escalated && !request.full_access;
+    let ask = |why: &str| Course::Ask { sandboxed, why: why.to_owned() };
+    let refuse = |why: &str| Course::Refuse { why: why.to_owned() };
+    match policy {
+        ApprovalPolicy::Untrusted => ask("no rule allows it"),
+        ApprovalPolicy::OnRequest if leaves => ask("it wants to leave the sandbox"),
+        ApprovalPolicy::Never if leaves => {
+            refuse("it wants to leave the sandbox, and the approval policy is `never`; run it without escalation")
+        }
+        ApprovalPolicy::Granular(own) if leaves && !own.granular.sandbox_approval => {
+            refuse("it wants to leave the sandbox, and such questions are switched off; run it without escalation")
+        }
+        ApprovalPolicy::Granular(_) if leaves => ask("it wants to leave the sandbox"),
+        _ => Course::Run { sandboxed },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::{Decision, Rule, Word};
+
+    const PLAIN: Request = Request { escalated: false, full_access: false };
+    const ESCALATED: Request = Request { escalated: true, full_access: false };
+    const FULL: Request = Request { escalated: false, full_access: true };
+
+    fn granular(sandbox_approval: bool, rules: bool) -> ApprovalPolicy {
+        ApprovalPolicy::Granular(Granular { granular: Questions { sandbox_approval, rules, ..Questions::default() } })
+    }
+
+    #[test]
+    fn every_row_of_the_table() {
+        use ApprovalPolicy::{Never, OnRequest, Untrusted};
+        let rule = Rule { prefix: vec![Word::One("x".into())], decision: Decision::Ask, reason: None, environment: None };
+        let (asked, forbidden) = (Verdict::Asked(&rule), Verdict::Forbidden(&rule));
+        let rows: [(ApprovalPolicy, &Verdict<'_>, Request, &str); 20] = [
+            (Untrusted, &Verdict::Silent, PLAIN, "ask sandboxed"),
+            (Untrusted, &Verdict::Silent, ESCALATED, "ask free"),
+            (Untrusted, &Verdict::Silent, FULL, "ask free"),
+            (Untrusted, &Verdict::Allowed, PLAIN, "run sandboxed"),
+            (OnRequest, &Verdict::Silent, PLAIN, "run sandboxed"),
+            (OnRequest, &Verdict::Silent, ESCALATED, "ask free"),
+            (OnRequest, &Verdict::Silent, FULL, "run free"),
+            (OnRequest, &Verdict::Allowed, ESCALATED, "run free"),
+            (OnRequest, &asked, PLAIN, "ask sandboxed"),
+            (OnRequest, &forbidden, PLAIN, "refuse"),
+            (Never, &Verdict::Silent, PLAIN, "run sandboxed"),
+            (Never, &Verdict::Silent, ESCALATED, "refuse"),
+            (Never, &Verdict::Silent, FULL, "run free"),
+            (Never, &asked, PLAIN, "refuse"),
+            (Never, &Verdict::Allowed, ESCALATED, "run free"),
+            (granular(false, true), &Verdict::Silent, ESCALATED, "refuse"),
+            (granular(true, true), &Verdict::Silent, ESCALATED, "ask free"),
+            (granular(true, false), &asked, PLAIN, "refuse"),
+            (granular(true, true), &asked, PLAIN, "ask sandboxed"),
+            (granular(true, true), &Verdict::Silent, PLAIN, "run sandboxed"),
+        ];
+        for (policy, verdict, request, expected) in rows {
+            let course = decide(policy, verdict, request);
+            let found = match course {
+                Course::Run { sandboxed: true } => "run sandboxed",
+                Course::Run { sandboxed: false } => "run free",
+                Course::Ask { sandboxed: true, .. } => "ask sandboxed",
+                Course::Ask { sandboxed: false, .. } => "ask free",
+                Course::Refuse { .. } => "refuse",
+            };
+            assert_eq!(found, expected, "{policy:?} {verdict:?} {request:?}");
+        }
+    }
+
+    #[test]
+    fn policies_as_on_the_wire() {
+        let read = |text: &str| serde_json::from_str::<ApprovalPolicy>(text).unwrap();
+        assert_eq!(read("\"on-request\""), ApprovalPolicy::OnRequest);
+        assert_eq!(read("\"untrusted\""), ApprovalPolicy::Untrusted);
+        let own = read(r#"{"granular":{"mcp_elicitations":true,"rules":false,"sandbox_approval":true}}"#);
+        assert_eq!(own, granular(true, false));
+        assert_eq!(serde_json::to_string(&ApprovalPolicy::Never).unwrap(), "\"never\"");
+        assert!(serde_json::from_str::<ApprovalPolicy>("\"sometimes\"").is_err());
+    }
+}

@@ -1,0 +1,211 @@
+//! Rules about commands: which may run unasked, which are asked about, which never run.
+//!
+//! A rule names the first words of a command. Of all rules that match, the strictest decides. A rule for one environment
+//! may only restrict, because an environment must not be able to widen what its user allowed.
+
+mod words;
+
+use serde::Deserialize;
+use thiserror::Error;
+
+pub use words::{Script, split};
+
+/// What a rule says. The order is that of strictness.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Decision {
+    Allow,
+    Ask,
+    Forbid,
+}
+
+/// One `[[rules]]` of `rules.toml`.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rule {
+    /// The first words of a command; a list stands for any one of its words.
+    pub prefix: Vec<Word>,
+    pub decision: Decision,
+    /// For people, shown when the rule decides.
+    #[serde(default)]
+    pub reason: Option<String>,
+    /// Only in this environment.
+    #[serde(default)]
+    pub environment: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(untagged)]
+pub enum Word {
+    One(String),
+    AnyOf(Vec<String>),
+}
+
+impl Word {
+    fn matches(&self, word: &str) -> bool {
+        match self {
+            Self::One(own) => own == word,
+            Self::AnyOf(words) => words.iter().any(|own| own == word),
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum RuleError {
+    #[error("rule {number}: a prefix needs at least one word")]
+    EmptyPrefix { number: usize },
+    #[error("rule {number}: a rule for one environment may ask or forbid, it cannot allow")]
+    Widens { number: usize },
+    #[error("rules.toml: {0}")]
+    Syntax(String),
+}
+
+/// All rules of a user.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Rules(Vec<Rule>);
+
+/// What the rules say about a command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Verdict<'r> {
+    /// Every command of the script is allowed by a rule.
+    Allowed,
+    Asked(&'r Rule),
+    Forbidden(&'r Rule),
+    /// No rule says anything about at least one of its commands.
+    Silent,
+}
+
+impl Rules {
+    /// Checks rules; they are counted from 1.
+    pub fn new(rules: Vec<Rule>) -> Result<Self, RuleError> {
+        for (index, rule) in rules.iter().enumerate() {
+            let number = index + 1;
+            let has_gap = |word: &Word| matches!(word, Word::AnyOf(words) if words.is_empty());
+            if rule.prefix.is_empty() || rule.prefix.iter().any(has_gap) {
+                return Err(RuleError::EmptyPrefix { number });
+            }
+            if rule.environment.is_some() && rule.decision == Decision::Allow {
+                return Err(RuleError::Widens { number });
+            }
+        }
+        Ok(Self(rules))
+    }
+
+    /// Adds a rule that a user made by an answer.
+    pub fn push(&mut self, rule: Rule) -> Result<(), RuleError> {
+        let mut rules = self.0.clone();
+        rules.push(rule);
+        *self = Self::new(rules)?;
+        Ok(())
+    }
+
+    /// What is to be done about a command line in an environment.
+    pub fn judge(&self, command: &str, environment: &str) -> Verdict<'_> {
+        let script = split(command);
+        let mut strictest: Option<&Rule> = None;
+        let mut all_allowed = script.is_plain && !script.commands.is_empty();
+        for words in &script.commands {
+            let matching = self.0.iter().filter(|rule| rule.matches(words, environment)).max_by_key(|rule| rule.decision);
+            all_allowed &= matching.is_some();
+            strictest = strictest.into_iter().chain(matching).max_by_key(|rule| rule.decision);
+        }
+        match strictest {
+            Some(rule) if rule.decision == Decision::Forbid => Verdict::Forbidden(rule),
+            Some(rule) if rule.decision == Decision::Ask => Verdict::Asked(rule),
+            _ if all_allowed => Verdict::Allowed,
+            _ => Verdict::Silent,
+        }
+    }
+}
+
+impl Rule {
+    fn matches(&self, words: &[String], environment: &str) -> bool {
+        self.environment.as_deref().is_none_or(|own| own == environment)
+            && words.len() >= self.prefix.len()
+            && self.prefix.iter().zip(words).enumerate().all(|(n, (own, word))| own.matches(word) || (n == 0 && own.matches(name(word))))
+    }
+
+    /// The prefix and the reason, for people.
+    pub fn describe(&self) -> String {
+        let words: Vec<String> = self
+            .prefix
+            .iter()
+            .map(|word| match word {
+                Word::One(word) => word.clone(),
+                Word::AnyOf(words) => format!("({})", words.join("|")),
+            })
+            .collect();
+        match &self.reason {
+            Some(reason) => format!("`{}`: {reason}", words.join(" ")),
+            None => format!("`{}`", words.join(" ")),
+        }
+    }
+}
+
+/// A program's name without its directory: `/usr/bin/git` is `git`.
+fn name(program: &str) -> &str {
+    program.rsplit('/').next().unwrap_or(program)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rule(prefix: &[&str], decision: Decision) -> Rule {
+        Rule { prefix: prefix.iter().map(|word| Word::One((*word).into())).collect(), decision, reason: None, environment: None }
+    }
+
+    fn rules() -> Rules {
+        let mut worker = rule(&["make"], Decision::Forbid);
+        worker.environment = Some("worker".into());
+        let either = Word::AnyOf(vec!["status".into(), "diff".into()]);
+        Rules::new(vec![
+            rule(&["ls"], Decision::Allow),
+            Rule { prefix: vec![Word::One("git".into()), either], ..rule(&[], Decision::Allow) },
+            rule(&["git", "push"], Decision::Ask),
+            rule(&["git"], Decision::Ask),
+            rule(&["rm"], Decision::Forbid),
+            rule(&["make"], Decision::Allow),
+            worker,
+        ])
+        .unwrap()
+    }
+
+    #[test]
+    fn the_strictest_rule_decides() {
+        let rules = rules();
+        let decision = |command: &str| match rules.judge(command, "local") {
+            Verdict::Allowed => "allowed",
+            Verdict::Asked(_) => "asked",
+            Verdict::Forbidden(_) => "forbidden",
+            Verdict::Silent => "silent",
+        };
+        let cases = [
+            ("ls -la", "allowed"),
+            ("/bin/ls", "allowed"),
+            ("git status", "asked"),
+            ("git push origin", "asked"),
+            ("ls && make", "allowed"),
+            ("ls; cargo test", "silent"),
+            ("ls | rm -rf x", "forbidden"),
+            ("cargo test || rm x", "forbidden"),
+            ("ls $(rm x)", "forbidden"),
+            ("ls $HOME", "silent"),
+            ("ls > file", "silent"),
+            ("", "silent"),
+        ];
+        for (command, expected) in cases {
+            assert_eq!(decision(command), expected, "{command}");
+        }
+    }
+
+    #[test]
+    fn an_environment_can_only_restrict() {
+        assert!(matches!(rules().judge("make", "worker"), Verdict::Forbidden(_)));
+        assert_eq!(rules().judge("make", "local"), Verdict::Allowed);
+        let mut widening = rule(&["x"], Decision::Allow);
+        widening.environment = Some("worker".into());
+        assert_eq!(Rules::new(vec![widening]), Err(RuleError::Widens { number: 1 }));
+        assert_eq!(Rules::new(vec![rule(&[], Decision::Allow)]), Err(RuleError::EmptyPrefix { number: 1 }));
+    }
+}
