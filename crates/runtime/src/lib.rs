@@ -6,3 +6,5 @@ pub mod model;
 pub mod patch;
 pub mod policy;
 pub mod rules;
+pub mod surroundings;
+pub mod tools;

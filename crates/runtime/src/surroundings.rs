@@ -1,0 +1,174 @@
+//! What the model is told about its environments: everything at first, afterwards only what has changed.
+
+use std::fmt::Write;
+
+use serde::{Deserialize, Serialize};
+
+/// An environment as the model is told about it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Place {
+    pub id: String,
+    pub cwd: String,
+    /// `ready`, `starting`, `failed`, `missing`, …
+    pub state: String,
+    /// Why it is not ready.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shell: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub os: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub permissions: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub workspace_roots: Vec<String>,
+}
+
+impl Place {
+    fn is_ready(&self) -> bool {
+        self.state == "ready"
+    }
+}
+
+/// Everything that the model was told last. It is kept with the step, so that a resumed thread goes on where it was.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Surroundings {
+    /// In the order of the selection; the first one is the primary.
+    pub places: Vec<Place>,
+    pub date: String,
+    pub timezone: String,
+}
+
+impl Surroundings {
+    /// The text of the message, or nothing if the model knows it all. `before` is what it was told last.
+    pub fn message(&self, before: Option<&Self>) -> Option<String> {
+        if before == Some(self) {
+            return None;
+        }
+        let mut text = String::from("<environment_context>\n");
+        match (&self.places[..], before) {
+            ([place], None) if place.is_ready() => place.describe(&mut text, "  "),
+            _ => self.list(before, &mut text),
+        }
+        if before.is_none_or(|before| (&before.date, &before.timezone) != (&self.date, &self.timezone)) {
+            element(&mut text, "  ", "current_date", &self.date);
+            element(&mut text, "  ", "timezone", &self.timezone);
+        }
+        text.push_str("</environment_context>");
+        Some(text)
+    }
+
+    fn list(&self, before: Option<&Self>, text: &mut String) {
+        let known = before.map_or(&[][..], |before| &before.places);
+        let primary = |places: &[Place]| places.first().map(|place| place.id.clone());
+        let moved = primary(known) != primary(&self.places);
+        let gone: Vec<&Place> = known.iter().filter(|old| self.places.iter().all(|place| place.id != old.id)).collect();
+        let is_news =
+            |index: usize, place: &Place| !known.contains(place) || (moved && (index == 0 || primary(known).as_ref() == Some(&place.id)));
+        let news: Vec<(usize, &Place)> = self.places.iter().enumerate().filter(|(index, place)| is_news(*index, place)).collect();
+        if news.is_empty() && gone.is_empty() {
+            return;
+        }
+        text.push_str("  <environments>\n");
+        for (index, place) in news {
+            let status = if place.is_ready() { String::new() } else { format!(" status=\"{}\"", escape(&place.state)) };
+            let _ = writeln!(text, "    <environment id=\"{}\" primary=\"{}\"{status}>", escape(&place.id), index == 0);
+            place.describe(text, "      ");
+            text.push_str("    </environment>\n");
+        }
+        for place in gone {
+            let _ = writeln!(text, "    <environment id=\"{}\" status=\"unavailable\" />", escape(&place.id));
+        }
+        text.push_str("  </environments>\n");
+    }
+}
+
+impl Place {
+    fn describe(&self, text: &mut String, indent: &str) {
+        element(text, indent, "cwd", &self.cwd);
+        for (name, value) in [("shell", &self.shell), ("os", &self.os), ("reason", &self.reason), ("permissions", &self.permissions)] {
+            if let Some(value) = value {
+                element(text, indent, name, value);
+            }
+        }
+        if self.workspace_roots.iter().any(|root| *root != self.cwd) {
+            for root in &self.workspace_roots {
+                element(text, indent, "workspace_root", root);
+            }
+        }
+    }
+}
+
+fn element(text: &mut String, indent: &str, name: &str, value: &str) {
+    let _ = writeln!(text, "{indent}<{name}>{}</{name}>", escape(value));
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place(id: &str, state: &str) -> Place {
+        Place {
+            id: id.into(),
+            cwd: format!("/{id}"),
+            state: state.into(),
+            reason: (state == "failed").then(|| "no route".into()),
+            shell: (state == "ready").then(|| "bash".into()),
+            os: None,
+            permissions: None,
+            workspace_roots: vec![format!("/{id}")],
+        }
+    }
+
+    fn around(places: Vec<Place>) -> Surroundings {
+        Surroundings { places, date: "2026-01-02".into(), timezone: "UTC".into() }
+    }
+
+    #[test]
+    fn one_ready_environment_needs_no_name() {
+        let text = around(vec![place("local", "ready")]).message(None).unwrap();
+        assert_eq!(
+            text,
+            "<environment_context>\n  <cwd>/local</cwd>\n  <shell>bash</shell>\n  <current_date>2026-01-02</current_date>\n  \
+             <timezone>UTC</timezone>\n</environment_context>"
+        );
+    }
+
+    #[test]
+    fn several_are_listed_in_the_order_of_the_selection() {
+        let text = around(vec![place("worker", "failed"), place("local", "ready")]).message(None).unwrap();
+        let worker = text.find("<environment id=\"worker\" primary=\"true\" status=\"failed\">").unwrap();
+        let local = text.find("<environment id=\"local\" primary=\"false\">").unwrap();
+        assert!(worker < local && text.contains("<reason>no route</reason>"), "{text}");
+    }
+
+    #[test]
+    fn only_news_is_told() {
+        let before = around(vec![place("worker", "starting"), place("local", "ready")]);
+        assert_eq!(before.message(Some(&before)), None);
+        let text = around(vec![place("worker", "ready"), place("local", "ready")]).message(Some(&before)).unwrap();
+        assert!(text.contains("\"worker\"") && !text.contains("\"local\"") && !text.contains("current_date"), "{text}");
+        let text = around(vec![place("local", "ready")]).message(Some(&before)).unwrap();
+        assert!(text.contains("<environment id=\"worker\" status=\"unavailable\" />"), "{text}");
+        assert!(text.contains("<environment id=\"local\" primary=\"true\">"), "{text}");
+    }
+
+    #[test]
+    fn no_environment_leaves_the_date() {
+        let text = around(vec![]).message(None).unwrap();
+        assert!(!text.contains("environments>") && text.contains("current_date"), "{text}");
+    }
+
+    #[test]
+    fn names_cannot_close_tags() {
+        let mut evil = place("local", "ready");
+        evil.cwd = "/</cwd><x>".into();
+        assert!(around(vec![evil]).message(None).unwrap().contains("/&lt;/cwd&gt;&lt;x&gt;"));
+    }
+}

@@ -1,0 +1,3 @@
+//! The tools that a model is offered.
+
+pub mod output;

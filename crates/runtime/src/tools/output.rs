@@ -1,0 +1,144 @@
+//! Output of a command in bounded memory, and as much of it as the model is shown: its beginning and its end.
+
+/// So much of a command's output is kept between two looks at it.
+const KEPT: usize = 1 << 20;
+
+/// About how many bytes a token has.
+const BYTES_PER_TOKEN: usize = 4;
+
+/// Keeps the first and the last bytes of whatever is pushed into it, and counts the rest.
+#[derive(Debug, Default)]
+pub struct HeadTail {
+    head: Vec<u8>,
+    tail: std::collections::VecDeque<u8>,
+    omitted: u64,
+}
+
+/// Text for the model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shown {
+    pub text: String,
+    /// About how many tokens all of the output would have been.
+    pub original_tokens: u64,
+}
+
+impl HeadTail {
+    pub fn push(&mut self, bytes: &[u8]) {
+        let half = KEPT / 2;
+        let room = half.saturating_sub(self.head.len()).min(bytes.len());
+        let (first, rest) = bytes.split_at(room);
+        self.head.extend_from_slice(first);
+        if rest.len() >= half {
+            self.omitted += (self.tail.len() + rest.len() - half) as u64;
+            self.tail.clear();
+            self.tail.extend(&rest[rest.len() - half..]);
+            return;
+        }
+        let surplus = (self.tail.len() + rest.len()).saturating_sub(half);
+        self.omitted += surplus as u64;
+        self.tail.drain(..surplus);
+        self.tail.extend(rest);
+    }
+
+    /// Bytes that are known to be missing at this place.
+    pub fn lose(&mut self, bytes: u64) {
+        self.omitted += bytes;
+    }
+
+    pub fn total(&self) -> u64 {
+        self.head.len() as u64 + self.tail.len() as u64 + self.omitted
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.total() == 0
+    }
+
+    /// As much as fits the budget, cut in the middle at line ends where there are some.
+    pub fn show(&self, budget_tokens: usize) -> Shown {
+        let budget = budget_tokens.saturating_mul(BYTES_PER_TOKEN);
+        let original_tokens = self.total().div_ceil(BYTES_PER_TOKEN as u64);
+        let (front, back) = self.tail.as_slices();
+        let kept: Vec<u8> = [&self.head[..], front, back].concat();
+        if self.omitted == 0 && kept.len() <= budget {
+            return Shown { text: String::from_utf8_lossy(&kept).into_owned(), original_tokens };
+        }
+        let half = budget / 2;
+        // With something omitted in the middle, neither half may reach over the gap.
+        let (first, second) = if self.omitted == 0 { (&kept[..], &kept[..]) } else { kept.split_at(self.head.len()) };
+        let head = String::from_utf8_lossy(&first[..half.min(first.len())]);
+        let head = head.trim_end_matches(char::REPLACEMENT_CHARACTER);
+        let head = head.rsplit_once('\n').filter(|(before, _)| before.len() > half / 2).map_or(head, |(before, _)| before);
+        let tail = String::from_utf8_lossy(&second[second.len().saturating_sub(half)..]);
+        let tail = tail.trim_start_matches(char::REPLACEMENT_CHARACTER);
+        let tail = tail.split_once('\n').filter(|(_, after)| after.len() > half / 2).map_or(tail, |(_, after)| after);
+        let shown = (head.len() + tail.len()) as u64;
+        let left_out = self.total().saturating_sub(shown);
+        Shown { text: format!("{head}\n[… {left_out} bytes left out …]\n{tail}"), original_tokens }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn short_output_is_shown_whole() {
+        let mut output = HeadTail::default();
+        output.push(b"one\ntwo\n");
+        assert_eq!(output.show(10), Shown { text: "one\ntwo\n".into(), original_tokens: 2 });
+        assert_eq!(HeadTail::default().show(10).text, "");
+    }
+
+    #[test]
+    fn long_output_keeps_both_ends_and_whole_lines() {
+        let mut output = HeadTail::default();
+        for n in 0..1000 {
+            output.push(format!("line {n}\n").as_bytes());
+        }
+        let shown = output.show(50).text;
+        assert!(shown.starts_with("line 0\nline 1\n") && shown.ends_with("line 999\n"), "{shown}");
+        assert!(shown.lines().all(|line| line.starts_with("line ") || line.starts_with("[…")), "{shown}");
+        assert!(shown.contains("bytes left out"));
+        assert!(shown.len() < 260);
+    }
+
+    #[test]
+    fn a_gigabyte_takes_a_megabyte() {
+        let mut output = HeadTail::default();
+        let chunk = vec![b'x'; 1 << 20];
+        for _ in 0..1024 {
+            output.push(&chunk);
+        }
+        assert_eq!(output.total(), 1 << 30);
+        assert!(output.head.capacity() + output.tail.capacity() < 4 << 20);
+    }
+
+    #[test]
+    fn characters_are_not_cut_and_binary_does_not_break_it() {
+        let mut output = HeadTail::default();
+        output.push("ä".repeat(5000).as_bytes());
+        let shown = output.show(25).text;
+        assert!(!shown.contains(char::REPLACEMENT_CHARACTER), "{shown}");
+        let mut binary = HeadTail::default();
+        binary.push(&[0xff, 0, 1, 0xfe]);
+        assert_eq!(binary.show(10).text.chars().count(), 4);
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_forgotten(pieces in prop::collection::vec(0usize..700_000, 1..6), lost in 0u64..10) {
+            let mut output = HeadTail::default();
+            let mut total = lost;
+            output.lose(lost);
+            for (n, length) in pieces.iter().enumerate() {
+                output.push(&vec![b'a' + n as u8; *length]);
+                total += *length as u64;
+            }
+            prop_assert_eq!(output.total(), total);
+            let shown = output.show(100).text;
+            prop_assert!(shown.len() <= 400 + 64);
+        }
+    }
+}
