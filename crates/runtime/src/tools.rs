@@ -1,3 +1,4 @@
 //! The tools that a model is offered.
 
+pub mod catalogue;
 pub mod output;

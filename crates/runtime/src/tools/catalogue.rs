@@ -1,0 +1,266 @@
+//! What the model is told about its tools.
+
+use std::sync::Arc;
+
+use serde_json::{Map, Value, json};
+
+use crate::model::{ToolInput, ToolSpec};
+
+/// What decides which tools a step offers, and how they look.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Offer {
+    /// How many environments are selected, ready or not.
+    pub environments: usize,
+    /// Whether one of them is still on its way.
+    pub starting: bool,
+    /// Whether a patch can be written as plain text.
+    pub text_tools: bool,
+    pub agents: bool,
+    /// Whether somebody is there to answer questions.
+    pub questions: bool,
+}
+
+/// The grammar of a patch, in Lark's notation.
+const PATCH_GRAMMAR: &str = r#"start: begin environment? change+ end
+begin: "*** Begin Patch" LF
+end: "*** End Patch" LF?
+environment: "*** Environment ID: " /[^\n]+/ LF
+change: add | delete | update
+add: "*** Add File: " path LF added+
+delete: "*** Delete File: " path LF
+update: "*** Update File: " path LF move? chunk*
+move: "*** Move to: " path LF
+chunk: heading? line+ last?
+heading: ("@@" | "@@ " /[^\n]+/) LF
+added: "+" /[^\n]*/ LF
+line: ("+" | "-" | " ") /[^\n]*/ LF
+last: "*** End of File" LF
+path: /[^\n]+/
+%import common.LF
+"#;
+
+/// The tools of a step. Without an environment nothing is offered that would need one.
+pub fn tools(offer: &Offer) -> Vec<ToolSpec> {
+    let mut tools = Vec::new();
+    if offer.environments > 0 {
+        tools.extend([exec_command(offer), write_stdin(), apply_patch(offer), view_image(offer)]);
+    }
+    tools.push(update_plan());
+    if offer.questions {
+        tools.push(request_user_input());
+    }
+    if offer.starting {
+        tools.push(wait_for_environment());
+    }
+    if offer.agents {
+        tools.extend(agents());
+    }
+    tools
+}
+
+fn function(name: &str, description: &str, properties: Value, required: &[&str]) -> ToolSpec {
+    let schema = json!({"type": "object", "properties": properties, "required": required, "additionalProperties": false});
+    ToolSpec { name: name.into(), description: description.into(), input: ToolInput::Object(schema) }
+}
+
+fn string(description: &str) -> Value {
+    json!({"type": "string", "description": description})
+}
+
+fn number(description: &str) -> Value {
+    json!({"type": "number", "description": description})
+}
+
+/// With more than one environment each call may name the one that it means.
+fn with_environment(mut properties: Map<String, Value>, offer: &Offer) -> Value {
+    if offer.environments > 1 {
+        properties.insert("environment_id".into(), string("The environment to use, by its id. Without it, the primary one."));
+    }
+    Value::Object(properties)
+}
+
+fn object(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(map) => map,
+        _ => Map::new(),
+    }
+}
+
+fn exec_command(offer: &Offer) -> ToolSpec {
+    let properties = object(json!({
+        "cmd": string("The command line, for the shell of that environment."),
+        "workdir": string("The directory to run in; relative paths start at the environment's own. Without it, that one."),
+        "shell": string("Another shell than the environment's own."),
+        "login": {"type": "boolean", "description": "Whether the shell reads the user's profile first. It does unless told otherwise."},
+        "tty": {"type": "boolean", "description": "Whether to run it on a terminal. Only for programs that need one."},
+        "yield_time_ms": number("How long to wait for it to end before its output so far is returned, in milliseconds (250 to 30000, otherwise 10000)."),
+        "max_output_tokens": number("The most tokens of output to return; the middle is left out beyond that."),
+        "sandbox_permissions": {
+            "type": "string", "enum": ["use_default", "require_escalated"],
+            "description": "`require_escalated` asks the user to let it run outside of the sandbox. Only when it cannot work inside.",
+        },
+        "justification": string("With require_escalated: one sentence for the user that says why."),
+        "prefix_rule": {
+            "type": "array", "items": {"type": "string"},
+            "description": "With require_escalated: the first words of commands that the user may allow for good.",
+        },
+    }));
+    function(
+        "exec_command",
+        "Runs a command. If it does not end in time, the answer holds a session id with which write_stdin can go on.",
+        with_environment(properties, offer),
+        &["cmd"],
+    )
+}
+
+fn write_stdin() -> ToolSpec {
+    let properties = json!({
+        "session_id": number("The session id that exec_command returned."),
+        "chars": string("What to write to it; nothing means only to look."),
+        "yield_time_ms": number("How long to wait for output, in milliseconds."),
+        "max_output_tokens": number("The most tokens of output to return."),
+    });
+    function("write_stdin", "Writes to a command that is still running, or looks at what it has done since.", properties, &["session_id"])
+}
+
+fn apply_patch(offer: &Offer) -> ToolSpec {
+    let mut description = String::from(
+        "Changes files with a patch. All of its files are changed, or none.\n\
+         The patch begins with the line `*** Begin Patch` and ends with `*** End Patch`. In between, for each file, stands one of \
+         `*** Add File: PATH` (followed by the lines of the file, each after a `+`), `*** Delete File: PATH`, or `*** Update File: PATH` \
+         (optionally `*** Move to: PATH` after it, then chunks). A chunk begins with `@@`, optionally followed by a line above the \
+         place, and lists lines after a blank (stays), `-` (goes) or `+` (comes). Give about three lines of context. \
+         `*** End of File` after a chunk says that it is at the end.",
+    );
+    if offer.environments > 1 {
+        description.push_str(" After the first line, `*** Environment ID: ID` names the environment; without it the primary one is meant.");
+    }
+    let input = if offer.text_tools {
+        ToolInput::Text { grammar: PATCH_GRAMMAR.to_owned() }
+    } else {
+        ToolInput::Object(json!({
+            "type": "object", "properties": {"input": string("The whole patch.")}, "required": ["input"], "additionalProperties": false,
+        }))
+    };
+    ToolSpec { name: "apply_patch".into(), description, input }
+}
+
+fn view_image(offer: &Offer) -> ToolSpec {
+    let properties = object(json!({"path": string("The image file; relative paths start at the environment's directory.")}));
+    function("view_image", "Shows you an image file of an environment.", with_environment(properties, offer), &["path"])
+}
+
+fn update_plan() -> ToolSpec {
+    let step = json!({
+        "type": "object",
+        "properties": {"step": {"type": "string"}, "status": {"type": "string", "enum": ["pending", "in_progress", "completed"]}},
+        "required": ["step", "status"], "additionalProperties": false,
+    });
+    let properties = json!({"explanation": string("Why the plan changed."), "plan": {"type": "array", "items": step}});
+    function("update_plan", "Tells the user your plan and how far you are. At most one step is in progress.", properties, &["plan"])
+}
+
+fn request_user_input() -> ToolSpec {
+    let option = json!({
+        "type": "object", "properties": {"label": {"type": "string"}, "description": {"type": "string"}},
+        "required": ["label", "description"], "additionalProperties": false,
+    });
+    let question = json!({
+        "type": "object",
+        "properties": {
+            "id": string("A name for the answer."),
+            "header": string("At most twelve characters."),
+            "question": string("One sentence."),
+            "options": {"type": "array", "items": option, "minItems": 2, "maxItems": 3},
+        },
+        "required": ["id", "header", "question", "options"], "additionalProperties": false,
+    });
+    let properties = json!({"questions": {"type": "array", "items": question, "minItems": 1, "maxItems": 3}});
+    function("request_user_input", "Asks the user one to three short questions and waits for the answers.", properties, &["questions"])
+}
+
+fn wait_for_environment() -> ToolSpec {
+    let properties = json!({"environment_id": string("The environment that is starting.")});
+    function("wait_for_environment", "Waits until an environment that is starting is ready or has failed.", properties, &["environment_id"])
+}
+
+fn agents() -> [ToolSpec; 6] {
+    let target = string("The id of the agent, as spawn_agent returned it.");
+    [
+        function(
+            "spawn_agent",
+            "Starts another agent on a task of its own. It works in the same environments and answers when it is done.",
+            json!({
+                "message": string("The task, with all that the agent must know."),
+                "fork_context": {"type": "boolean", "description": "Whether it starts with this conversation; otherwise it knows only the message."},
+            }),
+            &["message"],
+        ),
+        function(
+            "send_input",
+            "Sends a message to an agent.",
+            json!({"target": target, "message": string("The message."), "interrupt": {"type": "boolean", "description": "Whether to stop what it does now."}}),
+            &["target", "message"],
+        ),
+        function(
+            "wait_agent",
+            "Waits until one of the agents has finished, and returns what it said.",
+            json!({"targets": {"type": "array", "items": {"type": "string"}}, "timeout_ms": number("At most so long (10000 to 3600000, otherwise 30000).")}),
+            &["targets"],
+        ),
+        function("interrupt_agent", "Stops what an agent does now; it can be told to go on.", json!({"target": target}), &["target"]),
+        function("close_agent", "Ends an agent that is not needed any more.", json!({"target": target}), &["target"]),
+        function("list_agents", "Lists your agents and what they are doing.", json!({}), &[]),
+    ]
+}
+
+/// The tools of a step, shared by all who need them.
+pub fn shared(offer: &Offer, more: impl IntoIterator<Item = ToolSpec>) -> Arc<[ToolSpec]> {
+    tools(offer).into_iter().chain(more).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offer(environments: usize) -> Offer {
+        Offer { environments, starting: false, text_tools: true, agents: true, questions: true }
+    }
+
+    fn names(offer: &Offer) -> Vec<String> {
+        tools(offer).into_iter().map(|tool| tool.name).collect()
+    }
+
+    #[test]
+    fn without_an_environment_nothing_that_needs_one_is_offered() {
+        let names = names(&offer(0));
+        assert!(!names.iter().any(|name| ["exec_command", "write_stdin", "apply_patch", "view_image"].contains(&name.as_str())));
+        assert!(names.contains(&"update_plan".to_owned()));
+    }
+
+    #[test]
+    fn the_environment_can_be_named_when_there_are_several() {
+        let has = |count: usize| {
+            let tools = tools(&offer(count));
+            let ToolInput::Object(schema) = &tools[0].input else { panic!() };
+            (schema["properties"].get("environment_id").is_some(), tools[2].description.contains("Environment ID"))
+        };
+        assert_eq!(has(1), (false, false));
+        assert_eq!(has(2), (true, true));
+    }
+
+    #[test]
+    fn waiting_is_offered_only_while_something_starts() {
+        assert!(!names(&offer(2)).contains(&"wait_for_environment".to_owned()));
+        assert!(names(&Offer { starting: true, ..offer(2) }).contains(&"wait_for_environment".to_owned()));
+    }
+
+    #[test]
+    fn names_are_unique() {
+        let mut all = names(&Offer { starting: true, ..offer(2) });
+        let count = all.len();
+        all.sort();
+        all.dedup();
+        assert_eq!(all.len(), count);
+    }
+}
