@@ -2,6 +2,7 @@
 //!
 //! This room knows what a step is made of. It must not know JSON-RPC, how HTTP is served, or terminals.
 
+pub mod feed;
 pub mod model;
 pub mod patch;
 pub mod policy;
