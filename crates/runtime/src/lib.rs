@@ -5,6 +5,7 @@
 pub mod feed;
 pub mod model;
 pub mod patch;
+pub mod permissions;
 pub mod policy;
 pub mod rules;
 pub mod surroundings;

@@ -1,0 +1,169 @@
+//! What work in an environment may do: the thread's sandbox mode, as a request tells it to an executor.
+
+use outpost_wire::PathUri;
+use outpost_wire::exec::policy::{
+    Access, Entry, EntryPath, FileSystem, MissingPath, Network, Permissions, SandboxContext, SpecialRoot, WindowsSandboxLevel,
+};
+use outpost_wire::intent::Attachment;
+use serde::{Deserialize, Serialize};
+
+/// As clients and `config.toml` spell it, and as threads remember it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "camelCase", rename_all_fields = "camelCase")]
+pub enum SandboxMode {
+    DangerFullAccess,
+    ReadOnly {
+        #[serde(default)]
+        network_access: bool,
+    },
+    WorkspaceWrite {
+        /// Besides the workspace roots of an environment; absolute paths there.
+        #[serde(default)]
+        writable_roots: Vec<String>,
+        #[serde(default)]
+        network_access: bool,
+        #[serde(default)]
+        exclude_tmpdir_env_var: bool,
+        #[serde(default)]
+        exclude_slash_tmp: bool,
+    },
+    /// Somebody else confines the executor.
+    ExternalSandbox {
+        #[serde(default)]
+        network_access: ExternalNetwork,
+    },
+    /// Never written; what a mode is when nobody chose one.
+    #[default]
+    #[serde(skip)]
+    Unset,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum ExternalNetwork {
+    #[default]
+    Restricted,
+    Enabled,
+}
+
+impl SandboxMode {
+    pub fn workspace_write() -> Self {
+        Self::WorkspaceWrite { writable_roots: vec![], network_access: false, exclude_tmpdir_env_var: false, exclude_slash_tmp: false }
+    }
+
+    /// From one of the three short names.
+    pub fn named(name: &str) -> Option<Self> {
+        match name {
+            "read-only" => Some(Self::ReadOnly { network_access: false }),
+            "workspace-write" => Some(Self::workspace_write()),
+            "danger-full-access" => Some(Self::DangerFullAccess),
+            _ => None,
+        }
+    }
+
+    /// The short name; an external sandbox has none of its own.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::ReadOnly { .. } => "read-only",
+            Self::WorkspaceWrite { .. } | Self::Unset => "workspace-write",
+            Self::DangerFullAccess => "danger-full-access",
+            Self::ExternalSandbox { .. } => "external",
+        }
+    }
+
+    pub fn is_full_access(&self) -> bool {
+        matches!(self, Self::DangerFullAccess | Self::ExternalSandbox { .. })
+    }
+
+    /// What the executor of an environment is told. Nothing means that it runs without a sandbox.
+    pub fn context(&self, attachment: &Attachment) -> Option<SandboxContext> {
+        let permissions = match self {
+            Self::DangerFullAccess => return None,
+            Self::ExternalSandbox { network_access } => {
+                let network = if *network_access == ExternalNetwork::Enabled { Network::Enabled } else { Network::Restricted };
+                Permissions::External { network }
+            }
+            Self::ReadOnly { network_access } => managed(vec![special(SpecialRoot::Root, Access::Read)], *network_access),
+            Self::WorkspaceWrite { writable_roots, network_access, exclude_tmpdir_env_var, exclude_slash_tmp } => {
+                let mut entries = workspace();
+                let roots = writable_roots.iter().filter_map(|root| PathUri::from_native(root.as_ref()).ok());
+                entries.extend(roots.map(|path| Entry {
+                    path: EntryPath::Path { path },
+                    access: Access::Write,
+                    missing_path_behavior: Some(MissingPath::Skip),
+                }));
+                if !exclude_slash_tmp {
+                    entries.push(special(SpecialRoot::SlashTmp, Access::Write));
+                }
+                if !exclude_tmpdir_env_var {
+                    entries.push(special(SpecialRoot::Tmpdir, Access::Write));
+                }
+                managed(entries, *network_access)
+            }
+            Self::Unset => return Self::workspace_write().context(attachment),
+        };
+        Some(SandboxContext {
+            permissions,
+            cwd: Some(attachment.cwd.clone()),
+            workspace_roots: Some(attachment.workspace_roots.clone()),
+            windows_sandbox_level: WindowsSandboxLevel::Disabled,
+            windows_sandbox_proxy_settings_mode: None,
+            use_legacy_landlock: false,
+            user_home_dir: None,
+            temporary_directories: None,
+            sandbox_override: None,
+        })
+    }
+}
+
+fn managed(entries: Vec<Entry>, network_access: bool) -> Permissions {
+    let network = if network_access { Network::Enabled } else { Network::Restricted };
+    Permissions::Managed { file_system: FileSystem::Restricted { entries, glob_scan_max_depth: None }, network }
+}
+
+fn special(value: SpecialRoot, access: Access) -> Entry {
+    Entry { path: EntryPath::Special { value }, access, missing_path_behavior: None }
+}
+
+/// Reads everywhere, writes in the workspace, and not in what decides how the workspace is built, run and configured.
+fn workspace() -> Vec<Entry> {
+    let mut entries = vec![special(SpecialRoot::Root, Access::Read), special(SpecialRoot::ProjectRoots { subpath: None }, Access::Write)];
+    for protected in [".git", ".outpost", ".codex", ".agents"] {
+        entries.push(special(SpecialRoot::ProjectRoots { subpath: Some(protected.into()) }, Access::Read));
+    }
+    entries
+}
+
+#[cfg(test)]
+mod tests {
+    use outpost_wire::intent::EnvironmentId;
+
+    use super::*;
+
+    fn attachment() -> Attachment {
+        Attachment::new(EnvironmentId::local(), PathUri::from_native("/w".as_ref()).unwrap())
+    }
+
+    #[test]
+    fn modes_as_clients_spell_them() {
+        let read = |text: &str| serde_json::from_str::<SandboxMode>(text).unwrap();
+        assert_eq!(read(r#"{"type":"dangerFullAccess"}"#), SandboxMode::DangerFullAccess);
+        assert_eq!(read(r#"{"type":"readOnly","networkAccess":true}"#), SandboxMode::ReadOnly { network_access: true });
+        assert_eq!(read(r#"{"type":"workspaceWrite"}"#), SandboxMode::workspace_write());
+        for name in ["read-only", "workspace-write", "danger-full-access"] {
+            assert_eq!(SandboxMode::named(name).unwrap().name(), name);
+        }
+        assert_eq!(SandboxMode::named("everything"), None);
+    }
+
+    #[test]
+    fn full_access_asks_for_no_sandbox_and_everything_else_for_one() {
+        assert_eq!(SandboxMode::DangerFullAccess.context(&attachment()), None);
+        let context = SandboxMode::Unset.context(&attachment()).unwrap();
+        assert!(!context.leaves_files_open());
+        assert_eq!(context.workspace_roots, Some(vec![attachment().cwd]));
+        let read_only = SandboxMode::named("read-only").unwrap().context(&attachment()).unwrap();
+        let Permissions::Managed { file_system: FileSystem::Restricted { entries, .. }, network } = read_only.permissions else { panic!() };
+        assert!(entries.iter().all(|entry| entry.access == Access::Read) && network == Network::Restricted);
+    }
+}
