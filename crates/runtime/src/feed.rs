@@ -90,10 +90,17 @@ impl<E: Clone> Feed<E> {
     }
 }
 
-impl<E> Drop for Feed<E> {
-    fn drop(&mut self) {
+impl<E> Feed<E> {
+    /// Nothing comes after this.
+    pub fn end(&self) {
         self.0.lock().ended = true;
         self.0.news.notify_waiters();
+    }
+}
+
+impl<E> Drop for Feed<E> {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 

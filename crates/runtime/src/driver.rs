@@ -1,0 +1,370 @@
+//! One loaded thread: asks what is to be done, does it, and writes down what happened.
+//!
+//! The order *append, apply, publish* is the whole story of durability, and it is written once: in [`Driver::record`].
+//! Everything that takes time runs beside the driver and reports back; the driver itself never waits for a model, a command
+//! or a reader.
+
+mod calls;
+mod commands;
+mod compaction;
+mod step;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use outpost_store::{AppendError, Lease, Need, ReadError};
+use outpost_thread::{Approval, CallId, Checkpoint, Context, Entry, Fact, InterruptReason, Step, Thread, TurnFinished, TurnId, TurnStatus};
+use outpost_thread::{Marker, Raw, TurnStarted};
+use serde_json::json;
+use thiserror::Error;
+use tokio::sync::{mpsc, watch};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::agents::Seat;
+use crate::approvals::Grants;
+use crate::feed::Feed;
+use crate::live::{Command, Event, Status};
+use crate::model::{Answer, ModelError};
+use crate::runtime::Shared;
+use crate::surroundings::Surroundings;
+use crate::tools::processes::Processes;
+use crate::tools::{CallEnd, StepTools};
+
+/// The model's view is kept for so long after a turn; a thread that sleeps needs none.
+const CONTEXT_KEPT: Duration = Duration::from_secs(20);
+
+/// Why a driver stops.
+#[derive(Debug, Error)]
+pub(crate) enum Stop {
+    #[error(transparent)]
+    Append(#[from] AppendError),
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error("it was unloaded")]
+    Unloaded,
+}
+
+/// What came back from work beside the driver.
+enum Done {
+    Asked { turn: TurnId, step: u32, answer: Result<Answer, ModelError> },
+    Summarised { turn: TurnId, answer: Result<Answer, ModelError> },
+    Called { turn: TurnId, call: CallId, end: CallEnd },
+}
+
+/// A call that runs.
+struct RunningCall {
+    task: AbortHandle,
+    cancel: CancellationToken,
+}
+
+pub(crate) struct Driver {
+    shared: Arc<Shared>,
+    lease: Lease,
+    thread: Thread,
+    context: Option<Context>,
+    feed: Arc<Feed<Event>>,
+    status: watch::Sender<Status>,
+    mailbox: mpsc::Receiver<Command>,
+    work: JoinSet<Done>,
+    /// The request to the model, if one is out.
+    asking: Option<AbortHandle>,
+    calls: HashMap<CallId, RunningCall>,
+    /// What the present step froze. Nothing after a restart: then it is captured anew.
+    step: Option<Arc<StepTools>>,
+    /// What the model was told of its environments last.
+    told: Option<Surroundings>,
+    processes: Arc<Processes>,
+    grants: Grants,
+    /// What users answered to calls that wait for more than a yes.
+    answers: HashMap<CallId, Raw>,
+    /// When the running turn began here, and how many tokens the thread had used by then.
+    turn_began: Option<(Instant, u64)>,
+    /// The place among the agents of a tree; given back when the driver ends.
+    seat: Option<Seat>,
+}
+
+/// What a driver needs to begin.
+pub(crate) struct Start {
+    pub shared: Arc<Shared>,
+    pub lease: Lease,
+    pub thread: Thread,
+    pub feed: Arc<Feed<Event>>,
+    pub status: watch::Sender<Status>,
+    pub mailbox: mpsc::Receiver<Command>,
+    pub seat: Option<Seat>,
+}
+
+impl Driver {
+    pub fn new(start: Start) -> Self {
+        let Start { shared, lease, thread, feed, status, mailbox, seat } = start;
+        let processes = Arc::new(Processes::new(thread.id, feed.clone()));
+        Self {
+            shared,
+            lease,
+            thread,
+            context: None,
+            feed,
+            status,
+            mailbox,
+            work: JoinSet::new(),
+            asking: None,
+            calls: HashMap::new(),
+            step: None,
+            told: None,
+            processes,
+            grants: Grants::default(),
+            answers: HashMap::new(),
+            turn_began: None,
+            seat,
+        }
+    }
+
+    /// Runs until the thread is unloaded or cannot go on.
+    pub async fn run(mut self) {
+        self.tell_status();
+        let stop = loop {
+            if let Err(stop) = self.advance().await {
+                break stop;
+            }
+            if let Err(stop) = self.wait().await {
+                break stop;
+            }
+        };
+        self.close(&stop).await;
+    }
+
+    /// Waits for one thing to happen and deals with it.
+    async fn wait(&mut self) -> Result<(), Stop> {
+        let sleeps = self.context.is_some() && self.work.is_empty() && self.thread.turn.is_none();
+        tokio::select! {
+            command = self.mailbox.recv() => match command {
+                Some(command) => self.command(command).await,
+                None => Err(Stop::Unloaded),
+            },
+            Some(done) = self.work.join_next(), if !self.work.is_empty() => match done {
+                Ok(done) => self.done(done).await,
+                // A call that was cancelled has its end written by whoever cancelled it.
+                Err(_) => Ok(()),
+            },
+            () = tokio::time::sleep(CONTEXT_KEPT), if sleeps => {
+                self.context = None;
+                self.told = None;
+                Ok(())
+            }
+        }
+    }
+
+    async fn done(&mut self, done: Done) -> Result<(), Stop> {
+        match done {
+            Done::Asked { turn, step, answer } if self.is_running(&turn) => {
+                self.asking = None;
+                self.answered(turn, step, answer).await
+            }
+            Done::Summarised { turn, answer } if self.is_running(&turn) => {
+                self.asking = None;
+                self.summarised(turn, answer).await
+            }
+            Done::Called { turn, call, end } => self.called(turn, call, end).await,
+            _ => Ok(()),
+        }
+    }
+
+    /// Does what the state asks for until only waiting is left.
+    async fn advance(&mut self) -> Result<(), Stop> {
+        loop {
+            match self.thread.next() {
+                Step::Idle | Step::AwaitAnswer { .. } => return Ok(()),
+                Step::StartTurn { inputs } => {
+                    let turn = TurnId((self.shared.ids)());
+                    let inputs = inputs.into_iter().map(|input| input.id).collect();
+                    let started = TurnStarted { turn, inputs, ..turn_started() };
+                    self.begin_turn(vec![started.into()]).await?;
+                }
+                Step::AskModel { .. } | Step::Compact { .. } if self.asking.is_some() => return Ok(()),
+                Step::AskModel { turn, step } => {
+                    if let Some(reason) = self.spent() {
+                        tracing::info!(thread = %self.thread.id, reason, "a budget is used up");
+                        self.finish_turn(turn, TurnStatus::Interrupted, Some(InterruptReason::Budget), Some(reason)).await?;
+                    } else {
+                        self.begin_step(turn, step).await?;
+                    }
+                }
+                Step::Compact { turn, reason } => self.begin_compaction(turn, reason).await?,
+                Step::Decide { turn, calls } => self.decide(turn, calls).await?,
+                Step::RunCalls { turn, calls } => self.run_approved(turn, calls).await?,
+                Step::ReattachCalls { turn, calls, .. } => {
+                    let strangers: Vec<_> = calls.into_iter().filter(|call| !self.calls.contains_key(&call.id)).collect();
+                    if strangers.is_empty() {
+                        return Ok(());
+                    }
+                    self.reattach(turn, strangers).await?;
+                }
+                Step::FinishTurn { turn, status } => {
+                    let reason = (status == TurnStatus::Interrupted).then_some(InterruptReason::User);
+                    self.finish_turn(turn, status, reason, None).await?;
+                }
+            }
+        }
+    }
+
+    fn is_running(&self, turn: &TurnId) -> bool {
+        self.thread.turn.as_ref().is_some_and(|running| running.id == *turn)
+    }
+
+    /// Append, apply, publish: nothing is true before it is stored, and nobody hears of what is not.
+    async fn record(&mut self, facts: Vec<Fact>, need: Need) -> Result<(), Stop> {
+        if facts.is_empty() {
+            return Ok(());
+        }
+        let at = (self.shared.clock)();
+        let entry = |(seq, fact)| Entry { seq, at, fact };
+        let entries = (self.thread.last + 1..).zip(facts).map(entry).collect();
+        let appended = self.shared.store.append(&self.lease, entries, need).await?;
+        for entry in appended.entries {
+            if let Err(error) = self.thread.apply(&entry) {
+                tracing::error!(thread = %self.thread.id, %error, "a fact of our own does not fit");
+            }
+            if let Some(context) = &mut self.context {
+                context.apply(&entry);
+            }
+            let weight = 256 + entry.fact.data().map_or(0, |data| data.get().len());
+            self.feed.publish(Event::Entry(Arc::new(entry)), weight);
+        }
+        self.tell_status();
+        Ok(())
+    }
+
+    async fn begin_turn(&mut self, facts: Vec<Fact>) -> Result<(), Stop> {
+        self.record(facts, Need::Stored).await?;
+        self.turn_began = Some((Instant::now(), self.thread.usage.total.total));
+        Ok(())
+    }
+
+    /// Which budget is used up, if one is.
+    fn spent(&self) -> Option<String> {
+        let budgets = &self.shared.config.budgets;
+        let total = self.thread.usage.total.total;
+        let (began, before) = self.turn_began.unwrap_or((Instant::now(), total));
+        let over = |limit: Option<u64>, used: u64| limit.filter(|limit| used >= *limit);
+        if let Some(limit) = over(budgets.turn_tokens, total.saturating_sub(before)) {
+            return Some(format!("this turn has used its {limit} tokens (`budgets.turn_tokens`)"));
+        }
+        if let Some(limit) = over(budgets.thread_tokens, total) {
+            return Some(format!("this thread has used its {limit} tokens (`budgets.thread_tokens`)"));
+        }
+        if let Some(limit) = over(budgets.tree_tokens, self.seat.as_ref().map_or(0, Seat::tree_tokens)) {
+            return Some(format!("this thread and its agents have used their {limit} tokens (`budgets.tree_tokens`)"));
+        }
+        over(budgets.turn_seconds, began.elapsed().as_secs())
+            .map(|limit| format!("this turn has taken its {limit} seconds (`budgets.turn_seconds`)"))
+    }
+
+    /// Ends a turn. Whatever still runs in it is stopped first. It is told when it cannot be lost any more.
+    async fn finish_turn(
+        &mut self,
+        turn: TurnId,
+        status: TurnStatus,
+        reason: Option<InterruptReason>,
+        message: Option<String>,
+    ) -> Result<(), Stop> {
+        let error = message.map(|message| json!({"message": message}));
+        self.end_turn(TurnFinished {
+            turn: Some(turn),
+            status,
+            reason,
+            error: error.map(Raw::from),
+            marker: if status == TurnStatus::Interrupted { Marker::User } else { Marker::Off },
+        })
+        .await
+    }
+
+    async fn end_turn(&mut self, finished: TurnFinished) -> Result<(), Stop> {
+        if let Some(asking) = self.asking.take() {
+            asking.abort();
+        }
+        let mut facts = self.abort_calls();
+        facts.push(finished.into());
+        self.record(facts, Need::BeforeCompleted).await?;
+        self.answers.clear();
+        self.step = None;
+        self.turn_began = None;
+        self.keep_checkpoint().await;
+        Ok(())
+    }
+
+    /// Keeps the state aside from time to time, so that opening the thread stays quick.
+    async fn keep_checkpoint(&self) {
+        if self.thread.turn.is_some() || self.thread.turns % self.shared.config.checkpoint_every != 0 {
+            return;
+        }
+        let Ok(head) = self.shared.store.head(self.thread.id).await else { return };
+        if head.last != self.thread.last {
+            return;
+        }
+        if let Ok(checkpoint) = Checkpoint::of(&self.thread, head.sum)
+            && let Err(error) = self.shared.store.put_checkpoint(&checkpoint).await
+        {
+            tracing::debug!(thread = %self.thread.id, %error, "no checkpoint could be kept");
+        }
+    }
+
+    fn tell_status(&self) {
+        let status = match &self.thread.turn {
+            None if self.thread.queued.is_empty() => Status::Idle,
+            None => Status::Active { waits_for_approval: false, waits_for_input: false },
+            Some(turn) => {
+                let is_input = |approval: &&Approval| matches!(approval.asked.kind.as_str(), "userInput" | "dynamicTool");
+                let inputs = turn.approvals.iter().filter(is_input).count();
+                Status::Active { waits_for_approval: turn.approvals.len() > inputs, waits_for_input: inputs > 0 }
+            }
+        };
+        let changed = self.status.send_if_modified(|now| {
+            let differs = *now != status;
+            now.clone_from(&status);
+            differs
+        });
+        if changed {
+            self.feed.publish(Event::Status(status), 64);
+        }
+    }
+
+    /// Leaves everything as the next driver of this thread needs it.
+    async fn close(mut self, stop: &Stop) {
+        if let Some(asking) = self.asking.take() {
+            asking.abort();
+        }
+        for running in self.calls.values() {
+            running.task.abort();
+        }
+        self.mailbox.close();
+        self.shared.store.release(self.lease).await;
+        let status = match stop {
+            Stop::Unloaded => Status::Closed,
+            other => {
+                tracing::warn!(thread = %self.thread.id, reason = %other, "a thread had to stop");
+                Status::Broken { reason: other.to_string() }
+            }
+        };
+        self.status.send_replace(status.clone());
+        self.feed.publish(Event::Status(status), 64);
+        self.feed.end();
+        // Whoever still waits for an answer gets none: the sender goes with the command.
+        while self.mailbox.try_recv().is_ok() {}
+    }
+}
+
+/// A turn about which nothing else is known.
+fn turn_started() -> TurnStarted {
+    TurnStarted {
+        turn: TurnId(String::new()),
+        inputs: Vec::new(),
+        kind: outpost_thread::TurnKind::Regular,
+        selection: None,
+        output_schema: None,
+        root_turn: None,
+        parent_turn: None,
+    }
+}

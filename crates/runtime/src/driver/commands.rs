@@ -1,0 +1,203 @@
+//! What others ask of a thread.
+
+use outpost_store::Need;
+use outpost_thread::{ApprovalAnswered, ApprovalId, Decision, Fact, InputId, InputOrigin, InputReceived, InterruptReason, Raw};
+use outpost_thread::{CallId, CallStarted, SelectionChanged, Settings, SettingsChanged, TurnId, TurnKind, TurnStarted, TurnStatus};
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::{Driver, Stop, turn_started};
+use crate::live::{Accepted, Command, CommandError, InputMode, NewInput};
+
+/// What a command came to; an error that concerns only it is not the driver's end.
+type Outcome<T> = Result<Result<T, CommandError>, Stop>;
+
+impl Driver {
+    pub(super) async fn command(&mut self, command: Command) -> Result<(), Stop> {
+        match command {
+            Command::Input(input, reply) => {
+                let outcome = self.input(*input).await;
+                answer(outcome, reply)
+            }
+            Command::Interrupt { turn, reason, reply } => {
+                let outcome = self.interrupt(turn, reason).await;
+                answer(outcome, reply)
+            }
+            Command::Answer { approval, decision, detail, reply } => {
+                let outcome = self.take_answer(approval, decision, detail).await;
+                answer(outcome, reply)
+            }
+            Command::Change(facts, reply) => {
+                let outcome = self.record(facts, Need::Stored).await.map(Ok);
+                answer(outcome, reply)
+            }
+            Command::Compact(reply) => {
+                let outcome = self.compact_on_demand().await;
+                answer(outcome, reply)
+            }
+            Command::Shell { command, environment, reply } => {
+                let outcome = self.shell(command, environment).await;
+                answer(outcome, reply)
+            }
+            Command::Snapshot(reply) => {
+                let _ = reply.send(self.thread.clone());
+                Ok(())
+            }
+            Command::Shutdown { reason, reply } => {
+                if let Some(turn) = self.thread.turn.as_ref().map(|turn| turn.id.clone()) {
+                    self.finish_turn(turn, TurnStatus::Interrupted, Some(reason), None).await?;
+                }
+                self.processes.terminate_all().await;
+                let _ = reply.send(());
+                Err(Stop::Unloaded)
+            }
+        }
+    }
+
+    async fn input(&mut self, input: NewInput) -> Outcome<Accepted> {
+        if let Some(known) = input.client_key.as_deref().and_then(|key| self.thread.keyed(key)) {
+            return Ok(Ok(Accepted::Known(known.turn.clone())));
+        }
+        let running = self.thread.turn.as_ref().map(|turn| (turn.id.clone(), turn.kind));
+        let steered = match (&input.mode, running) {
+            (InputMode::Steer { .. }, None) => return Ok(Err(CommandError::NoTurn)),
+            (InputMode::Steer { expected: Some(expected) }, Some((running, _))) if *expected != running => {
+                return Ok(Err(CommandError::OtherTurn { expected: expected.clone(), running }));
+            }
+            (InputMode::StartIfIdle, Some(_)) => return Ok(Err(CommandError::Busy)),
+            (InputMode::Queue, Some(_)) | (_, None) => None,
+            (_, Some((running, TurnKind::Regular | TurnKind::Review))) => Some(running),
+            (InputMode::Steer { .. }, Some(_)) => return Ok(Err(CommandError::NotSteerable)),
+            // A turn that cannot be steered is waited for.
+            (_, Some(_)) => None,
+        };
+        let is_idle = self.thread.turn.is_none();
+        let id = InputId((self.shared.ids)());
+        let mut facts = changes(input.settings, input.selection);
+        facts.push(
+            InputReceived {
+                input: id.clone(),
+                turn: steered.clone(),
+                origin: input.origin,
+                client_key: input.client_key,
+                content: input.content,
+                items: input.items,
+            }
+            .into(),
+        );
+        if let Some(turn) = steered {
+            self.record(facts, Need::Stored).await?;
+            return Ok(Ok(Accepted::Steered(turn)));
+        }
+        if !is_idle {
+            self.record(facts, Need::Stored).await?;
+            return Ok(Ok(Accepted::Queued));
+        }
+        let turn = TurnId((self.shared.ids)());
+        let waiting = self.thread.queued.iter().map(|input| input.id.clone());
+        let inputs = waiting.chain([id]).collect();
+        let started = TurnStarted {
+            turn: turn.clone(),
+            inputs,
+            selection: input.turn_selection,
+            output_schema: input.output_schema,
+            ..turn_started()
+        };
+        facts.push(started.into());
+        self.begin_turn(facts).await?;
+        Ok(Ok(Accepted::Started(turn)))
+    }
+
+    async fn interrupt(&mut self, turn: Option<TurnId>, reason: InterruptReason) -> Outcome<()> {
+        let Some(running) = self.thread.turn.as_ref().map(|turn| turn.id.clone()) else {
+            // It has ended already; that is what was wanted.
+            return Ok(Ok(()));
+        };
+        if let Some(expected) = turn.filter(|turn| *turn != running) {
+            return Ok(Err(CommandError::OtherTurn { expected, running }));
+        }
+        self.finish_turn(running, TurnStatus::Interrupted, Some(reason), None).await?;
+        Ok(Ok(()))
+    }
+
+    async fn take_answer(&mut self, approval: ApprovalId, decision: Decision, detail: Option<Raw>) -> Outcome<()> {
+        let asked = self.thread.turn.iter().flat_map(|turn| &turn.approvals).find(|asked| asked.id == approval).cloned();
+        let Some(asked) = asked else { return Ok(Err(CommandError::NoQuestion(approval))) };
+        if decision == Decision::ApprovedForThread {
+            self.grants.remember(&asked.asked);
+        }
+        if let (Some(call), Some(detail)) = (&asked.call, &detail) {
+            self.answers.insert(call.clone(), detail.clone());
+        }
+        self.record(vec![ApprovalAnswered { approval, decision, detail }.into()], Need::Stored).await?;
+        Ok(Ok(()))
+    }
+
+    async fn compact_on_demand(&mut self) -> Outcome<TurnId> {
+        if self.thread.turn.is_some() {
+            return Ok(Err(CommandError::Busy));
+        }
+        let turn = TurnId((self.shared.ids)());
+        let started = TurnStarted { turn: turn.clone(), kind: TurnKind::Compact, ..turn_started() };
+        self.begin_turn(vec![started.into()]).await?;
+        Ok(Ok(turn))
+    }
+
+    /// A command of the user's: no model, no question, its own turn.
+    async fn shell(&mut self, command: String, environment: Option<String>) -> Outcome<TurnId> {
+        if self.thread.turn.is_some() {
+            return Ok(Err(CommandError::Busy));
+        }
+        let tools = self.tools().await?;
+        let place = match tools.view.workplace(environment.as_deref()) {
+            Ok(place) => place.attachment.environment_id.clone(),
+            Err(error) => return Ok(Err(CommandError::Invalid(error.to_string()))),
+        };
+        let (turn, call) = (TurnId((self.shared.ids)()), CallId((self.shared.ids)()));
+        let input = InputId((self.shared.ids)());
+        let text = Raw::from(json!({"type": "text", "text": command}));
+        let note = json!({"type": "message", "role": "user", "content": [{"type": "input_text",
+            "text": format!("<user_shell_command>\n{command}\n</user_shell_command>")}]});
+        let run = tools.user_command(&call, &command, &place);
+        let received = InputReceived {
+            input: input.clone(),
+            turn: None,
+            origin: InputOrigin::Shell,
+            client_key: None,
+            content: vec![text],
+            items: vec![Raw::from(note)],
+        };
+        let begun = TurnStarted { turn: turn.clone(), inputs: vec![input], kind: TurnKind::Shell, ..turn_started() };
+        let started: CallStarted = run.started(turn.clone());
+        self.record(vec![received.into(), begun.into(), started.into()], Need::BeforeEffect).await?;
+        self.turn_began = Some((Instant::now(), self.thread.usage.total.total));
+        self.spawn(turn.clone(), run);
+        Ok(Ok(turn))
+    }
+}
+
+/// What stays for later turns, as facts.
+fn changes(settings: Settings, selection: Option<outpost_wire::intent::Selection>) -> Vec<Fact> {
+    let mut facts = Vec::new();
+    if settings != Settings::default() {
+        facts.push(SettingsChanged { settings }.into());
+    }
+    if selection.is_some() {
+        facts.push(SelectionChanged { selection, capability_roots: None }.into());
+    }
+    facts
+}
+
+/// Tells whoever asked. What ends the driver is told to them, too.
+fn answer<T>(outcome: Outcome<T>, reply: crate::live::Reply<T>) -> Result<(), Stop> {
+    match outcome {
+        Ok(answer) => {
+            let _ = reply.send(answer);
+            Ok(())
+        }
+        Err(stop) => {
+            let _ = reply.send(Err(CommandError::NotStored(stop.to_string())));
+            Err(stop)
+        }
+    }
+}

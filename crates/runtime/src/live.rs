@@ -1,0 +1,198 @@
+//! A thread that is loaded: how to talk to it and how to watch it. The thread itself lives in its driver's task.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use outpost_thread::{ApprovalId, CallId, Decision, Entry, Fact, InputOrigin, InterruptReason, Raw, Settings, Thread, ThreadId, TurnId};
+use outpost_wire::intent::Selection;
+use thiserror::Error;
+use tokio::sync::{mpsc, oneshot, watch};
+
+use crate::feed::{Cursor, Feed};
+use crate::model::Progress;
+
+/// What happens in a loaded thread. Entries are in the store before anybody hears of them; everything else is only told
+/// to those who listen at that moment.
+#[derive(Debug, Clone)]
+pub enum Event {
+    Entry(Arc<Entry>),
+    Progress { turn: TurnId, step: u32, progress: Progress },
+    Output { call: CallId, bytes: Bytes },
+    /// A command that outlived its call has ended.
+    ProcessEnded { call: CallId, exit_code: Option<i32> },
+    Status(Status),
+}
+
+/// What a thread is doing, in a word.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Status {
+    Idle,
+    Active { waits_for_approval: bool, waits_for_input: bool },
+    /// It had to stop; resuming it may help.
+    Broken { reason: String },
+    /// It is not loaded any more.
+    Closed,
+}
+
+/// Something that a user, a client or another agent says to a thread.
+#[derive(Debug, Clone, Default)]
+pub struct NewInput {
+    pub mode: InputMode,
+    pub origin: InputOrigin,
+    /// The same key again is the same input, not a second one.
+    pub client_key: Option<String>,
+    /// As the client wrote it.
+    pub content: Vec<Raw>,
+    /// As the model sees it, where that is not simply the texts of `content`.
+    pub items: Vec<Raw>,
+    /// Settings that stay for later turns.
+    pub settings: Settings,
+    /// A selection that stays.
+    pub selection: Option<Selection>,
+    /// A selection for the turn that this starts, and no longer.
+    pub turn_selection: Option<Selection>,
+    pub output_schema: Option<Raw>,
+}
+
+impl NewInput {
+    /// A text of the user's.
+    pub fn text(text: &str) -> Self {
+        Self { content: vec![Raw::from(serde_json::json!({"type": "text", "text": text}))], ..Self::default() }
+    }
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum InputMode {
+    /// Goes to the running turn if there is one, else starts one.
+    #[default]
+    StartOrSteer,
+    /// Only if no turn is running.
+    StartIfIdle,
+    /// Waits for a turn of its own.
+    Queue,
+    /// Only to the running turn, and only if it is this one.
+    Steer { expected: Option<TurnId> },
+}
+
+/// What became of an input.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Accepted {
+    Started(TurnId),
+    Steered(TurnId),
+    Queued,
+    /// It was there already: the same key.
+    Known(Option<TurnId>),
+}
+
+#[derive(Debug, Clone, Error, PartialEq, Eq)]
+pub enum CommandError {
+    #[error("the thread is not loaded any more")]
+    Closed,
+    #[error("no turn is running")]
+    NoTurn,
+    #[error("turn `{expected}` is not running; `{running}` is")]
+    OtherTurn { expected: TurnId, running: TurnId },
+    #[error("a turn is running")]
+    Busy,
+    #[error("a turn of this kind cannot be steered")]
+    NotSteerable,
+    #[error("nobody asked `{0}`, or it was answered already")]
+    NoQuestion(ApprovalId),
+    #[error("it could not be stored: {0}")]
+    NotStored(String),
+    #[error("{0}")]
+    Invalid(String),
+}
+
+pub(crate) type Reply<T> = oneshot::Sender<Result<T, CommandError>>;
+
+pub(crate) enum Command {
+    Input(Box<NewInput>, Reply<Accepted>),
+    Interrupt { turn: Option<TurnId>, reason: InterruptReason, reply: Reply<()> },
+    Answer { approval: ApprovalId, decision: Decision, detail: Option<Raw>, reply: Reply<()> },
+    /// Facts that change how the thread is described or how later turns run.
+    Change(Vec<Fact>, Reply<()>),
+    Compact(Reply<TurnId>),
+    Shell { command: String, environment: Option<String>, reply: Reply<TurnId> },
+    Snapshot(oneshot::Sender<Thread>),
+    Shutdown { reason: InterruptReason, reply: oneshot::Sender<()> },
+}
+
+/// A handle of a loaded thread. Cheap to clone; dropping it does not unload the thread.
+#[derive(Clone)]
+pub struct LiveThread {
+    pub(crate) id: ThreadId,
+    pub(crate) mailbox: mpsc::Sender<Command>,
+    pub(crate) feed: Arc<Feed<Event>>,
+    pub(crate) status: watch::Receiver<Status>,
+}
+
+impl LiveThread {
+    pub fn id(&self) -> ThreadId {
+        self.id
+    }
+
+    /// Everything that happens from now on.
+    pub fn subscribe(&self) -> Cursor<Event> {
+        self.feed.subscribe()
+    }
+
+    pub fn status(&self) -> Status {
+        self.status.borrow().clone()
+    }
+
+    pub fn watch_status(&self) -> watch::Receiver<Status> {
+        self.status.clone()
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.mailbox.is_closed()
+    }
+
+    pub async fn input(&self, input: NewInput) -> Result<Accepted, CommandError> {
+        self.ask(|reply| Command::Input(Box::new(input), reply)).await
+    }
+
+    /// Stops the running turn; with a turn given, only that one. A turn that is over already is no error.
+    pub async fn interrupt(&self, turn: Option<TurnId>, reason: InterruptReason) -> Result<(), CommandError> {
+        self.ask(|reply| Command::Interrupt { turn, reason, reply }).await
+    }
+
+    pub async fn answer(&self, approval: ApprovalId, decision: Decision, detail: Option<Raw>) -> Result<(), CommandError> {
+        self.ask(|reply| Command::Answer { approval, decision, detail, reply }).await
+    }
+
+    /// Changes settings, selection, capability roots, names and marks.
+    pub async fn change(&self, facts: Vec<Fact>) -> Result<(), CommandError> {
+        self.ask(|reply| Command::Change(facts, reply)).await
+    }
+
+    pub async fn compact(&self) -> Result<TurnId, CommandError> {
+        self.ask(Command::Compact).await
+    }
+
+    /// Runs a command that the user typed, as a turn of its own.
+    pub async fn shell(&self, command: String, environment: Option<String>) -> Result<TurnId, CommandError> {
+        self.ask(|reply| Command::Shell { command, environment, reply }).await
+    }
+
+    /// The state as it is now.
+    pub async fn snapshot(&self) -> Result<Thread, CommandError> {
+        let (reply, answer) = oneshot::channel();
+        self.mailbox.send(Command::Snapshot(reply)).await.map_err(|_| CommandError::Closed)?;
+        answer.await.map_err(|_| CommandError::Closed)
+    }
+
+    /// Waits until no turn is running and nothing is queued.
+    pub async fn settled(&self) -> Status {
+        let mut status = self.status.clone();
+        let settled = status.wait_for(|status| !matches!(status, Status::Active { .. })).await;
+        settled.map_or(Status::Closed, |status| status.clone())
+    }
+
+    async fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, CommandError> {
+        let (reply, answer) = oneshot::channel();
+        self.mailbox.send(command(reply)).await.map_err(|_| CommandError::Closed)?;
+        answer.await.map_err(|_| CommandError::Closed)?
+    }
+}
