@@ -122,6 +122,14 @@ impl PathUri {
         }
     }
 
+    /// Somewhere below, or beside: `text` is relative, spelled as on the machine that this path belongs to.
+    pub fn join(&self, text: &str) -> Self {
+        let is_windows = !self.host.is_empty() || has_drive_letter(&self.path);
+        let text = if is_windows { text.replace('\\', "/") } else { text.to_owned() };
+        let encoded = percent_encode(text.as_bytes(), ESCAPED);
+        Self { host: self.host.clone(), path: normalise(&format!("{}/{encoded}", self.path)) }
+    }
+
     /// The path as somebody would type it on the machine it belongs to. Bytes that are not UTF-8 are shown as such.
     pub fn to_syntax(&self) -> String {
         let path = percent_decode_str(&self.path).decode_utf8_lossy();

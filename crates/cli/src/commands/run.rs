@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use outpost_environment::{Connector, Environment, EnvironmentOptions, ProcessEvent, ProcessStart, RemoteProcess, State, Target};
+use outpost_environment::{Connector, Environment, EnvironmentOptions, ProcessEvent, ProcessStart, RemoteProcess, State, Target, Token};
 use outpost_executor::{Executor, Lifetime};
 use outpost_rpc::PeerOptions;
 use outpost_rpc::link::memory;
@@ -78,7 +78,7 @@ impl Place {
         }
         if let Some(target) = &arguments.environment {
             let target: Target = target.parse()?;
-            let token = std::env::var("OUTPOST_TOKEN").ok().filter(|token| !token.is_empty());
+            let token = std::env::var("OUTPOST_TOKEN").ok().filter(|token| !token.is_empty()).map_or(Token::None, Token::Bearer);
             return Ok(Self { connector: Connector::target(target, token), executor: None });
         }
         let settings = ExecutorSettings {
@@ -195,7 +195,7 @@ async fn tell_outages(environment: Environment) {
         if tokio::time::timeout(NOTICEABLE, back).await.is_ok() {
             continue;
         }
-        if let State::Recovering { reason } = lost {
+        if let State::Recovering { reason, .. } = lost {
             eprintln!("outpost: connection to {} lost ({reason}); trying to get it back", environment.name());
         }
         if state.wait_for(|state| matches!(state, State::Ready(_))).await.is_err() {
