@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use outpost_store::{AppendError, Lease, Need, ReadError};
 use outpost_thread::{Approval, CallId, Checkpoint, Context, Entry, Fact, InterruptReason, Step, Thread, TurnFinished, TurnId, TurnStatus};
-use outpost_thread::{Marker, Raw, TurnStarted};
+use outpost_thread::{CompactReason, Marker, Raw, TurnStarted};
 use serde_json::json;
 use thiserror::Error;
 use tokio::sync::{mpsc, watch};
@@ -35,6 +35,9 @@ use crate::tools::{CallEnd, StepTools};
 
 /// The model's view is kept for so long after a turn; a thread that sleeps needs none.
 const CONTEXT_KEPT: Duration = Duration::from_secs(20);
+
+/// How often a full disk is tried again.
+const SPACE_AGAIN: Duration = Duration::from_millis(500);
 
 /// Why a driver stops.
 #[derive(Debug, Error)]
@@ -84,6 +87,10 @@ pub(crate) struct Driver {
     turn_began: Option<(Instant, u64)>,
     /// The place among the agents of a tree; given back when the driver ends.
     seat: Option<Seat>,
+    /// Why the context is being compacted, while it is.
+    compacting: CompactReason,
+    /// Somebody waits for the answer to a command right now.
+    is_asked: bool,
 }
 
 /// What a driver needs to begin.
@@ -119,6 +126,8 @@ impl Driver {
             answers: HashMap::new(),
             turn_began: None,
             seat,
+            compacting: CompactReason::Full,
+            is_asked: false,
         }
     }
 
@@ -214,15 +223,25 @@ impl Driver {
         self.thread.turn.as_ref().is_some_and(|running| running.id == *turn)
     }
 
-    /// Append, apply, publish: nothing is true before it is stored, and nobody hears of what is not.
+    /// Append, apply, publish: nothing is true before it is stored, and nobody hears of what is not. On a full disk what
+    /// has happened already waits for space; what somebody asks for is refused instead.
     async fn record(&mut self, facts: Vec<Fact>, need: Need) -> Result<(), Stop> {
         if facts.is_empty() {
             return Ok(());
         }
         let at = (self.shared.clock)();
         let entry = |(seq, fact)| Entry { seq, at, fact };
-        let entries = (self.thread.last + 1..).zip(facts).map(entry).collect();
-        let appended = self.shared.store.append(&self.lease, entries, need).await?;
+        let entries: Vec<Entry> = (self.thread.last + 1..).zip(facts).map(entry).collect();
+        let appended = loop {
+            match self.shared.store.append(&self.lease, entries.clone(), need).await {
+                Err(AppendError::NoSpace) if !self.is_asked => {
+                    let reason = AppendError::NoSpace.to_string();
+                    self.set_status(Status::Broken { reason });
+                    tokio::time::sleep(SPACE_AGAIN).await;
+                }
+                other => break other?,
+            }
+        };
         for entry in appended.entries {
             if let Err(error) = self.thread.apply(&entry) {
                 tracing::error!(thread = %self.thread.id, %error, "a fact of our own does not fit");
@@ -312,7 +331,7 @@ impl Driver {
     }
 
     fn tell_status(&self) {
-        let status = match &self.thread.turn {
+        self.set_status(match &self.thread.turn {
             None if self.thread.queued.is_empty() => Status::Idle,
             None => Status::Active { waits_for_approval: false, waits_for_input: false },
             Some(turn) => {
@@ -320,7 +339,10 @@ impl Driver {
                 let inputs = turn.approvals.iter().filter(is_input).count();
                 Status::Active { waits_for_approval: turn.approvals.len() > inputs, waits_for_input: inputs > 0 }
             }
-        };
+        });
+    }
+
+    fn set_status(&self, status: Status) {
         let changed = self.status.send_if_modified(|now| {
             let differs = *now != status;
             now.clone_from(&status);

@@ -1,4 +1,268 @@
-//! The tools that a model is offered.
+//! The tools that a model is offered, and what becomes of a call: it runs, the user is asked, or it ends at once.
+//!
+//! Everything here works on what the step froze. There is no way from here to the registry of environments, so a call cannot
+//! end up anywhere but on the machine that the step saw.
 
+mod agents;
+mod call;
 pub mod catalogue;
+mod exec;
+mod image;
 pub mod output;
+mod patching;
+mod plan;
+pub mod processes;
+mod wait;
+
+use std::sync::Arc;
+
+use outpost_environment::{Captured, StepView, Workplace};
+use outpost_thread::{ApprovalId, CallFinished, CallId, CallOutcome, CallStarted, Context, Decision, Fact, Raw, Thread, ThreadId, TurnId};
+use outpost_wire::exec::environment::EnvironmentInfo;
+use outpost_wire::exec::policy::SandboxContext;
+use outpost_wire::intent::EnvironmentId;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+pub use self::call::ToolCall;
+use self::exec::{ExecRun, StdinRun};
+use crate::approvals::Question;
+use crate::model::ToolSpec;
+use crate::permissions::SandboxMode;
+use crate::policy::ApprovalPolicy;
+use crate::runtime::Shared;
+use crate::surroundings::{Place, Surroundings};
+use crate::tools::processes::Processes;
+
+/// What a step can use, frozen when it began.
+pub struct StepTools {
+    pub view: StepView,
+    pub specs: Arc<[ToolSpec]>,
+    pub mode: SandboxMode,
+    pub approval: ApprovalPolicy,
+    pub(crate) dynamic: Vec<DynamicTool>,
+    pub(crate) processes: Arc<Processes>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) thread: ThreadId,
+    /// What the ready environments tell about themselves.
+    pub(crate) infos: Vec<(EnvironmentId, EnvironmentInfo)>,
+}
+
+/// A tool that the client runs.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DynamicTool {
+    pub name: String,
+    #[serde(default)]
+    pub description: String,
+    #[serde(default)]
+    pub input_schema: Value,
+}
+
+/// What is to become of a call.
+pub(crate) enum Plan {
+    Run(Run),
+    Ask(Question),
+    End(CallEnd),
+}
+
+/// Whether the user was asked already.
+pub(crate) enum Consent {
+    Open,
+    Given { answer: Option<Raw> },
+}
+
+/// How a call ended.
+#[derive(Debug, Clone)]
+pub(crate) struct CallEnd {
+    pub outcome: CallOutcome,
+    /// What the model is told.
+    pub items: Vec<Raw>,
+    /// What clients are shown.
+    pub detail: Option<Raw>,
+    /// What else became true by it.
+    pub facts: Vec<Fact>,
+}
+
+/// A call that may run.
+pub(crate) struct Run {
+    pub call: CallId,
+    pub tool: String,
+    pub environment: Option<EnvironmentId>,
+    /// The process by which it can be found again.
+    pub process: Option<String>,
+    pub repeatable: bool,
+    pub detail: Option<Value>,
+    pub work: Work,
+}
+
+pub(crate) enum Work {
+    Exec(Box<ExecRun>),
+    Stdin(StdinRun),
+    Patch(patching::PatchRun),
+    Image(image::ImageRun),
+    Wait(wait::WaitRun),
+    Agent(agents::AgentCall, ResultType),
+    /// The answer is there already.
+    Ready(CallEnd),
+}
+
+/// What a running call may use besides its step.
+pub(crate) struct CallContext {
+    pub shared: Arc<Shared>,
+    pub thread: Thread,
+    pub turn: TurnId,
+    pub cancel: CancellationToken,
+}
+
+impl Run {
+    pub fn started(&self, turn: TurnId) -> CallStarted {
+        CallStarted {
+            turn,
+            call: self.call.clone(),
+            tool: self.tool.clone(),
+            environment: self.environment.clone(),
+            process: self.process.clone(),
+            repeatable: self.repeatable,
+            detail: self.detail.clone().map(Raw::from),
+        }
+    }
+
+    /// A command of an earlier life of this thread.
+    pub fn adopt(started: &CallStarted, item: Option<&Raw>, processes: Arc<Processes>) -> Option<Self> {
+        Some(Self {
+            call: started.call.clone(),
+            tool: started.tool.clone(),
+            environment: started.environment.clone(),
+            process: started.process.clone(),
+            repeatable: false,
+            detail: None,
+            work: Work::Exec(Box::new(ExecRun::adopted(started, item, processes)?)),
+        })
+    }
+
+    pub async fn execute(self, context: CallContext) -> CallEnd {
+        match self.work {
+            Work::Exec(run) => run.execute(&self.call, &context).await,
+            Work::Stdin(run) => run.execute(&self.call, &context).await,
+            Work::Patch(run) => run.execute(&self.call).await,
+            Work::Image(run) => run.execute(&self.call).await,
+            Work::Wait(run) => run.execute(&self.call, &context).await,
+            Work::Agent(call, result) => agents::execute(call, &self.call, result, &context).await,
+            Work::Ready(end) => end,
+        }
+    }
+}
+
+/// The kind of item that answers a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ResultType {
+    Function,
+    Custom,
+}
+
+impl ResultType {
+    pub fn of(item: Option<&Raw>) -> Self {
+        #[derive(Deserialize)]
+        struct Kind {
+            #[serde(rename = "type", default)]
+            kind: String,
+        }
+        match item.map(Raw::read::<Kind>) {
+            Some(Ok(item)) if item.kind == "custom_tool_call" => Self::Custom,
+            _ => Self::Function,
+        }
+    }
+
+    /// The item with a result: a text, or a list of parts.
+    pub fn item(self, call: &CallId, output: impl Into<Value>) -> Raw {
+        let kind = match self {
+            Self::Function => "function_call_output",
+            Self::Custom => "custom_tool_call_output",
+        };
+        Raw::from(json!({"type": kind, "call_id": call, "output": output.into()}))
+    }
+}
+
+impl CallEnd {
+    pub fn completed(result: ResultType, call: &CallId, output: impl Into<Value>, detail: Option<Value>) -> Self {
+        Self { outcome: CallOutcome::Completed, items: vec![result.item(call, output)], detail: detail.map(Raw::from), facts: vec![] }
+    }
+
+    /// It could not be done; the model is told why.
+    pub fn failed(item: Option<&Raw>, call: &CallId, why: &str) -> Self {
+        let detail = json!({"error": why});
+        let items = vec![ResultType::of(item).item(call, why)];
+        Self { outcome: CallOutcome::Failed, items, detail: Some(Raw::from(detail)), facts: vec![] }
+    }
+
+    pub fn declined(item: Option<&Raw>, call: &CallId, decision: Decision) -> Self {
+        let items = vec![ResultType::of(item).item(call, crate::driver::refusal(decision))];
+        Self { outcome: CallOutcome::Declined, items, detail: None, facts: vec![] }
+    }
+
+    /// Nobody knows what became of it. It is not tried again.
+    pub fn lost(item: Option<&Raw>, call: &CallId) -> Self {
+        let text = "This call was running when the program ended, and nobody knows what became of it. It was not run again: it may \
+                    have done all of its work, a part, or nothing. Look before you repeat it.";
+        let items = vec![ResultType::of(item).item(call, text)];
+        Self { outcome: CallOutcome::Lost, items, detail: None, facts: vec![] }
+    }
+}
+
+impl StepTools {
+    pub(crate) fn info(&self, id: &EnvironmentId) -> Option<&EnvironmentInfo> {
+        self.infos.iter().find(|(known, _)| known == id).map(|(_, info)| info)
+    }
+
+    /// The sandbox for work in an environment.
+    pub(crate) fn sandbox(&self, place: &Workplace<'_>) -> Option<SandboxContext> {
+        self.mode.context(place.attachment)
+    }
+
+    /// What the model is to know about where it works.
+    pub(crate) fn surroundings(&self, today: &str) -> Surroundings {
+        let places = self.view.selected().filter_map(|member| {
+            let attachment = member.attachment.as_ref()?;
+            let info = self.info(&member.id);
+            let (state, reason) = (state_name(&member.captured), reason(&member.captured));
+            Some(Place {
+                id: member.id.to_string(),
+                cwd: attachment.cwd.to_syntax(),
+                state: state.to_owned(),
+                reason,
+                shell: info.map(|info| info.shell.name.clone()),
+                os: info.and_then(|info| info.platform_os.clone()),
+                permissions: Some(self.mode.name().to_owned()),
+                workspace_roots: attachment.workspace_roots.iter().map(outpost_wire::PathUri::to_syntax).collect(),
+            })
+        });
+        Surroundings { places: places.collect(), date: today.to_owned(), timezone: "UTC".into() }
+    }
+
+    /// What the projects in the environments ask of agents, unless the model was told already.
+    pub(crate) async fn instructions(&self, context: Option<&Context>) -> Vec<Raw> {
+        crate::instructions::gather(self, context).await
+    }
+}
+
+/// How an environment stands, in one word.
+pub(crate) fn state_name(captured: &Captured) -> &'static str {
+    match captured {
+        Captured::Ready(_) => "ready",
+        Captured::Starting => "starting",
+        Captured::Recovering { .. } => "recovering",
+        Captured::Failed { .. } => "failed",
+        Captured::Asleep => "asleep",
+        Captured::Missing => "missing",
+        Captured::Disabled => "disabled",
+    }
+}
+
+fn reason(captured: &Captured) -> Option<String> {
+    match captured {
+        Captured::Recovering { reason } | Captured::Failed { reason, .. } => Some(reason.clone()),
+        _ => None,
+    }
+}

@@ -1,6 +1,6 @@
 //! What others ask of a thread.
 
-use outpost_store::Need;
+use outpost_store::{AppendError, Need};
 use outpost_thread::{ApprovalAnswered, ApprovalId, Decision, Fact, InputId, InputOrigin, InputReceived, InterruptReason, Raw};
 use outpost_thread::{CallId, CallStarted, SelectionChanged, Settings, SettingsChanged, TurnId, TurnKind, TurnStarted, TurnStatus};
 use serde_json::json;
@@ -14,6 +14,13 @@ type Outcome<T> = Result<Result<T, CommandError>, Stop>;
 
 impl Driver {
     pub(super) async fn command(&mut self, command: Command) -> Result<(), Stop> {
+        self.is_asked = !matches!(command, Command::Shutdown { .. });
+        let done = self.obey(command).await;
+        self.is_asked = false;
+        done
+    }
+
+    async fn obey(&mut self, command: Command) -> Result<(), Stop> {
         match command {
             Command::Input(input, reply) => {
                 let outcome = self.input(*input).await;
@@ -197,7 +204,8 @@ fn answer<T>(outcome: Outcome<T>, reply: crate::live::Reply<T>) -> Result<(), St
         }
         Err(stop) => {
             let _ = reply.send(Err(CommandError::NotStored(stop.to_string())));
-            Err(stop)
+            // On a full disk only what was asked is refused; the thread itself is whole.
+            if matches!(stop, Stop::Append(AppendError::NoSpace)) { Ok(()) } else { Err(stop) }
         }
     }
 }

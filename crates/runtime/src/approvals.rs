@@ -1,0 +1,46 @@
+//! Questions to the user, and the answers that hold for longer than one call.
+
+use std::collections::HashSet;
+
+use outpost_environment::Workplace;
+use outpost_thread::{ApprovalAsked, Raw};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+/// A question that stands before a call.
+#[derive(Debug, Clone)]
+pub struct Question {
+    /// `command`, `fileChange`, `userInput`, `dynamicTool`.
+    pub kind: &'static str,
+    pub environment: Option<outpost_wire::intent::EnvironmentId>,
+    pub detail: Value,
+}
+
+/// What the user allowed for the life of this thread in this program. It is keyed by the executor that answers behind an
+/// environment, so that another machine under the same name starts with nothing.
+#[derive(Debug, Default)]
+pub struct Grants(HashSet<String>);
+
+impl Grants {
+    pub fn holds(&self, key: &str) -> bool {
+        self.0.contains(key)
+    }
+
+    pub fn remember(&mut self, asked: &ApprovalAsked) {
+        #[derive(Deserialize)]
+        struct Keyed {
+            key: String,
+        }
+        if let Some(Ok(detail)) = asked.detail.as_ref().map(Raw::read::<Keyed>) {
+            self.0.insert(detail.key);
+        }
+    }
+}
+
+/// What an answer for the thread is remembered under: which machine, and exactly what was asked.
+pub fn key(place: &Workplace<'_>, what: &Value) -> String {
+    let executor = place.handle.identity().and_then(|identity| identity.executor_id);
+    // Without an identity nobody can tell machines apart, and the handle is all there is.
+    let generation = executor.is_none().then(|| place.handle.generation());
+    json!([place.attachment.environment_id, executor, generation, what]).to_string()
+}

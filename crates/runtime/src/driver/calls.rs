@@ -1,0 +1,173 @@
+//! Calls of a turn: decide about them, start them, take their ends, find them again after a restart.
+
+use outpost_store::Need;
+use outpost_thread::{ApprovalAsked, ApprovalId, Call, CallFinished, CallId, CallOutcome, CallState, Decision, Fact, Raw, TurnId};
+use tokio_util::sync::CancellationToken;
+
+use super::{Done, Driver, RunningCall, Stop};
+use crate::tools::{CallContext, CallEnd, Consent, Plan, Run};
+
+impl Driver {
+    /// Decides about calls that nobody has decided about yet, and ends those that the user said no to.
+    pub(super) async fn decide(&mut self, turn: TurnId, calls: Vec<Call>) -> Result<(), Stop> {
+        let (mut facts, mut runs) = (Vec::new(), Vec::new());
+        for call in calls {
+            let plan = match call.state {
+                CallState::Answered(decision) => Plan::End(CallEnd::declined(self.item_of(&call).await?.as_ref(), &call.id, decision)),
+                _ => self.plan(&call, Consent::Open).await?,
+            };
+            self.settle(&turn, &call, plan, &mut facts, &mut runs);
+        }
+        self.start(turn, facts, runs).await
+    }
+
+    pub(super) async fn run_approved(&mut self, turn: TurnId, calls: Vec<Call>) -> Result<(), Stop> {
+        let (mut facts, mut runs) = (Vec::new(), Vec::new());
+        for call in calls {
+            let answer = match self.answers.remove(&call.id) {
+                Some(answer) => Some(answer),
+                None => self.answer_of(&call).await?,
+            };
+            let plan = self.plan(&call, Consent::Given { answer }).await?;
+            self.settle(&turn, &call, plan, &mut facts, &mut runs);
+        }
+        self.start(turn, facts, runs).await
+    }
+
+    async fn plan(&mut self, call: &Call, consent: Consent) -> Result<Plan, Stop> {
+        let Some(item) = self.item_of(call).await? else {
+            return Ok(Plan::End(CallEnd::failed(None, &call.id, "what this call asked for cannot be read any more")));
+        };
+        let tools = self.tools().await?;
+        Ok(tools.plan(call, &item, &self.grants, consent))
+    }
+
+    fn settle(&self, turn: &TurnId, call: &Call, plan: Plan, facts: &mut Vec<Fact>, runs: &mut Vec<Run>) {
+        match plan {
+            Plan::Run(run) => {
+                facts.push(run.started(turn.clone()).into());
+                runs.push(run);
+            }
+            Plan::Ask(question) => {
+                let asked = ApprovalAsked {
+                    turn: turn.clone(),
+                    approval: ApprovalId((self.shared.ids)()),
+                    call: Some(call.id.clone()),
+                    environment: question.environment,
+                    kind: question.kind.to_owned(),
+                    detail: Some(Raw::from(question.detail)),
+                };
+                facts.push(asked.into());
+            }
+            Plan::End(end) => facts.push(finished(turn, &call.id, end).into()),
+        }
+    }
+
+    /// Writes that calls begin, and only then lets them begin.
+    async fn start(&mut self, turn: TurnId, facts: Vec<Fact>, runs: Vec<Run>) -> Result<(), Stop> {
+        let need = if runs.iter().all(|run| run.repeatable) { Need::Stored } else { Need::BeforeEffect };
+        self.record(facts, need).await?;
+        for run in runs {
+            self.spawn(turn.clone(), run);
+        }
+        Ok(())
+    }
+
+    pub(super) fn spawn(&mut self, turn: TurnId, run: Run) {
+        let call = run.call.clone();
+        let cancel = CancellationToken::new();
+        let context = CallContext { shared: self.shared.clone(), thread: self.thread.clone(), turn: turn.clone(), cancel: cancel.clone() };
+        let named = call.clone();
+        let task = self.work.spawn(async move { Done::Called { turn, call: named, end: run.execute(context).await } });
+        self.calls.insert(call, RunningCall { task, cancel });
+    }
+
+    pub(super) async fn called(&mut self, turn: TurnId, call: CallId, end: CallEnd) -> Result<(), Stop> {
+        if self.calls.remove(&call).is_none() {
+            // Its turn was ended meanwhile, and its end was written then.
+            return Ok(());
+        }
+        let mut facts: Vec<Fact> = end.facts.clone();
+        facts.push(finished(&turn, &call, end).into());
+        self.record(facts, Need::Stored).await
+    }
+
+    /// Calls that were started by an earlier life of this thread. A process is looked for where it was started; anything
+    /// else is lost, unless doing it twice does no harm.
+    pub(super) async fn reattach(&mut self, turn: TurnId, calls: Vec<Call>) -> Result<(), Stop> {
+        let (mut facts, mut runs) = (Vec::new(), Vec::new());
+        for call in calls {
+            let item = self.item_of(&call).await?;
+            let started = call.started.clone();
+            let again = match (&started, &item) {
+                (Some(started), _) if started.process.is_some() => {
+                    runs.extend(Run::adopt(started, item.as_ref(), self.processes.clone()));
+                    continue;
+                }
+                (Some(started), Some(_)) if started.repeatable => Some(self.plan(&call, Consent::Given { answer: None }).await?),
+                _ => None,
+            };
+            match again {
+                Some(Plan::Run(run)) => runs.push(run),
+                Some(Plan::End(end)) => facts.push(finished(&turn, &call.id, end).into()),
+                Some(Plan::Ask(_)) | None => facts.push(finished(&turn, &call.id, CallEnd::lost(item.as_ref(), &call.id)).into()),
+            }
+        }
+        self.record(facts, Need::Stored).await?;
+        for run in runs {
+            self.spawn(turn.clone(), run);
+        }
+        Ok(())
+    }
+
+    /// Stops all calls of the running turn; the facts that say so are still to be written.
+    pub(super) fn abort_calls(&mut self) -> Vec<Fact> {
+        let Some(turn) = &self.thread.turn else { return Vec::new() };
+        let mut facts = Vec::new();
+        for call in turn.calls.iter().filter(|call| call.state != CallState::Finished) {
+            if let Some(running) = self.calls.remove(&call.id) {
+                running.cancel.cancel();
+            }
+            let end = CallEnd { outcome: CallOutcome::Aborted, items: vec![], detail: None, facts: vec![] };
+            facts.push(finished(&turn.id, &call.id, end).into());
+        }
+        facts
+    }
+
+    /// The model's item that asks for a call.
+    async fn item_of(&self, call: &Call) -> Result<Option<Raw>, Stop> {
+        let entry = self.entry_at(call.asked_seq).await?;
+        Ok(entry.and_then(|entry| match entry.fact {
+            Fact::ModelAnswered(answered) => answered.items.get(call.item).cloned(),
+            _ => None,
+        }))
+    }
+
+    /// What the user answered to a call before a restart.
+    async fn answer_of(&self, call: &Call) -> Result<Option<Raw>, Stop> {
+        let mut history = self.shared.store.history(self.thread.id, call.asked_seq).await?;
+        let mut asked = None;
+        while let Some(batch) = history.next().await? {
+            for entry in batch.entries {
+                match entry.fact {
+                    Fact::ApprovalAsked(fact) if fact.call.as_ref() == Some(&call.id) => asked = Some(fact.approval),
+                    Fact::ApprovalAnswered(fact) if Some(&fact.approval) == asked.as_ref() => return Ok(fact.detail),
+                    _ => {}
+                }
+            }
+        }
+        Ok(None)
+    }
+}
+
+fn finished(turn: &TurnId, call: &CallId, end: CallEnd) -> CallFinished {
+    CallFinished { turn: turn.clone(), call: call.clone(), outcome: end.outcome, items: end.items, detail: end.detail }
+}
+
+/// In the user's own words, for the model.
+pub(crate) fn refusal(decision: Decision) -> &'static str {
+    match decision {
+        Decision::TimedOut => "Nobody answered the question whether this may run, so it did not run.",
+        _ => "The user said no to this call, so it did not run. Do not try the same by other means; ask, or go on without it.",
+    }
+}

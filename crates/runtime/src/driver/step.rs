@@ -1,0 +1,265 @@
+//! One step: freeze what it sees, tell the model what is new, ask, take the answer.
+
+use std::sync::Arc;
+
+use outpost_store::Need;
+use outpost_thread::{
+    CallId, CallRequest, CompactReason, Context, Fact, ModelAnswered, ModelAsked, Raw, StepCaptured, StepEnvironment, Tokens, TurnFinished,
+    TurnId, TurnStatus,
+};
+use outpost_thread::{InterruptReason, Marker};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::{Done, Driver, Stop};
+use crate::live::Event;
+use crate::model::{Answer, ModelError, Prompt, Usage};
+use crate::surroundings::Surroundings;
+use crate::tools::StepTools;
+
+/// What a step leaves behind for the steps after it.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct StepDetail {
+    surroundings: Surroundings,
+    /// What the model was told of the project's instructions, as a digest.
+    instructions: Option<String>,
+}
+
+impl Driver {
+    /// Reads the model's view of the thread if it is not at hand.
+    pub(super) async fn load_context(&mut self) -> Result<(), Stop> {
+        if self.context.is_some() {
+            return Ok(());
+        }
+        let store = &self.shared.store;
+        let start = self.thread.context_start();
+        let mut history = store.history(self.thread.id, start - 1).await?;
+        let mut context = None;
+        self.told = None;
+        while let Some(batch) = history.next().await? {
+            for entry in &batch.entries {
+                if context.is_none() {
+                    context = Some(match &entry.fact {
+                        Fact::ContextCompacted(compaction) if entry.seq == start => {
+                            let mut kept = Vec::new();
+                            for seq in Context::needs(compaction) {
+                                kept.extend(self.entry_at(seq).await?);
+                            }
+                            Context::begin(compaction, entry.seq, &kept)
+                        }
+                        _ => {
+                            let mut context = Context::new();
+                            context.apply(entry);
+                            context
+                        }
+                    });
+                } else if let Some(context) = &mut context {
+                    context.apply(entry);
+                }
+                if let Fact::StepCaptured(step) = &entry.fact {
+                    self.told = step.detail.as_ref().and_then(|detail| detail.read::<StepDetail>().ok()).map(|detail| detail.surroundings);
+                }
+            }
+        }
+        self.context = Some(context.unwrap_or_default());
+        Ok(())
+    }
+
+    /// One entry of this thread.
+    pub(super) async fn entry_at(&self, seq: u64) -> Result<Option<outpost_thread::Entry>, Stop> {
+        let mut history = self.shared.store.history(self.thread.id, seq.saturating_sub(1)).await?;
+        let batch = history.next().await?;
+        Ok(batch.and_then(|batch| batch.entries.into_iter().find(|entry| entry.seq == seq)))
+    }
+
+    /// The tools of the present step; captured anew if there are none yet.
+    pub(super) async fn tools(&mut self) -> Result<Arc<StepTools>, Stop> {
+        if let Some(tools) = &self.step {
+            return Ok(tools.clone());
+        }
+        let tools = Arc::new(self.shared.capture(&self.thread, self.processes.clone()).await);
+        self.step = Some(tools.clone());
+        Ok(tools)
+    }
+
+    pub(super) async fn begin_step(&mut self, turn: TurnId, step: u32) -> Result<(), Stop> {
+        let model = match self.shared.models.get(self.thread.settings.model_provider.as_deref()) {
+            Ok(model) => model,
+            Err(error) => return self.fail_turn(turn, &error).await,
+        };
+        self.load_context().await?;
+        self.step = None;
+        let tools = self.tools().await?;
+        let surroundings = tools.surroundings(&self.shared.today());
+        let mut items = Vec::new();
+        if step == 0 {
+            items.extend(tools.instructions(self.context.as_ref()).await);
+        }
+        items.extend(surroundings.message(self.told.as_ref()).map(|text| user_message(&text)));
+        let detail = StepDetail { surroundings: surroundings.clone(), instructions: None };
+        let captured = StepCaptured {
+            turn: turn.clone(),
+            step,
+            environments: environments(&tools),
+            items,
+            detail: Raw::of(&detail).ok(),
+        };
+        let name = self.shared.models.model_name(&self.thread.settings);
+        let asked =
+            ModelAsked { turn: turn.clone(), step, model: Some(name.clone()), provider: Some(model.provider().name.clone()) };
+        self.record(vec![captured.into(), asked.into()], Need::Stored).await?;
+        self.told = Some(surroundings);
+        let prompt = Prompt {
+            model: name,
+            instructions: self.shared.instructions(&self.thread),
+            items: self.context.as_ref().map_or_else(Vec::new, |context| context.items().to_vec()),
+            tools: tools.specs.clone(),
+            output_schema: self.output_schema(),
+            effort: self.thread.settings.reasoning_effort.clone(),
+            cache_key: self.thread.metadata.session.clone().unwrap_or_else(|| self.thread.id.to_string()),
+        };
+        let feed = self.feed.clone();
+        self.asking = Some(self.work.spawn(async move {
+            let progress = |progress| {
+                feed.publish(Event::Progress { turn: turn.clone(), step, progress }, 512);
+            };
+            let answer = model.ask(&prompt, &progress).await;
+            Done::Asked { turn, step, answer }
+        }));
+        Ok(())
+    }
+
+    fn output_schema(&self) -> Option<Arc<Value>> {
+        let schema = self.thread.turn.as_ref()?.output_schema.as_ref()?;
+        schema.read().ok().map(Arc::new)
+    }
+
+    pub(super) async fn answered(&mut self, turn: TurnId, step: u32, answer: Result<Answer, ModelError>) -> Result<(), Stop> {
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(ModelError::ContextExceeded { .. }) if self.may_compact(step) => {
+                return self.begin_compaction(turn, CompactReason::Full).await;
+            }
+            Err(error) => return self.fail_turn(turn, &error).await,
+        };
+        if let Some(seat) = &self.seat {
+            seat.used(answer.usage.total_tokens);
+        }
+        let taken = self.thread.turn.iter().flat_map(|turn| &turn.calls).map(|call| call.id.clone()).collect();
+        let (items, calls) = calls_of(answer.items, taken, &*self.shared.ids);
+        let answered = ModelAnswered {
+            turn,
+            step,
+            items,
+            calls,
+            complete: true,
+            goes_on: false,
+            usage: Some(tokens(answer.usage)),
+            response: None,
+        };
+        self.record(vec![answered.into()], Need::Stored).await
+    }
+
+    fn may_compact(&self, step: u32) -> bool {
+        self.thread.turn.as_ref().is_some_and(|turn| turn.compacted_before != Some(step))
+    }
+
+    /// Ends a turn with what went wrong in it. The thread stays as usable as before.
+    pub(super) async fn fail_turn(&mut self, turn: TurnId, error: &ModelError) -> Result<(), Stop> {
+        let mut detail = json!({"message": error.to_string(), "kind": error.kind()});
+        if let Some(status) = error.status() {
+            detail["httpStatus"] = status.into();
+        }
+        self.end_turn(TurnFinished {
+            turn: Some(turn),
+            status: TurnStatus::Failed,
+            reason: None::<InterruptReason>,
+            error: Some(Raw::from(detail)),
+            marker: Marker::Off,
+        })
+        .await
+    }
+}
+
+fn environments(tools: &StepTools) -> Vec<StepEnvironment> {
+    let member = |member: &outpost_environment::Member| StepEnvironment {
+        id: member.id.clone(),
+        state: crate::tools::state_name(&member.captured).to_owned(),
+        generation: member.captured.handle().map(outpost_environment::Environment::generation),
+        executor: member.captured.handle().and_then(|handle| handle.identity().executor_id),
+    };
+    tools.view.members().iter().map(member).collect()
+}
+
+/// A message to the model that nobody wrote. Its text begins with a tag.
+pub(crate) fn user_message(text: &str) -> Raw {
+    Raw::from(json!({"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}))
+}
+
+fn tokens(usage: Usage) -> Tokens {
+    Tokens {
+        input: usage.input_tokens,
+        cached_input: usage.cached_input_tokens,
+        cache_write_input: 0,
+        output: usage.output_tokens,
+        reasoning_output: usage.reasoning_tokens,
+        total: usage.total_tokens,
+    }
+}
+
+/// The calls that an answer asks for. Two calls with one id cannot be told apart, so the second one gets another; a call
+/// without an id gets one.
+fn calls_of(items: Vec<Raw>, mut taken: Vec<CallId>, ids: &(dyn Fn() -> String + Send + Sync)) -> (Vec<Raw>, Vec<CallRequest>) {
+    #[derive(Deserialize)]
+    struct Asked {
+        #[serde(rename = "type", default)]
+        kind: String,
+        #[serde(default)]
+        name: String,
+        #[serde(default)]
+        call_id: String,
+    }
+    let mut calls = Vec::new();
+    let items = items
+        .into_iter()
+        .enumerate()
+        .map(|(index, item)| {
+            let Ok(asked) = item.read::<Asked>() else { return item };
+            if !matches!(asked.kind.as_str(), "function_call" | "custom_tool_call") {
+                return item;
+            }
+            let mut call = CallId(asked.call_id);
+            let mut item = item;
+            if call.as_str().is_empty() || taken.contains(&call) {
+                call = CallId(format!("call_{}", ids()));
+                if let Ok(mut value) = item.read::<Value>() {
+                    value["call_id"] = call.as_str().into();
+                    item = Raw::from(value);
+                }
+            }
+            taken.push(call.clone());
+            calls.push(CallRequest { call, tool: asked.name, item: index });
+            item
+        })
+        .collect();
+    (items, calls)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_are_told_apart() {
+        let call = |id: &str| Raw::from(json!({"type": "function_call", "call_id": id, "name": "x", "arguments": "{}"}));
+        let other = Raw::from(json!({"type": "hologram"}));
+        let ids = || "new".to_owned();
+        let (items, calls) = calls_of(vec![call("a"), other.clone(), call("a"), call("b"), call("")], vec![CallId("b".into())], &ids);
+        let names: Vec<&str> = calls.iter().map(|call| call.call.as_str()).collect();
+        assert_eq!(names, ["a", "call_new", "call_new", "call_new"]);
+        assert_eq!(calls.iter().map(|call| call.item).collect::<Vec<_>>(), [0, 2, 3, 4]);
+        assert_eq!(items[1], other);
+        assert_eq!(items[2].read::<Value>().unwrap()["call_id"], "call_new");
+    }
+}
