@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
+use outpost_wire::exec::policy::SandboxContext;
 use outpost_wire::exec::process::{
     CloseStdin, EnvPolicy, ProcessParams, Read, ReadParams, Resize, ResizeParams, SendSignal, Signal, SignalParams, Start, StartParams,
     Terminate, Write, WriteParams, WriteStatus,
@@ -40,6 +41,11 @@ pub struct RemoteProcess {
 impl Environment {
     /// Starts a process, once, whatever happens to the connection meanwhile.
     pub async fn start(&self, start: ProcessStart) -> Result<RemoteProcess, EnvironmentError> {
+        self.start_within(start, None).await
+    }
+
+    /// The same, in a sandbox.
+    pub async fn start_within(&self, start: ProcessStart, sandbox: Option<SandboxContext>) -> Result<RemoteProcess, EnvironmentError> {
         let params = StartParams {
             process_id: start.id.clone(),
             metadata: None,
@@ -51,7 +57,7 @@ impl Environment {
             tty: start.tty,
             pipe_stdin: start.pipe_stdin,
             arg0: None,
-            sandbox: None,
+            sandbox,
             enforce_managed_network: false,
             managed_network: None,
             network_proxy: None,
@@ -66,6 +72,22 @@ impl Environment {
         let process = RemoteProcess { environment: self.clone(), id: start.id, inbox, writes: AtomicU64::new(0), session };
         self.start_once(&params, session).await?;
         self.shared().processes.note_unread(process.inbox.attend());
+        Ok(process)
+    }
+
+    /// Takes up a process that this session has, whoever started it: all of its output that is still kept, and what comes.
+    pub async fn adopt(&self, id: &str) -> Result<RemoteProcess, EnvironmentError> {
+        let connected = self.shared().ready().await?;
+        let inbox = Arc::new(Inbox::default());
+        if !self.shared().processes.add(id, inbox.clone()) {
+            return Err(EnvironmentError::IdInUse { id: id.to_owned() });
+        }
+        let process =
+            RemoteProcess { environment: self.clone(), id: id.to_owned(), inbox, writes: AtomicU64::new(0), session: connected.session };
+        let question = ReadParams { process_id: id.to_owned(), max_bytes: Some(0), ..ReadParams::default() };
+        self.shared().call_on::<Read>(&connected, &question).await?;
+        self.shared().processes.note_unread(process.inbox.attend());
+        self.shared().processes.note_behind(id);
         Ok(process)
     }
 

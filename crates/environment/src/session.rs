@@ -93,6 +93,16 @@ impl Processes {
         }
     }
 
+    /// Asks for what was missed of a process to be read.
+    pub fn note_behind(&self, id: &str) {
+        let mut behind = self.behind.lock().unwrap_or_else(PoisonError::into_inner);
+        if !behind.iter().any(|other| other == id) {
+            behind.push(id.to_owned());
+        }
+        drop(behind);
+        self.fell_behind.notify_one();
+    }
+
     /// Waits for processes that need their log read.
     pub async fn next_behind(&self) -> String {
         loop {
@@ -108,12 +118,7 @@ impl Processes {
         let taken = inbox.push(seq, event);
         self.note_unread(taken.bytes);
         if taken.is_behind {
-            let mut behind = self.behind.lock().unwrap_or_else(PoisonError::into_inner);
-            if !behind.iter().any(|other| other == id) {
-                behind.push(id.to_owned());
-            }
-            drop(behind);
-            self.fell_behind.notify_one();
+            self.note_behind(id);
         }
     }
 }

@@ -9,11 +9,13 @@ mod commands;
 mod compaction;
 mod step;
 
+pub(crate) use step::user_message;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outpost_store::{AppendError, Lease, Need, ReadError};
+use outpost_store::{AppendError, Lease, Need, ReadError, Store};
 use outpost_thread::{Approval, CallId, Checkpoint, Context, Entry, Fact, InterruptReason, Step, Thread, TurnFinished, TurnId, TurnStatus};
 use outpost_thread::{CompactReason, Marker, Raw, TurnStarted};
 use serde_json::json;
@@ -65,6 +67,7 @@ struct RunningCall {
 
 pub(crate) struct Driver {
     shared: Arc<Shared>,
+    store: Store,
     lease: Lease,
     thread: Thread,
     context: Option<Context>,
@@ -96,6 +99,7 @@ pub(crate) struct Driver {
 /// What a driver needs to begin.
 pub(crate) struct Start {
     pub shared: Arc<Shared>,
+    pub store: Store,
     pub lease: Lease,
     pub thread: Thread,
     pub feed: Arc<Feed<Event>>,
@@ -106,10 +110,11 @@ pub(crate) struct Start {
 
 impl Driver {
     pub fn new(start: Start) -> Self {
-        let Start { shared, lease, thread, feed, status, mailbox, seat } = start;
+        let Start { shared, store, lease, thread, feed, status, mailbox, seat } = start;
         let processes = Arc::new(Processes::new(thread.id, feed.clone()));
         Self {
             shared,
+            store,
             lease,
             thread,
             context: None,
@@ -233,7 +238,7 @@ impl Driver {
         let entry = |(seq, fact)| Entry { seq, at, fact };
         let entries: Vec<Entry> = (self.thread.last + 1..).zip(facts).map(entry).collect();
         let appended = loop {
-            match self.shared.store.append(&self.lease, entries.clone(), need).await {
+            match self.store.append(&self.lease, entries.clone(), need).await {
                 Err(AppendError::NoSpace) if !self.is_asked => {
                     let reason = AppendError::NoSpace.to_string();
                     self.set_status(Status::Broken { reason });
@@ -319,12 +324,12 @@ impl Driver {
         if self.thread.turn.is_some() || self.thread.turns % self.shared.config.checkpoint_every != 0 {
             return;
         }
-        let Ok(head) = self.shared.store.head(self.thread.id).await else { return };
+        let Ok(head) = self.store.head(self.thread.id).await else { return };
         if head.last != self.thread.last {
             return;
         }
         if let Ok(checkpoint) = Checkpoint::of(&self.thread, head.sum)
-            && let Err(error) = self.shared.store.put_checkpoint(&checkpoint).await
+            && let Err(error) = self.store.put_checkpoint(&checkpoint).await
         {
             tracing::debug!(thread = %self.thread.id, %error, "no checkpoint could be kept");
         }
@@ -362,7 +367,7 @@ impl Driver {
             running.task.abort();
         }
         self.mailbox.close();
-        self.shared.store.release(self.lease).await;
+        self.store.release(self.lease).await;
         let status = match stop {
             Stop::Unloaded => Status::Closed,
             other => {

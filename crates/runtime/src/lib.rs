@@ -2,11 +2,23 @@
 //!
 //! This room knows what a step is made of. It must not know JSON-RPC, how HTTP is served, or terminals.
 
+pub mod agents;
+mod approvals;
+pub mod config;
+mod driver;
 pub mod feed;
+mod instructions;
+pub mod live;
 pub mod model;
+pub mod models;
 pub mod patch;
 pub mod permissions;
 pub mod policy;
 pub mod rules;
+pub mod runtime;
 pub mod surroundings;
 pub mod tools;
+
+pub use config::RuntimeConfig;
+pub use live::{Event, LiveThread, NewInput, Status};
+pub use runtime::{ForkThread, Parts, Runtime, StartThread};

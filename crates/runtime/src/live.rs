@@ -16,10 +16,20 @@ use crate::model::Progress;
 #[derive(Debug, Clone)]
 pub enum Event {
     Entry(Arc<Entry>),
-    Progress { turn: TurnId, step: u32, progress: Progress },
-    Output { call: CallId, bytes: Bytes },
+    Progress {
+        turn: TurnId,
+        step: u32,
+        progress: Progress,
+    },
+    Output {
+        call: CallId,
+        bytes: Bytes,
+    },
     /// A command that outlived its call has ended.
-    ProcessEnded { call: CallId, exit_code: Option<i32> },
+    ProcessEnded {
+        call: CallId,
+        exit_code: Option<i32>,
+    },
     Status(Status),
 }
 
@@ -27,9 +37,14 @@ pub enum Event {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Status {
     Idle,
-    Active { waits_for_approval: bool, waits_for_input: bool },
+    Active {
+        waits_for_approval: bool,
+        waits_for_input: bool,
+    },
     /// It had to stop; resuming it may help.
-    Broken { reason: String },
+    Broken {
+        reason: String,
+    },
     /// It is not loaded any more.
     Closed,
 }
@@ -108,14 +123,30 @@ pub(crate) type Reply<T> = oneshot::Sender<Result<T, CommandError>>;
 
 pub(crate) enum Command {
     Input(Box<NewInput>, Reply<Accepted>),
-    Interrupt { turn: Option<TurnId>, reason: InterruptReason, reply: Reply<()> },
-    Answer { approval: ApprovalId, decision: Decision, detail: Option<Raw>, reply: Reply<()> },
+    Interrupt {
+        turn: Option<TurnId>,
+        reason: InterruptReason,
+        reply: Reply<()>,
+    },
+    Answer {
+        approval: ApprovalId,
+        decision: Decision,
+        detail: Option<Raw>,
+        reply: Reply<()>,
+    },
     /// Facts that change how the thread is described or how later turns run.
     Change(Vec<Fact>, Reply<()>),
     Compact(Reply<TurnId>),
-    Shell { command: String, environment: Option<String>, reply: Reply<TurnId> },
+    Shell {
+        command: String,
+        environment: Option<String>,
+        reply: Reply<TurnId>,
+    },
     Snapshot(oneshot::Sender<Thread>),
-    Shutdown { reason: InterruptReason, reply: oneshot::Sender<()> },
+    Shutdown {
+        reason: InterruptReason,
+        reply: oneshot::Sender<()>,
+    },
 }
 
 /// A handle of a loaded thread. Cheap to clone; dropping it does not unload the thread.

@@ -13,9 +13,9 @@ mod sse;
 
 use std::sync::Arc;
 
+use outpost_thread::Raw;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use serde_json::value::RawValue;
 use thiserror::Error;
 
 pub use provider::{Key, Provider, ProviderError, WireApi, built_in};
@@ -23,7 +23,7 @@ pub use provider::{Key, Provider, ProviderError, WireApi, built_in};
 use crate::model::retry::Tries;
 
 /// One item of history, as it was received.
-pub type Item = Arc<RawValue>;
+pub type Item = Raw;
 
 /// Everything that a model is shown in one step.
 #[derive(Debug, Clone)]
@@ -123,6 +123,30 @@ pub enum ModelError {
     Nonsense { provider: String, reason: String },
 }
 
+impl ModelError {
+    /// In one word, for programs.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Provider(_) => "provider",
+            Self::Unreachable { .. } => "unreachable",
+            Self::Refused { .. } => "refused",
+            Self::Busy { .. } => "busy",
+            Self::ContextExceeded { .. } => "contextExceeded",
+            Self::Cut { .. } => "cut",
+            Self::Silent { .. } => "silent",
+            Self::Nonsense { .. } => "nonsense",
+        }
+    }
+
+    /// The status of the answer, where there was one.
+    pub fn status(&self) -> Option<u16> {
+        match self {
+            Self::Refused { status, .. } | Self::Busy { status, .. } => Some(*status),
+            _ => None,
+        }
+    }
+}
+
 /// A model provider that can be asked.
 #[derive(Clone)]
 pub struct Model {
@@ -178,8 +202,3 @@ pub fn http_client() -> Result<reqwest::Client, HttpClientError> {
 #[derive(Debug, Error)]
 #[error("no HTTP client can be made: {0}")]
 pub struct HttpClientError(String);
-
-/// A value as an item.
-pub fn raw(value: &Value) -> Result<Item, serde_json::Error> {
-    Ok(serde_json::value::to_raw_value(value)?.into())
-}

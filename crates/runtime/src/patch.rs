@@ -49,6 +49,27 @@ pub enum Line {
     Added(String),
 }
 
+impl Chunk {
+    /// As a piece of a patch, for people.
+    pub fn to_diff(&self) -> String {
+        let mut text = match &self.heading {
+            Some(heading) => format!("@@ {heading}\n"),
+            None => "@@\n".to_owned(),
+        };
+        for line in &self.lines {
+            let (mark, line) = match line {
+                Line::Kept(line) => (' ', line),
+                Line::Removed(line) => ('-', line),
+                Line::Added(line) => ('+', line),
+            };
+            text.push(mark);
+            text.push_str(line);
+            text.push('\n');
+        }
+        text
+    }
+}
+
 impl Line {
     /// Its text if the file has it before the change.
     fn present(&self) -> Option<&str> {

@@ -17,7 +17,7 @@ mod wait;
 use std::sync::Arc;
 
 use outpost_environment::{Captured, StepView, Workplace};
-use outpost_thread::{ApprovalId, CallFinished, CallId, CallOutcome, CallStarted, Context, Decision, Fact, Raw, Thread, ThreadId, TurnId};
+use outpost_thread::{Call, CallId, CallOutcome, CallStarted, Context, Decision, Fact, Raw, Thread, ThreadId, TurnId};
 use outpost_wire::exec::environment::EnvironmentInfo;
 use outpost_wire::exec::policy::SandboxContext;
 use outpost_wire::intent::EnvironmentId;
@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::call::ToolCall;
 use self::exec::{ExecRun, StdinRun};
-use crate::approvals::Question;
+use crate::approvals::{Grants, Question};
 use crate::model::ToolSpec;
 use crate::permissions::SandboxMode;
 use crate::policy::ApprovalPolicy;
@@ -71,6 +71,46 @@ pub(crate) enum Plan {
 pub(crate) enum Consent {
     Open,
     Given { answer: Option<Raw> },
+}
+
+/// A call that is to be planned.
+pub(crate) struct Asked<'a> {
+    pub call: &'a Call,
+    pub item: &'a Raw,
+    pub grants: &'a Grants,
+    pub consent: Consent,
+}
+
+impl Asked<'_> {
+    fn result(&self) -> ResultType {
+        ResultType::of(Some(self.item))
+    }
+
+    fn fail(&self, why: &str) -> Plan {
+        Plan::End(CallEnd::failed(self.result(), &self.call.id, why))
+    }
+
+    /// Whether nobody need be asked: they were, or they answered for longer.
+    fn is_granted(&self, key: &str) -> bool {
+        matches!(self.consent, Consent::Given { .. }) || self.grants.holds(key)
+    }
+
+    /// A call that runs and need not be found again.
+    fn run(&self, environment: Option<EnvironmentId>, repeatable: bool, detail: Option<Value>, work: Work) -> Plan {
+        let (call, tool) = (self.call.id.clone(), self.call.tool.clone());
+        Plan::Run(Run { call, tool, environment, process: None, repeatable, detail, work })
+    }
+
+    /// Waits for the user's answer, and then is that answer.
+    fn question(&self, kind: &'static str, detail: Value) -> Plan {
+        match &self.consent {
+            Consent::Open => Plan::Ask(Question { kind, environment: None, detail }),
+            Consent::Given { answer } => {
+                let answer: Value = answer.as_ref().and_then(|answer| answer.read().ok()).unwrap_or(Value::Null);
+                self.run(None, true, None, Work::Ready(plan::answered(self.result(), &self.call.id, &answer)))
+            }
+        }
+    }
 }
 
 /// How a call ended.
@@ -191,29 +231,49 @@ impl CallEnd {
     }
 
     /// It could not be done; the model is told why.
-    pub fn failed(item: Option<&Raw>, call: &CallId, why: &str) -> Self {
-        let detail = json!({"error": why});
-        let items = vec![ResultType::of(item).item(call, why)];
-        Self { outcome: CallOutcome::Failed, items, detail: Some(Raw::from(detail)), facts: vec![] }
+    pub fn failed(result: ResultType, call: &CallId, why: &str) -> Self {
+        let detail = Raw::from(json!({"error": why}));
+        Self { outcome: CallOutcome::Failed, items: vec![result.item(call, why)], detail: Some(detail), facts: vec![] }
     }
 
-    pub fn declined(item: Option<&Raw>, call: &CallId, decision: Decision) -> Self {
-        let items = vec![ResultType::of(item).item(call, crate::driver::refusal(decision))];
-        Self { outcome: CallOutcome::Declined, items, detail: None, facts: vec![] }
+    pub fn declined(result: ResultType, call: &CallId, decision: Decision) -> Self {
+        let text = match decision {
+            Decision::TimedOut => "Nobody answered the question whether this may run, so it did not run.",
+            _ => "The user said no to this call, so it did not run. Do not try the same by other means; ask, or go on without it.",
+        };
+        Self { outcome: CallOutcome::Declined, items: vec![result.item(call, text)], detail: None, facts: vec![] }
     }
 
     /// Nobody knows what became of it. It is not tried again.
-    pub fn lost(item: Option<&Raw>, call: &CallId) -> Self {
-        let text = "This call was running when the program ended, and nobody knows what became of it. It was not run again: it may \
-                    have done all of its work, a part, or nothing. Look before you repeat it.";
-        let items = vec![ResultType::of(item).item(call, text)];
-        Self { outcome: CallOutcome::Lost, items, detail: None, facts: vec![] }
+    pub fn lost(result: ResultType, call: &CallId) -> Self {
+        let text = "This call was running when the program or its connection ended, and nobody knows what became of it. It was not \
+                    run again: it may have done all of its work, a part, or nothing. Look before you repeat it.";
+        Self { outcome: CallOutcome::Lost, items: vec![result.item(call, text)], detail: None, facts: vec![] }
     }
 }
 
 impl StepTools {
     pub(crate) fn info(&self, id: &EnvironmentId) -> Option<&EnvironmentInfo> {
         self.infos.iter().find(|(known, _)| known == id).map(|(_, info)| info)
+    }
+
+    /// What is to become of a call.
+    pub(crate) fn plan(&self, asked: &Asked<'_>) -> Plan {
+        match ToolCall::read(asked.item, &self.dynamic) {
+            Err(why) => asked.fail(&why),
+            Ok(ToolCall::Exec(exec)) => self.plan_exec(asked, exec),
+            Ok(ToolCall::WriteStdin(write)) => self.plan_stdin(asked, write),
+            Ok(ToolCall::Patch(text)) => self.plan_patch_text(asked, &text),
+            Ok(ToolCall::Image(view)) => self.plan_image(asked, view),
+            Ok(ToolCall::Plan(plan)) => plan::update(asked, plan),
+            Ok(ToolCall::Question(questions)) if self.shared.config.questions => asked.question("userInput", questions),
+            Ok(ToolCall::Question(_)) => asked.fail("nobody is there to answer questions"),
+            Ok(ToolCall::Wait(wait)) => self.plan_wait(asked, wait),
+            Ok(ToolCall::Agent(call)) => asked.run(None, call.is_repeatable(), Some(call.detail()), Work::Agent(call, asked.result())),
+            Ok(ToolCall::Dynamic { tool, arguments }) => {
+                asked.question("dynamicTool", json!({"type": "dynamicToolCall", "tool": tool, "arguments": arguments}))
+            }
+        }
     }
 
     /// The sandbox for work in an environment.

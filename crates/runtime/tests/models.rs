@@ -8,6 +8,7 @@ use outpost_runtime::model::{
     Answer, Key, Model, ModelError, Progress, Prompt, Provider, ToolInput, ToolSpec, WireApi, built_in, http_client, raw,
 };
 use outpost_testkit::model::{Reply, ScriptedModel, call, message, response_events};
+use outpost_thread::Raw;
 use serde_json::{Value, json};
 
 fn provider(model: &ScriptedModel, wire_api: WireApi) -> Provider {
@@ -28,7 +29,7 @@ fn prompt() -> Prompt {
     Prompt {
         model: "test".into(),
         instructions: "be brief".into(),
-        items: vec![raw(&json!({"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]})).unwrap()],
+        items: vec![Raw::from(json!({"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]}))],
         tools: [
             ToolSpec { name: "exec_command".into(), description: "runs".into(), input: ToolInput::Object(json!({"type": "object"})) },
             ToolSpec {

@@ -1,11 +1,11 @@
 //! Calls of a turn: decide about them, start them, take their ends, find them again after a restart.
 
 use outpost_store::Need;
-use outpost_thread::{ApprovalAsked, ApprovalId, Call, CallFinished, CallId, CallOutcome, CallState, Decision, Fact, Raw, TurnId};
+use outpost_thread::{ApprovalAsked, ApprovalId, Call, CallFinished, CallId, CallOutcome, CallState, Fact, Raw, TurnId};
 use tokio_util::sync::CancellationToken;
 
 use super::{Done, Driver, RunningCall, Stop};
-use crate::tools::{CallContext, CallEnd, Consent, Plan, Run};
+use crate::tools::{Asked, CallContext, CallEnd, Consent, Plan, ResultType, Run};
 
 impl Driver {
     /// Decides about calls that nobody has decided about yet, and ends those that the user said no to.
@@ -13,7 +13,9 @@ impl Driver {
         let (mut facts, mut runs) = (Vec::new(), Vec::new());
         for call in calls {
             let plan = match call.state {
-                CallState::Answered(decision) => Plan::End(CallEnd::declined(self.item_of(&call).await?.as_ref(), &call.id, decision)),
+                CallState::Answered(decision) => {
+                    Plan::End(CallEnd::declined(ResultType::of(self.item_of(&call).await?.as_ref()), &call.id, decision))
+                }
                 _ => self.plan(&call, Consent::Open).await?,
             };
             self.settle(&turn, &call, plan, &mut facts, &mut runs);
@@ -36,10 +38,10 @@ impl Driver {
 
     async fn plan(&mut self, call: &Call, consent: Consent) -> Result<Plan, Stop> {
         let Some(item) = self.item_of(call).await? else {
-            return Ok(Plan::End(CallEnd::failed(None, &call.id, "what this call asked for cannot be read any more")));
+            return Ok(Plan::End(CallEnd::failed(ResultType::Function, &call.id, "what this call asked for cannot be read any more")));
         };
         let tools = self.tools().await?;
-        Ok(tools.plan(call, &item, &self.grants, consent))
+        Ok(tools.plan(&Asked { call, item: &item, grants: &self.grants, consent }))
     }
 
     fn settle(&self, turn: &TurnId, call: &Call, plan: Plan, facts: &mut Vec<Fact>, runs: &mut Vec<Run>) {
@@ -110,7 +112,9 @@ impl Driver {
             match again {
                 Some(Plan::Run(run)) => runs.push(run),
                 Some(Plan::End(end)) => facts.push(finished(&turn, &call.id, end).into()),
-                Some(Plan::Ask(_)) | None => facts.push(finished(&turn, &call.id, CallEnd::lost(item.as_ref(), &call.id)).into()),
+                Some(Plan::Ask(_)) | None => {
+                    facts.push(finished(&turn, &call.id, CallEnd::lost(ResultType::of(item.as_ref()), &call.id)).into())
+                }
             }
         }
         self.record(facts, Need::Stored).await?;
@@ -145,7 +149,7 @@ impl Driver {
 
     /// What the user answered to a call before a restart.
     async fn answer_of(&self, call: &Call) -> Result<Option<Raw>, Stop> {
-        let mut history = self.shared.store.history(self.thread.id, call.asked_seq).await?;
+        let mut history = self.store.history(self.thread.id, call.asked_seq).await?;
         let mut asked = None;
         while let Some(batch) = history.next().await? {
             for entry in batch.entries {
@@ -162,12 +166,4 @@ impl Driver {
 
 fn finished(turn: &TurnId, call: &CallId, end: CallEnd) -> CallFinished {
     CallFinished { turn: turn.clone(), call: call.clone(), outcome: end.outcome, items: end.items, detail: end.detail }
-}
-
-/// In the user's own words, for the model.
-pub(crate) fn refusal(decision: Decision) -> &'static str {
-    match decision {
-        Decision::TimedOut => "Nobody answered the question whether this may run, so it did not run.",
-        _ => "The user said no to this call, so it did not run. Do not try the same by other means; ask, or go on without it.",
-    }
 }

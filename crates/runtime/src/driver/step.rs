@@ -32,7 +32,7 @@ impl Driver {
         if self.context.is_some() {
             return Ok(());
         }
-        let store = &self.shared.store;
+        let store = &self.store;
         let start = self.thread.context_start();
         let mut history = store.history(self.thread.id, start - 1).await?;
         let mut context = None;
@@ -68,7 +68,7 @@ impl Driver {
 
     /// One entry of this thread.
     pub(super) async fn entry_at(&self, seq: u64) -> Result<Option<outpost_thread::Entry>, Stop> {
-        let mut history = self.shared.store.history(self.thread.id, seq.saturating_sub(1)).await?;
+        let mut history = self.store.history(self.thread.id, seq.saturating_sub(1)).await?;
         let batch = history.next().await?;
         Ok(batch.and_then(|batch| batch.entries.into_iter().find(|entry| entry.seq == seq)))
     }
@@ -98,16 +98,9 @@ impl Driver {
         }
         items.extend(surroundings.message(self.told.as_ref()).map(|text| user_message(&text)));
         let detail = StepDetail { surroundings: surroundings.clone(), instructions: None };
-        let captured = StepCaptured {
-            turn: turn.clone(),
-            step,
-            environments: environments(&tools),
-            items,
-            detail: Raw::of(&detail).ok(),
-        };
+        let captured = StepCaptured { turn: turn.clone(), step, environments: environments(&tools), items, detail: Raw::of(&detail).ok() };
         let name = self.shared.models.model_name(&self.thread.settings);
-        let asked =
-            ModelAsked { turn: turn.clone(), step, model: Some(name.clone()), provider: Some(model.provider().name.clone()) };
+        let asked = ModelAsked { turn: turn.clone(), step, model: Some(name.clone()), provider: Some(model.provider().name.clone()) };
         self.record(vec![captured.into(), asked.into()], Need::Stored).await?;
         self.told = Some(surroundings);
         let prompt = Prompt {
@@ -148,16 +141,8 @@ impl Driver {
         }
         let taken = self.thread.turn.iter().flat_map(|turn| &turn.calls).map(|call| call.id.clone()).collect();
         let (items, calls) = calls_of(answer.items, taken, &*self.shared.ids);
-        let answered = ModelAnswered {
-            turn,
-            step,
-            items,
-            calls,
-            complete: true,
-            goes_on: false,
-            usage: Some(tokens(answer.usage)),
-            response: None,
-        };
+        let answered =
+            ModelAnswered { turn, step, items, calls, complete: true, goes_on: false, usage: Some(tokens(answer.usage)), response: None };
         self.record(vec![answered.into()], Need::Stored).await
     }
 
@@ -187,7 +172,7 @@ fn environments(tools: &StepTools) -> Vec<StepEnvironment> {
         id: member.id.clone(),
         state: crate::tools::state_name(&member.captured).to_owned(),
         generation: member.captured.handle().map(outpost_environment::Environment::generation),
-        executor: member.captured.handle().and_then(|handle| handle.identity().executor_id),
+        executor: member.captured.handle().and_then(|handle| handle.identity()?.executor_id),
     };
     tools.view.members().iter().map(member).collect()
 }

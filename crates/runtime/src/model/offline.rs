@@ -7,7 +7,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Answer, Item, OnProgress, Progress, Prompt, Usage, raw};
+use super::{Answer, Item, OnProgress, Progress, Prompt, Usage};
 
 const EXPLANATION: &str = "\
 I am the offline model: I do not understand text, I only do what I am told line by line.
@@ -31,7 +31,7 @@ pub fn answer(prompt: &Prompt, ids: &(dyn Fn() -> String + Send + Sync), progres
         progress(Progress::ItemFinished { item: item.clone() });
     }
     let bytes = |items: &[Item]| items.iter().map(|item| item.get().len() as u64).sum::<u64>() / 4;
-    let items: Vec<Item> = items.iter().filter_map(|item| raw(item).ok()).collect();
+    let items: Vec<Item> = items.into_iter().map(Item::from).collect();
     let (input, output) = (bytes(&prompt.items), bytes(&items));
     let usage = Usage { input_tokens: input, output_tokens: output, total_tokens: input + output, ..Usage::default() };
     Answer { items, usage }
@@ -188,7 +188,7 @@ mod tests {
             message("user", "<environment_context>…"),
             json!({"type": "function_call_output", "call_id": "1", "output": "y"}),
         ];
-        let items: Vec<Item> = items.iter().map(|item| raw(item).unwrap()).collect();
+        let items: Vec<Item> = items.iter().cloned().map(Item::from).collect();
         assert_eq!(read(&items), ("$ new".to_owned(), vec![json!("y")]));
     }
 }

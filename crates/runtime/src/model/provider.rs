@@ -78,6 +78,8 @@ impl fmt::Debug for Key {
 
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ProviderError {
+    #[error("there is no model provider `{provider}`; there are: {known}")]
+    Unknown { provider: String, known: String },
     #[error("the model provider `{provider}` needs a key: set the variable {variable}, or choose another provider with `model_provider`")]
     NoKey { provider: String, variable: String },
     #[error("the model provider `{provider}` has no usable base_url (`{url}`): it begins with http:// or https://")]

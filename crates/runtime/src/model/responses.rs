@@ -5,7 +5,7 @@ use serde::ser::{SerializeSeq, Serializer};
 use serde_json::{Value, json};
 
 use super::exchange::{Call, Told};
-use super::{Answer, Item, ModelError, OnProgress, Progress, Prompt, ToolInput, ToolSpec, Usage, raw};
+use super::{Answer, Item, ModelError, OnProgress, Progress, Prompt, ToolInput, ToolSpec, Usage};
 
 /// Asks once.
 pub async fn ask(call: &Call<'_>, prompt: &Prompt, progress: OnProgress<'_>) -> Result<Answer, ModelError> {
@@ -42,7 +42,7 @@ fn take(call: &Call<'_>, mut event: Value, answer: &mut Answer, progress: OnProg
             if !item.is_object() {
                 return Err(call.nonsense("an item that is no object"));
             }
-            answer.items.push(raw(&item).map_err(|error| call.nonsense(error))?);
+            answer.items.push(Item::from(item.clone()));
             progress(Progress::ItemFinished { item });
         }
         "response.completed" => return Ok(Some(usage(&event["response"]["usage"]))),
@@ -98,7 +98,7 @@ impl Serialize for Items<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut items = serializer.serialize_seq(Some(self.0.len()))?;
         for item in self.0 {
-            items.serialize_element(&**item)?;
+            items.serialize_element(item)?;
         }
         items.end()
     }

@@ -91,10 +91,10 @@ fn image(part: &Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::raw;
+    use crate::model::Item;
 
     fn messages_of(items: &[Value]) -> Value {
-        let items = items.iter().map(|item| raw(item).unwrap()).collect();
+        let items = items.iter().cloned().map(Item::from).collect();
         let prompt = Prompt {
             model: "m".into(),
             instructions: "be brief".into(),

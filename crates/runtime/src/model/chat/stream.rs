@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::model::{Answer, OnProgress, Progress, Usage, raw};
+use crate::model::{Answer, Item, OnProgress, Progress, Usage};
 
 /// A message that is being put together.
 pub struct Message<'a> {
@@ -109,7 +109,7 @@ impl<'a> Message<'a> {
             let arguments = if call.arguments.is_empty() { "{}".into() } else { call.arguments };
             items.push(json!({"type": "function_call", "call_id": id, "name": call.name, "arguments": arguments}));
         }
-        let answer = Answer { items: items.iter().map(raw).collect::<Result<_, _>>()?, usage: self.usage };
+        let answer = Answer { items: items.iter().cloned().map(Item::from).collect(), usage: self.usage };
         for item in items {
             (self.progress)(Progress::ItemFinished { item });
         }

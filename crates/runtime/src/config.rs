@@ -1,0 +1,76 @@
+//! How a runtime behaves. Everything here is a value that the program passes in.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use crate::agents::AgentLimits;
+use crate::permissions::SandboxMode;
+use crate::policy::ApprovalPolicy;
+
+#[derive(Debug, Clone)]
+pub struct RuntimeConfig {
+    /// The model of threads that name none.
+    pub model: String,
+    pub model_provider: String,
+    pub approval: ApprovalPolicy,
+    pub sandbox: SandboxMode,
+    pub budgets: Budgets,
+    pub agents: AgentLimits,
+    /// The context window of models, in tokens, by name; `default` for the others.
+    pub context_windows: BTreeMap<String, u64>,
+    /// Whether somebody can be asked.
+    pub questions: bool,
+    /// How long a step waits for environments that are starting: for the primary, and for the others after it.
+    pub patience: StepPatience,
+    /// How long a command of an earlier life is looked for.
+    pub reattach_patience: Duration,
+    /// A thread in which nothing happens for so long is unloaded.
+    pub unload_after: Duration,
+    /// The state of a thread is kept aside every so many turns.
+    pub checkpoint_every: u64,
+}
+
+/// How much a thread, one of its turns, or a thread with all its agents may use. Nothing is no limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Budgets {
+    pub turn_tokens: Option<u64>,
+    pub thread_tokens: Option<u64>,
+    pub tree_tokens: Option<u64>,
+    pub turn_seconds: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct StepPatience {
+    pub primary: Duration,
+    pub others: Duration,
+}
+
+impl Default for RuntimeConfig {
+    fn default() -> Self {
+        Self {
+            model: "offline".into(),
+            model_provider: "offline".into(),
+            approval: ApprovalPolicy::default(),
+            sandbox: SandboxMode::workspace_write(),
+            budgets: Budgets::default(),
+            agents: AgentLimits::default(),
+            context_windows: BTreeMap::new(),
+            questions: true,
+            patience: StepPatience { primary: Duration::from_secs(10), others: Duration::from_secs(1) },
+            reattach_patience: Duration::from_secs(600),
+            unload_after: Duration::from_secs(600),
+            checkpoint_every: 16,
+        }
+    }
+}
+
+impl RuntimeConfig {
+    /// The window of a model.
+    pub fn window(&self, model: &str) -> u64 {
+        let known = self.context_windows.get(model).or_else(|| self.context_windows.get("default"));
+        known.copied().unwrap_or(128_000)
+    }
+}

@@ -1,0 +1,81 @@
+//! What a project asks of agents: the AGENTS.md files of each environment, read through that environment's own filesystem
+//! and sandbox.
+
+use outpost_environment::{EnvironmentError, Repeat, Workplace};
+use outpost_thread::{Context, Raw};
+use outpost_wire::PathUri;
+use outpost_wire::exec::files::{ReadFile, ReadFileParams};
+
+use crate::driver::user_message;
+use crate::tools::StepTools;
+
+/// All environments together may say so much; each gets the same share, and what one leaves is for the next.
+const BUDGET: usize = 32 << 10;
+
+const NAME: &str = "AGENTS.md";
+
+/// The messages that the model has not been told yet, one for each environment that has something to say.
+pub(crate) async fn gather(tools: &StepTools, context: Option<&Context>) -> Vec<Raw> {
+    let places: Vec<Workplace<'_>> = tools.view.workplaces().collect();
+    let mut left = BUDGET;
+    let mut messages = Vec::new();
+    for (index, place) in places.iter().enumerate() {
+        let share = left / (places.len() - index);
+        let Some(text) = read(tools, place, share).await else { continue };
+        left -= text.len().min(left);
+        let id = &place.attachment.environment_id;
+        let message = user_message(&format!("<project_instructions environment=\"{id}\">\n{text}\n</project_instructions>"));
+        let is_known = context.is_some_and(|context| context.items().contains(&message));
+        if !is_known {
+            messages.push(message);
+        }
+    }
+    messages
+}
+
+/// The files of one environment, from its outermost workspace root down to its working directory.
+async fn read(tools: &StepTools, place: &Workplace<'_>, share: usize) -> Option<String> {
+    let mut parts = Vec::new();
+    let mut left = share;
+    for directory in directories(place) {
+        let path = directory.join(NAME);
+        let params = ReadFileParams { path: path.clone(), follow_symlinks: None, sandbox: tools.sandbox(place) };
+        let bytes = match place.handle.call::<ReadFile>(&params, Repeat::Harmless).await {
+            Ok(read) => read.data_base64.0,
+            Err(EnvironmentError::Fault(fault)) if fault.code == outpost_wire::fault::NOT_FOUND => continue,
+            Err(error) => {
+                tracing::debug!(environment = %place.attachment.environment_id, %error, "no project instructions");
+                continue;
+            }
+        };
+        let text = String::from_utf8_lossy(&bytes);
+        let cut = text.char_indices().map(|(at, c)| at + c.len_utf8()).take_while(|end| *end <= left).last().unwrap_or(0);
+        if cut == 0 {
+            continue;
+        }
+        left -= cut;
+        parts.push(format!("From {}:\n{}", path.to_syntax(), text[..cut].trim_end()));
+    }
+    (!parts.is_empty()).then(|| parts.join("\n\n"))
+}
+
+/// The working directory and those above it, up to the workspace root that holds it; the outermost first.
+fn directories(place: &Workplace<'_>) -> Vec<PathUri> {
+    let cwd = &place.attachment.cwd;
+    let below = |root: &&PathUri| cwd.to_string().starts_with(&format!("{}/", root.to_string().trim_end_matches('/'))) || cwd == *root;
+    let Some(root) = place.attachment.workspace_roots.iter().filter(below).min_by_key(|root| root.to_string().len()) else {
+        return vec![cwd.clone()];
+    };
+    let mut directories = vec![cwd.clone()];
+    let mut text = cwd.to_string();
+    while text.len() > root.to_string().trim_end_matches('/').len()
+        && let Some((parent, _)) = text.clone().rsplit_once('/')
+        && parent.len() >= root.to_string().trim_end_matches('/').len()
+        && let Ok(path) = PathUri::parse(parent)
+    {
+        directories.push(path);
+        text = parent.to_owned();
+    }
+    directories.reverse();
+    directories
+}

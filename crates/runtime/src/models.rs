@@ -1,0 +1,69 @@
+//! The table of model providers.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock};
+
+use outpost_thread::Settings;
+
+use crate::model::{Model, ModelError, Provider, ProviderError, http_client};
+
+/// How a variable of the program's own environment is read.
+pub type Variables = Arc<dyn Fn(&str) -> Option<String> + Send + Sync>;
+
+pub struct Models {
+    providers: BTreeMap<String, Provider>,
+    default_provider: String,
+    default_model: String,
+    variables: Variables,
+    ids: Arc<dyn Fn() -> String + Send + Sync>,
+    /// Made on first use, because most threads of a test or a demo never leave the machine.
+    http: OnceLock<reqwest::Client>,
+}
+
+impl Models {
+    pub fn new(
+        providers: BTreeMap<String, Provider>,
+        (provider, model): (String, String),
+        variables: Variables,
+        ids: Arc<dyn Fn() -> String + Send + Sync>,
+    ) -> Self {
+        Self { providers, default_provider: provider, default_model: model, variables, ids, http: OnceLock::new() }
+    }
+
+    pub fn providers(&self) -> &BTreeMap<String, Provider> {
+        &self.providers
+    }
+
+    pub fn default_provider(&self) -> &str {
+        &self.default_provider
+    }
+
+    /// The model that a thread asks.
+    pub fn model_name(&self, settings: &Settings) -> String {
+        settings.model.clone().unwrap_or_else(|| self.default_model.clone())
+    }
+
+    /// A provider that can be asked, or what is missing.
+    pub fn get(&self, id: Option<&str>) -> Result<Model, ModelError> {
+        let id = id.unwrap_or(&self.default_provider);
+        let Some(provider) = self.providers.get(id) else {
+            let known = self.providers.keys().cloned().collect::<Vec<_>>().join(", ");
+            return Err(ProviderError::Unknown { provider: id.to_owned(), known }.into());
+        };
+        let mut provider = provider.clone();
+        if provider.name.is_empty() {
+            provider.name = id.to_owned();
+        }
+        let key = provider.key(&*self.variables)?;
+        provider.fill_headers(&*self.variables);
+        let http = match self.http.get() {
+            Some(http) => http.clone(),
+            None => {
+                let made = http_client()
+                    .map_err(|error| ModelError::Unreachable { provider: provider.name.clone(), reason: error.to_string() })?;
+                self.http.get_or_init(|| made).clone()
+            }
+        };
+        Ok(Model::new(provider, key, http, self.ids.clone()))
+    }
+}

@@ -1,0 +1,226 @@
+//! All threads of one program: which are loaded, how they are started, resumed, forked and ended.
+
+mod capture;
+mod manage;
+mod open;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use outpost_environment::Registry;
+use outpost_store::{Clock, Store};
+use outpost_thread::{Raw, Thread, ThreadId};
+use serde::{Deserialize, Serialize};
+use tokio::sync::Mutex as AsyncMutex;
+
+pub use manage::{ForkThread, ShutdownReport, StartThread, ThreadError};
+
+use crate::agents::{Seat, Tree};
+use crate::config::RuntimeConfig;
+use crate::feed::{Cursor, Feed, FeedLimits};
+use crate::live::{LiveThread, Status};
+use crate::models::Models;
+use crate::rules::Rules;
+
+/// What a runtime is made of. Everything that has an effect on the world outside is passed in.
+pub struct Parts {
+    pub config: RuntimeConfig,
+    pub store: Store,
+    /// For threads that are not to be kept.
+    pub ephemeral: Store,
+    pub registry: Registry,
+    pub models: Models,
+    pub rules: Rules,
+    pub clock: Clock,
+    pub ids: Arc<dyn Fn() -> String + Send + Sync>,
+    /// For threads, so that their order is that of their creation.
+    pub thread_ids: Arc<dyn Fn() -> ThreadId + Send + Sync>,
+}
+
+/// All threads of one program. Cheap to clone.
+#[derive(Clone)]
+pub struct Runtime(pub(crate) Arc<Shared>);
+
+pub(crate) struct Shared {
+    pub config: RuntimeConfig,
+    pub store: Store,
+    pub ephemeral: Store,
+    pub registry: Registry,
+    pub models: Models,
+    rules: Mutex<Arc<Rules>>,
+    pub clock: Clock,
+    pub ids: Arc<dyn Fn() -> String + Send + Sync>,
+    pub thread_ids: Arc<dyn Fn() -> ThreadId + Send + Sync>,
+    threads: Mutex<HashMap<ThreadId, Arc<Slot>>>,
+    trees: Mutex<HashMap<String, Weak<Tree>>>,
+    created: Feed<ThreadId>,
+}
+
+/// One thread's place. Whoever loads it holds the lock, so that two who ask get the same one.
+#[derive(Default)]
+struct Slot {
+    loading: AsyncMutex<()>,
+    live: Mutex<Option<LiveThread>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Runtime {
+    pub fn new(parts: Parts) -> Self {
+        let Parts { config, store, ephemeral, registry, models, rules, clock, ids, thread_ids } = parts;
+        Self(Arc::new(Shared {
+            config,
+            store,
+            ephemeral,
+            registry,
+            models,
+            rules: Mutex::new(Arc::new(rules)),
+            clock,
+            ids,
+            thread_ids,
+            threads: Mutex::default(),
+            trees: Mutex::default(),
+            created: Feed::new(FeedLimits::default()),
+        }))
+    }
+
+    pub fn registry(&self) -> &Registry {
+        &self.0.registry
+    }
+
+    pub fn store(&self) -> &Store {
+        &self.0.store
+    }
+
+    pub fn models(&self) -> &Models {
+        &self.0.models
+    }
+
+    pub fn config(&self) -> &RuntimeConfig {
+        &self.0.config
+    }
+
+    /// A loaded thread.
+    pub fn get(&self, id: ThreadId) -> Option<LiveThread> {
+        self.0.live(id)
+    }
+
+    /// The loaded threads, by id. Those that work for the runtime itself are not among them.
+    pub fn loaded(&self) -> Vec<ThreadId> {
+        let mut ids: Vec<ThreadId> = self.0.all_live().into_iter().map(|live| live.id).collect();
+        ids.sort();
+        ids
+    }
+
+    /// Ids of threads as they come to be: those that are still remembered, and then every new one.
+    pub fn created(&self) -> Cursor<ThreadId> {
+        self.0.created.replay()
+    }
+}
+
+/// How a thread's instructions are kept.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Instructions {
+    /// Instead of our own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub base: Option<String>,
+    /// In addition.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub developer: Option<String>,
+}
+
+const BASE: &str = include_str!("instructions/base.md");
+
+impl Shared {
+    pub fn live(&self, id: ThreadId) -> Option<LiveThread> {
+        let slot = lock(&self.threads).get(&id).cloned()?;
+        let live = lock(&slot.live).clone();
+        live.filter(|live| !live.is_closed())
+    }
+
+    fn all_live(&self) -> Vec<LiveThread> {
+        let slots: Vec<Arc<Slot>> = lock(&self.threads).values().cloned().collect();
+        slots.iter().filter_map(|slot| lock(&slot.live).clone()).filter(|live| !live.is_closed()).collect()
+    }
+
+    fn slot(&self, id: ThreadId) -> Arc<Slot> {
+        lock(&self.threads).entry(id).or_default().clone()
+    }
+
+    pub fn status(&self, id: ThreadId) -> Option<Status> {
+        self.live(id).map(|live| live.status())
+    }
+
+    pub fn rules(&self) -> Arc<Rules> {
+        lock(&self.rules).clone()
+    }
+
+    pub fn set_rules(&self, rules: Rules) {
+        *lock(&self.rules) = Arc::new(rules);
+    }
+
+    /// What a thread's model is told first.
+    pub fn instructions(&self, thread: &Thread) -> Arc<str> {
+        let own: Instructions = thread.instructions.as_ref().and_then(|raw: &Raw| raw.read().ok()).unwrap_or_default();
+        let base = own.base.unwrap_or_else(|| BASE.to_owned());
+        match own.developer {
+            Some(developer) => format!("{}\n\n{developer}", base.trim_end()).into(),
+            None => base.into(),
+        }
+    }
+
+    /// The date, for the model.
+    pub fn today(&self) -> String {
+        let days = i64::try_from((self.clock)() / 86_400_000).unwrap_or(0);
+        civil(days)
+    }
+
+    /// The tree that a thread belongs to, by the session that all its agents share.
+    fn tree(&self, thread: &Thread) -> Arc<Tree> {
+        let session = thread.metadata.session.clone().unwrap_or_else(|| thread.id.to_string());
+        let mut trees = lock(&self.trees);
+        trees.retain(|_, tree| tree.strong_count() > 0);
+        if let Some(tree) = trees.get(&session).and_then(Weak::upgrade) {
+            return tree;
+        }
+        let tree = Tree::new(self.config.agents, thread.usage.total.total);
+        trees.insert(session, Arc::downgrade(&tree));
+        tree
+    }
+
+    /// A place for a thread in its tree: roots always have one.
+    fn seat(&self, thread: &Thread) -> Option<Seat> {
+        let tree = self.tree(thread);
+        if thread.metadata.parent.is_none() { Some(tree.root()) } else { tree.seat() }
+    }
+}
+
+/// The date of a day since 1970, by the rules of the Gregorian calendar.
+fn civil(days: i64) -> String {
+    let shifted = days + 719_468;
+    let era = shifted.div_euclid(146_097);
+    let day_of_era = shifted.rem_euclid(146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month_index = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month_index + 2) / 5 + 1;
+    let month = if month_index < 10 { month_index + 3 } else { month_index - 9 };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates() {
+        let cases = [(0, "1970-01-01"), (59, "1970-03-01"), (11_016, "2000-02-29"), (20_773, "2026-11-16"), (-1, "1969-12-31")];
+        for (days, date) in cases {
+            assert_eq!(civil(days), date);
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Freezing what a step sees.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use outpost_environment::{Captured, State, StepView};
+use outpost_thread::{Raw, Thread};
+use outpost_wire::intent::Selection;
+use tokio::time::{Instant, sleep};
+
+use super::Shared;
+use crate::model::{ToolInput, ToolSpec, WireApi};
+use crate::permissions::SandboxMode;
+use crate::policy::ApprovalPolicy;
+use crate::tools::catalogue::{Offer, shared as catalogue};
+use crate::tools::processes::Processes;
+use crate::tools::{DynamicTool, StepTools};
+
+impl Shared {
+    /// How a thread's environments stand now.
+    pub fn view(&self, thread: &Thread) -> StepView {
+        let nothing = Selection::default();
+        self.registry.capture(thread.effective_selection().unwrap_or(&nothing), &thread.capability_roots)
+    }
+
+    /// The same after a short wait for those that are only just starting. The primary is waited for longer than the
+    /// others, because nothing takes its place; nobody waits for what has failed.
+    async fn settled_view(&self, thread: &Thread) -> StepView {
+        let began = Instant::now();
+        let patience = self.config.patience;
+        loop {
+            let view = self.view(thread);
+            let starting = |captured: &Captured| matches!(captured, Captured::Starting);
+            let primary_starts = view.selected().next().is_some_and(|member| starting(&member.captured));
+            let others_start = view.selected().skip(1).any(|member| starting(&member.captured));
+            let waited = began.elapsed();
+            let enough = (!primary_starts || waited >= patience.primary) && (!others_start || waited >= patience.others);
+            if enough {
+                return view;
+            }
+            sleep(Duration::from_millis(if waited < Duration::from_millis(50) { 1 } else { 20 })).await;
+        }
+    }
+
+    /// Everything that a step of this thread can use.
+    pub async fn capture(self: &Arc<Self>, thread: &Thread, processes: Arc<Processes>) -> StepTools {
+        let view = self.settled_view(thread).await;
+        let infos = view.workplaces().filter_map(|place| match place.handle.state() {
+            State::Ready(connected) => Some((place.attachment.environment_id.clone(), connected.info.clone())),
+            _ => None,
+        });
+        let infos = infos.collect();
+        let dynamic: Vec<DynamicTool> = thread.dynamic_tools.iter().filter_map(|tool| tool.read().ok()).collect();
+        let provider = thread.settings.model_provider.as_deref().unwrap_or(self.models.default_provider());
+        let wire = self.models.providers().get(provider).map(|provider| provider.wire_api);
+        let depth = thread.metadata.parent.as_ref().map_or(0, |parent| parent.depth);
+        let offer = Offer {
+            environments: view.selected().count(),
+            starting: view.selected().any(|member| matches!(member.captured, Captured::Starting | Captured::Recovering { .. })),
+            text_tools: wire == Some(WireApi::Responses) && thread.settings.other.get("textTools").is_some_and(|on| on == true),
+            agents: depth < self.config.agents.depth,
+            questions: self.config.questions,
+        };
+        let more = dynamic.iter().map(|tool| ToolSpec {
+            name: tool.name.clone(),
+            description: tool.description.clone(),
+            input: ToolInput::Object(tool.input_schema.clone()),
+        });
+        StepTools {
+            specs: catalogue(&offer, more),
+            mode: self.mode(thread),
+            approval: self.approval(thread),
+            dynamic,
+            processes,
+            shared: self.clone(),
+            thread: thread.id,
+            infos,
+            view,
+        }
+    }
+
+    fn mode(&self, thread: &Thread) -> SandboxMode {
+        let own = thread.settings.sandbox.as_ref().and_then(|mode: &Raw| {
+            mode.read::<SandboxMode>().ok().or_else(|| mode.read::<String>().ok().and_then(|name| SandboxMode::named(&name)))
+        });
+        own.unwrap_or_else(|| self.config.sandbox.clone())
+    }
+
+    fn approval(&self, thread: &Thread) -> ApprovalPolicy {
+        let own = thread.settings.approval_policy.as_ref().and_then(|policy| policy.read::<ApprovalPolicy>().ok());
+        own.unwrap_or(self.config.approval)
+    }
+}

@@ -1,0 +1,313 @@
+//! Starting, resuming, forking and ending threads.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use outpost_store::{AppendError, ClaimError, ClaimMode, ForkRequest, ForkStoreError, Need, ReadError, Store};
+use outpost_thread::{
+    Entry, Fact, ForkError, ForkPoint, InputId, InputOrigin, InputReceived, InterruptReason, Marker, Outline, Parent, Raw,
+};
+use outpost_thread::{Settings, Thread, ThreadCreated, ThreadForked, ThreadId};
+use outpost_wire::intent::{CapabilityRoot, RootsError};
+use thiserror::Error;
+use tokio::sync::oneshot;
+
+use super::{Runtime, Shared, lock};
+use crate::agents::Seat;
+use crate::live::{Command, LiveThread};
+
+#[derive(Debug, Error)]
+pub enum ThreadError {
+    #[error(transparent)]
+    Claim(#[from] ClaimError),
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error(transparent)]
+    Append(#[from] AppendError),
+    #[error(transparent)]
+    Fork(#[from] ForkError),
+    #[error(transparent)]
+    Store(#[from] ForkStoreError),
+    #[error(transparent)]
+    Roots(#[from] RootsError),
+    #[error("{0}")]
+    Invalid(String),
+}
+
+/// A new thread. Everything is checked before anything is made.
+#[derive(Debug, Clone)]
+pub struct StartThread {
+    /// `thread` is replaced by a new id unless one was reserved.
+    pub created: ThreadCreated,
+    pub reserved: Option<ThreadId>,
+    /// Model items with which it begins.
+    pub history: Vec<Raw>,
+    /// Kept only as long as this program runs.
+    pub ephemeral: bool,
+}
+
+impl StartThread {
+    pub fn new() -> Self {
+        let created = ThreadCreated::new(ThreadId::new(uuid::Uuid::nil()));
+        Self { created, reserved: None, history: vec![], ephemeral: false }
+    }
+}
+
+impl Default for StartThread {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A thread that continues another.
+#[derive(Debug, Clone)]
+pub struct ForkThread {
+    pub parent: ThreadId,
+    pub point: ForkPoint,
+    /// `thread`, `parent` and `base` are filled in.
+    pub forked: ThreadForked,
+}
+
+impl ForkThread {
+    pub fn new(parent: ThreadId, point: ForkPoint) -> Self {
+        let nil = ThreadId::new(uuid::Uuid::nil());
+        Self { parent, point, forked: ThreadForked::new(nil, parent) }
+    }
+}
+
+/// What became of each thread when the program ended. Those that are not complete are still there.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct ShutdownReport {
+    pub completed: Vec<ThreadId>,
+    pub submit_failed: Vec<ThreadId>,
+    pub timed_out: Vec<ThreadId>,
+}
+
+impl Runtime {
+    pub async fn start(&self, start: StartThread) -> Result<LiveThread, ThreadError> {
+        self.0.start(start, None).await
+    }
+
+    /// A thread that is stored; if it runs already, that one.
+    pub async fn resume(&self, id: ThreadId) -> Result<LiveThread, ThreadError> {
+        self.0.clone().load(id).await
+    }
+
+    /// The same, also if another program holds it.
+    pub async fn take_over(&self, id: ThreadId) -> Result<LiveThread, ThreadError> {
+        self.0.clone().load_as(id, ClaimMode::TakeOver).await
+    }
+
+    pub async fn fork(&self, fork: ForkThread) -> Result<LiveThread, ThreadError> {
+        self.0.fork(fork, None).await
+    }
+
+    /// Unloads a thread; its running turn is interrupted with this reason. It can be resumed.
+    pub async fn unload(&self, id: ThreadId, reason: InterruptReason) {
+        self.0.unload(id, reason).await;
+    }
+
+    /// Unloads all threads at once, each with so much time.
+    pub async fn shutdown(&self, within: Duration) -> ShutdownReport {
+        let mut tasks = tokio::task::JoinSet::new();
+        for live in self.0.all_live() {
+            tasks.spawn(async move {
+                let (reply, done) = oneshot::channel();
+                let command = Command::Shutdown { reason: InterruptReason::Shutdown, reply };
+                match tokio::time::timeout(within, live.mailbox.send(command)).await {
+                    // Its driver has ended already.
+                    Ok(Err(_)) => return (live.id, Outcome::Completed),
+                    Err(_) => return (live.id, Outcome::SubmitFailed),
+                    Ok(Ok(())) => {}
+                }
+                match tokio::time::timeout(within, done).await {
+                    Ok(_) => (live.id, Outcome::Completed),
+                    Err(_) => (live.id, Outcome::TimedOut),
+                }
+            });
+        }
+        let mut report = ShutdownReport::default();
+        while let Some(done) = tasks.join_next().await {
+            match done {
+                Ok((id, Outcome::Completed)) => report.completed.push(id),
+                Ok((id, Outcome::SubmitFailed)) => report.submit_failed.push(id),
+                Ok((id, Outcome::TimedOut)) => report.timed_out.push(id),
+                Err(_) => {}
+            }
+        }
+        for ids in [&mut report.completed, &mut report.submit_failed, &mut report.timed_out] {
+            ids.sort_by_key(ToString::to_string);
+        }
+        report
+    }
+
+    /// A thread and all agents below it: as stored and as loaded, each once, parents before children.
+    pub async fn subtree(&self, root: ThreadId) -> Result<Vec<ThreadId>, ThreadError> {
+        let mut found = vec![root];
+        let mut next = 0;
+        while let Some(id) = found.get(next).copied() {
+            next += 1;
+            let thread = match self.get(id) {
+                Some(live) => live.snapshot().await.ok(),
+                None => match outpost_store::open(&self.0.store, id).await {
+                    Ok(opened) => Some(opened.thread),
+                    Err(error) if id == root => return Err(error.into()),
+                    Err(_) => None,
+                },
+            };
+            let children = thread.map(|thread| thread.agents.into_keys().collect::<Vec<_>>()).unwrap_or_default();
+            found.extend(children.into_iter().filter(|child| !found.contains(child)).collect::<Vec<_>>());
+        }
+        Ok(found)
+    }
+}
+
+enum Outcome {
+    Completed,
+    SubmitFailed,
+    TimedOut,
+}
+
+impl Shared {
+    pub(super) async fn start(self: &Arc<Self>, start: StartThread, seat: Option<Seat>) -> Result<LiveThread, ThreadError> {
+        let StartThread { mut created, reserved, history, ephemeral } = start;
+        CapabilityRoot::check_all(&created.capability_roots)?;
+        if let Some(provider) = &created.settings.model_provider
+            && !self.models.providers().contains_key(provider)
+        {
+            return Err(ThreadError::Invalid(format!("there is no model provider `{provider}`")));
+        }
+        let id = reserved.unwrap_or_else(|| (self.thread_ids)());
+        created.thread = id;
+        if created.settings.compact_at.is_none() {
+            created.settings.compact_at = Some(self.compact_at(&created.settings));
+        }
+        let store = if ephemeral { self.ephemeral.clone() } else { self.store.clone() };
+        let slot = self.slot(id);
+        let _loading = slot.loading.lock().await;
+        let lease = store.create(id).await?;
+        let mut facts: Vec<Fact> = vec![created.into()];
+        if !history.is_empty() {
+            let input = InputId((self.ids)());
+            let origin = InputOrigin::History;
+            facts.push(InputReceived { input, turn: None, origin, client_key: None, content: vec![], items: history }.into());
+        }
+        let at = (self.clock)();
+        let entries = (1..).zip(facts).map(|(seq, fact)| Entry { seq, at, fact }).collect();
+        let thread = match store.append(&lease, entries, Need::Stored).await {
+            Ok(appended) => fold(&appended.entries)?,
+            Err(error) => {
+                store.release(lease).await;
+                return Err(error.into());
+            }
+        };
+        let seat = seat.or_else(|| self.seat(&thread));
+        let live = self.run(store, lease, thread, seat);
+        self.created.publish(id, 32);
+        Ok(live)
+    }
+
+    fn compact_at(&self, settings: &Settings) -> u64 {
+        self.config.window(&self.models.model_name(settings)) / 100 * 80
+    }
+
+    pub(super) async fn fork(self: &Arc<Self>, fork: ForkThread, seat: Option<Seat>) -> Result<LiveThread, ThreadError> {
+        let ForkThread { parent, point, mut forked } = fork;
+        if let Some(roots) = &forked.capability_roots {
+            CapabilityRoot::check_all(roots)?;
+        }
+        forked.thread = (self.thread_ids)();
+        forked.parent = parent;
+        let store = self.store.clone();
+        let cut = match (&point, self.live(parent)) {
+            // The whole of it needs no look back.
+            (ForkPoint::Interrupted(marker), Some(live)) => {
+                let thread = live.snapshot().await.map_err(|error| ThreadError::Invalid(error.to_string()))?;
+                thread.cut_here(*marker)
+            }
+            (ForkPoint::Interrupted(marker), None) => outpost_store::open(&store, parent).await?.thread.cut_here(*marker),
+            _ => outline(&store, parent).await?.cut(&point)?,
+        };
+        let id = forked.thread;
+        let lease = store.fork(ForkRequest { forked, cut, at: (self.clock)() }).await?;
+        let thread = match outpost_store::open(&store, id).await {
+            Ok(opened) => opened.thread,
+            Err(error) => {
+                store.release(lease).await;
+                return Err(error.into());
+            }
+        };
+        let seat = seat.or_else(|| self.seat(&thread));
+        let live = self.run(store, lease, thread, seat);
+        self.created.publish(id, 32);
+        Ok(live)
+    }
+
+    /// Another agent for a thread. It works where its maker works now, with the same rules.
+    pub async fn spawn_agent(self: Arc<Self>, maker: &Thread, fork_context: bool) -> Result<LiveThread, String> {
+        let depth = maker.metadata.parent.as_ref().map_or(0, |parent| parent.depth) + 1;
+        if depth > self.config.agents.depth {
+            return Err(format!("agents may be nested {} deep, not deeper", self.config.agents.depth));
+        }
+        let seat = self.tree(maker).seat();
+        let seat = seat.ok_or_else(|| format!("there are {} agents already; close one first", self.config.agents.most))?;
+        let session = maker.metadata.session.clone().unwrap_or_else(|| maker.id.to_string());
+        let parent = Parent { thread: maker.id, depth, path: None, nickname: None, role: None };
+        let source = Some(Raw::from(serde_json::json!({"subAgent": {"thread_spawn": {"parent_thread_id": maker.id, "depth": depth}}})));
+        let started = if fork_context {
+            let mut fork = ForkThread::new(maker.id, ForkPoint::LastStep(Marker::Off));
+            fork.forked.session = Some(session);
+            fork.forked.spawned_by = Some(parent);
+            fork.forked.source = source;
+            fork.forked.thread_source = Some("subagent".into());
+            fork.forked.selection = maker.effective_selection().cloned();
+            self.fork(fork, Some(seat)).await
+        } else {
+            let mut start = StartThread::new();
+            start.created = ThreadCreated {
+                session: Some(session),
+                source,
+                thread_source: Some("subagent".into()),
+                parent: Some(parent),
+                instructions: maker.instructions.clone(),
+                settings: maker.settings.clone(),
+                selection: maker.effective_selection().cloned(),
+                capability_roots: maker.capability_roots.clone(),
+                ..ThreadCreated::new(maker.id)
+            };
+            self.start(start, Some(seat)).await
+        };
+        started.map_err(|error| error.to_string())
+    }
+
+    pub async fn unload(&self, id: ThreadId, reason: InterruptReason) {
+        let Some(live) = self.live(id) else { return };
+        let (reply, done) = oneshot::channel();
+        if live.mailbox.send(Command::Shutdown { reason, reply }).await.is_ok() {
+            let _ = done.await;
+        }
+        let slot = lock(&self.threads).get(&id).cloned();
+        if let Some(slot) = slot {
+            lock(&slot.live).take_if(|own| own.mailbox.same_channel(&live.mailbox));
+        }
+    }
+}
+
+fn fold(entries: &[Entry]) -> Result<Thread, ThreadError> {
+    let invalid = |error: outpost_thread::FoldError| ThreadError::Invalid(error.to_string());
+    let (first, rest) = entries.split_first().ok_or_else(|| ThreadError::Invalid("nothing was stored".into()))?;
+    let mut thread = Thread::begin(first).map_err(invalid)?;
+    for entry in rest {
+        thread.apply(entry).map_err(invalid)?;
+    }
+    Ok(thread)
+}
+
+async fn outline(store: &Store, id: ThreadId) -> Result<Outline, ThreadError> {
+    let mut outline = Outline::default();
+    let mut history = store.history(id, 0).await?;
+    while let Some(batch) = history.next().await? {
+        batch.entries.iter().for_each(|entry| outline.apply(entry));
+    }
+    Ok(outline)
+}

@@ -1,0 +1,107 @@
+//! From a stored thread to a running driver.
+
+use std::sync::Arc;
+
+use outpost_store::{ClaimMode, Lease, Store};
+use outpost_thread::{Fact, Raw, Thread, ThreadId};
+use serde_json::Value;
+use tokio::sync::{mpsc, watch};
+
+use super::manage::ThreadError;
+use super::{Shared, lock};
+use crate::agents::Seat;
+use crate::driver::{Driver, Start};
+use crate::feed::{Feed, FeedLimits};
+use crate::live::{LiveThread, Status};
+
+/// So many commands may wait for a thread.
+const MAILBOX: usize = 64;
+
+impl Shared {
+    /// A thread, loaded if it was not. Two who ask at the same time get the same one.
+    pub async fn load(self: Arc<Self>, id: ThreadId) -> Result<LiveThread, ThreadError> {
+        self.load_as(id, ClaimMode::IfFree).await
+    }
+
+    pub(super) async fn load_as(self: Arc<Self>, id: ThreadId, mode: ClaimMode) -> Result<LiveThread, ThreadError> {
+        let slot = self.slot(id);
+        let _loading = slot.loading.lock().await;
+        if let Some(live) = self.live(id) {
+            return Ok(live);
+        }
+        let store = self.store_of(id).await;
+        let lease = match store.claim(id, mode).await {
+            Ok(lease) => lease,
+            Err(error) => {
+                self.forget(id);
+                return Err(error.into());
+            }
+        };
+        let opened = match outpost_store::open(&store, id).await {
+            Ok(opened) => opened,
+            Err(error) => {
+                store.release(lease).await;
+                self.forget(id);
+                return Err(error.into());
+            }
+        };
+        if !opened.damage.is_empty() {
+            tracing::warn!(thread = %id, damage = opened.damage.len(), "a thread is damaged; what is whole goes on");
+        }
+        let seat = self.seat(&opened.thread);
+        Ok(self.run(store, lease, opened.thread, seat))
+    }
+
+    /// Threads that are not kept are in a store of their own.
+    async fn store_of(&self, id: ThreadId) -> Store {
+        if self.ephemeral.head(id).await.is_ok() { self.ephemeral.clone() } else { self.store.clone() }
+    }
+
+    fn forget(&self, id: ThreadId) {
+        let mut threads = lock(&self.threads);
+        if threads.get(&id).is_some_and(|slot| lock(&slot.live).is_none()) {
+            threads.remove(&id);
+        }
+    }
+
+    /// Starts the driver of a thread.
+    pub(super) fn run(self: &Arc<Self>, store: Store, lease: Lease, thread: Thread, seat: Option<Seat>) -> LiveThread {
+        let id = thread.id;
+        let (mailbox, commands) = mpsc::channel(MAILBOX);
+        let (status, watched) = watch::channel(Status::Idle);
+        let feed = Arc::new(Feed::new(FeedLimits::default()));
+        let live = LiveThread { id, mailbox, feed: feed.clone(), status: watched };
+        *lock(&self.slot(id).live) = Some(live.clone());
+        let driver = Driver::new(Start { shared: self.clone(), store, lease, thread, feed, status, mailbox: commands, seat });
+        let (shared, own) = (self.clone(), live.clone());
+        tokio::spawn(async move {
+            driver.run().await;
+            // Only its own place: another life of the thread may have begun.
+            let mut threads = lock(&shared.threads);
+            let is_own = |slot: &Arc<super::Slot>| lock(&slot.live).as_ref().is_some_and(|live| live.mailbox.same_channel(&own.mailbox));
+            if threads.get(&id).is_some_and(is_own) {
+                threads.remove(&id);
+            }
+        });
+        live
+    }
+
+    /// What a thread's model said last.
+    pub async fn last_message(&self, id: ThreadId) -> Option<String> {
+        let store = self.store_of(id).await;
+        let page = store.page(id, outpost_store::PageRequest { turns: 1, ..Default::default() }).await.ok()?;
+        page.entries.iter().rev().find_map(|entry| match &entry.fact {
+            Fact::ModelAnswered(answered) => answered.items.iter().rev().find_map(said),
+            _ => None,
+        })
+    }
+}
+
+/// The text of a message of the model's.
+fn said(item: &Raw) -> Option<String> {
+    let item: Value = item.read().ok()?;
+    if item["type"] != "message" {
+        return None;
+    }
+    Some(item["content"].as_array()?.iter().filter_map(|part| part["text"].as_str()).collect())
+}

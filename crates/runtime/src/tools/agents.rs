@@ -1,0 +1,187 @@
+//! Tools with which an agent makes other agents and talks to them.
+
+use std::time::Duration;
+
+use outpost_thread::{AgentClosed, AgentSpawned, CallId, Fact, InputOrigin, InterruptReason, ThreadId};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::call::parse;
+use super::{CallContext, CallEnd, ResultType};
+use crate::live::{NewInput, Status};
+
+/// What an agent wants of others.
+#[derive(Debug)]
+pub enum AgentCall {
+    Spawn(Spawn),
+    Send(Send),
+    Wait(Wait),
+    Interrupt(Target),
+    Close(Target),
+    List,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Spawn {
+    message: String,
+    #[serde(default)]
+    fork_context: bool,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Send {
+    target: String,
+    message: String,
+    #[serde(default)]
+    interrupt: bool,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Wait {
+    targets: Vec<String>,
+    #[serde(default)]
+    timeout_ms: Option<u64>,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Target {
+    target: String,
+}
+
+impl AgentCall {
+    pub fn is_name(name: &str) -> bool {
+        matches!(name, "spawn_agent" | "send_input" | "wait_agent" | "interrupt_agent" | "close_agent" | "list_agents")
+    }
+
+    pub fn read(name: &str, arguments: &str) -> Result<Self, String> {
+        Ok(match name {
+            "spawn_agent" => Self::Spawn(parse(name, arguments)?),
+            "send_input" => Self::Send(parse(name, arguments)?),
+            "wait_agent" => Self::Wait(parse(name, arguments)?),
+            "interrupt_agent" => Self::Interrupt(parse(name, arguments)?),
+            "close_agent" => Self::Close(parse(name, arguments)?),
+            _ => Self::List,
+        })
+    }
+
+    /// Whether doing it twice does no harm.
+    pub fn is_repeatable(&self) -> bool {
+        matches!(self, Self::Wait(_) | Self::List | Self::Interrupt(_) | Self::Close(_))
+    }
+
+    pub fn detail(&self) -> Value {
+        let (tool, message) = match self {
+            Self::Spawn(spawn) => ("spawnAgent", Some(&spawn.message)),
+            Self::Send(send) => ("sendInput", Some(&send.message)),
+            Self::Wait(_) => ("wait", None),
+            Self::Interrupt(_) => ("interrupt", None),
+            Self::Close(_) => ("closeAgent", None),
+            Self::List => ("list", None),
+        };
+        json!({"type": "collabAgentToolCall", "tool": tool, "prompt": message})
+    }
+}
+
+pub(super) async fn execute(call: AgentCall, id: &CallId, result: ResultType, context: &CallContext) -> CallEnd {
+    let done = match call {
+        AgentCall::Spawn(spawn) => make(spawn, id, context).await,
+        AgentCall::Send(send) => tell(send, context).await.map(|said| (said, vec![])),
+        AgentCall::Wait(wait) => wait_for(wait, context).await.map(|said| (said, vec![])),
+        AgentCall::Interrupt(target) => interrupt(&target, context).await.map(|said| (said, vec![])),
+        AgentCall::Close(target) => close(&target, context).await,
+        AgentCall::List => Ok((list(context).await, vec![])),
+    };
+    match done {
+        Ok((said, facts)) => {
+            let text = said.to_string();
+            CallEnd { facts, ..CallEnd::completed(result, id, text, Some(said)) }
+        }
+        Err(why) => CallEnd::failed(result, id, &why),
+    }
+}
+
+async fn make(spawn: Spawn, call: &CallId, context: &CallContext) -> Result<(Value, Vec<Fact>), String> {
+    let child = context.shared.clone().spawn_agent(&context.thread, spawn.fork_context).await?;
+    let spawned = AgentSpawned {
+        child: child.id(),
+        turn: Some(context.turn.clone()),
+        call: Some(call.clone()),
+        path: None,
+        nickname: None,
+        role: None,
+    };
+    let input = NewInput { origin: InputOrigin::Agent, ..NewInput::text(&spawn.message) };
+    child.input(input).await.map_err(|error| error.to_string())?;
+    Ok((json!({"agent_id": child.id()}), vec![spawned.into()]))
+}
+
+/// An agent of this thread; of nobody else's.
+fn own(target: &str, context: &CallContext) -> Result<ThreadId, String> {
+    let id = target.parse().ok().filter(|id| context.thread.agents.contains_key(id));
+    id.ok_or_else(|| format!("there is no agent `{target}` here"))
+}
+
+async fn tell(send: Send, context: &CallContext) -> Result<Value, String> {
+    let id = own(&send.target, context)?;
+    let agent = context.shared.clone().load(id).await.map_err(|error| error.to_string())?;
+    if send.interrupt {
+        agent.interrupt(None, InterruptReason::Replaced).await.map_err(|error| error.to_string())?;
+    }
+    let input = NewInput { origin: InputOrigin::Agent, ..NewInput::text(&send.message) };
+    agent.input(input).await.map_err(|error| error.to_string())?;
+    Ok(json!({"sent": true}))
+}
+
+async fn wait_for(wait: Wait, context: &CallContext) -> Result<Value, String> {
+    let ids = wait.targets.iter().map(|target| own(target, context)).collect::<Result<Vec<_>, _>>()?;
+    let limit = Duration::from_millis(wait.timeout_ms.unwrap_or(30_000).clamp(10_000, 3_600_000));
+    let any_is_done = async {
+        loop {
+            if ids.iter().any(|id| context.shared.status(*id).is_none_or(|status| !matches!(status, Status::Active { .. }))) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::select! {
+        () = any_is_done => {}
+        () = tokio::time::sleep(limit) => {}
+        () = context.cancel.cancelled() => {}
+    }
+    let mut agents = serde_json::Map::new();
+    for id in ids {
+        let is_active = matches!(context.shared.status(id), Some(Status::Active { .. }));
+        let said = if is_active { None } else { context.shared.last_message(id).await };
+        let state = if is_active { "running" } else { "completed" };
+        agents.insert(id.to_string(), json!({"status": state, "message": said}));
+    }
+    Ok(Value::Object(agents))
+}
+
+async fn interrupt(target: &Target, context: &CallContext) -> Result<Value, String> {
+    let id = own(&target.target, context)?;
+    if let Some(agent) = context.shared.live(id) {
+        agent.interrupt(None, InterruptReason::Replaced).await.map_err(|error| error.to_string())?;
+    }
+    Ok(json!({"interrupted": true}))
+}
+
+async fn close(target: &Target, context: &CallContext) -> Result<(Value, Vec<Fact>), String> {
+    let id = own(&target.target, context)?;
+    context.shared.unload(id, InterruptReason::Replaced).await;
+    let closed = AgentClosed { child: id, reason: None };
+    Ok((json!({"closed": true}), vec![closed.into()]))
+}
+
+async fn list(context: &CallContext) -> Value {
+    let mut agents = serde_json::Map::new();
+    for (id, agent) in &context.thread.agents {
+        let state = match context.shared.status(*id) {
+            Some(Status::Active { .. }) => "running",
+            _ if agent.open => "idle",
+            _ => "closed",
+        };
+        agents.insert(id.to_string(), json!({"status": state}));
+    }
+    Value::Object(agents)
+}

@@ -1,0 +1,393 @@
+//! `exec_command` and `write_stdin`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use outpost_environment::{Captured, Environment, EnvironmentError, ProcessStart, RemoteProcess};
+use outpost_thread::{Call, CallId, CallOutcome, CallStarted, Raw};
+use outpost_wire::PathUri;
+use outpost_wire::exec::policy::SandboxContext;
+use outpost_wire::exec::process::{EnvPolicy, Inherit};
+use outpost_wire::intent::EnvironmentId;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use super::processes::{End, Processes, Running};
+use super::{Asked, CallContext, CallEnd, Plan, ResultType, Run, StepTools, Work};
+use crate::approvals::{Question, key};
+use crate::patch;
+use crate::policy::{Course, Request, decide};
+
+const DEFAULT_YIELD: u64 = 10_000;
+const DEFAULT_OUTPUT_TOKENS: usize = 10_000;
+/// So much of a command's output is shown to clients that come later.
+const SHOWN_LATER: usize = 8_000;
+
+/// As the model writes it.
+#[derive(Debug, Clone, Deserialize)]
+pub struct ExecCommand {
+    cmd: String,
+    #[serde(default)]
+    workdir: Option<String>,
+    #[serde(default)]
+    shell: Option<String>,
+    #[serde(default)]
+    login: Option<bool>,
+    #[serde(default)]
+    tty: bool,
+    #[serde(default)]
+    yield_time_ms: Option<u64>,
+    #[serde(default)]
+    max_output_tokens: Option<usize>,
+    #[serde(default)]
+    environment_id: Option<String>,
+    #[serde(default)]
+    sandbox_permissions: Option<String>,
+    #[serde(default)]
+    justification: Option<String>,
+    #[serde(default)]
+    prefix_rule: Option<Vec<String>>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+pub struct WriteStdin {
+    session_id: u64,
+    #[serde(default)]
+    chars: String,
+    #[serde(default)]
+    yield_time_ms: Option<u64>,
+    #[serde(default)]
+    max_output_tokens: Option<usize>,
+}
+
+/// A command that may run.
+pub(crate) struct ExecRun {
+    origin: Origin,
+    processes: Arc<Processes>,
+    /// What it is called while it outlives its call.
+    session: u64,
+    yield_time: Duration,
+    output_tokens: usize,
+    result: ResultType,
+}
+
+enum Origin {
+    Start {
+        environment: Environment,
+        start: Box<ProcessStart>,
+        sandbox: Option<SandboxContext>,
+    },
+    /// It was started by an earlier life of this thread.
+    Adopt {
+        environment: EnvironmentId,
+        process: String,
+    },
+}
+
+pub(crate) struct StdinRun {
+    running: Arc<Running>,
+    processes: Arc<Processes>,
+    session: u64,
+    chars: String,
+    yield_time: Duration,
+    output_tokens: usize,
+}
+
+/// What a command that outlives its call is called: where the journal asks for it. So it can be found after any restart.
+fn session_of(call: &Call) -> u64 {
+    call.asked_seq * 1000 + (call.item as u64).min(999)
+}
+
+impl StepTools {
+    pub(super) fn plan_exec(&self, asked: &Asked<'_>, exec: ExecCommand) -> Plan {
+        let (call, fail) = (asked.call, |why: &str| asked.fail(why));
+        let place = match self.view.workplace(exec.environment_id.as_deref()) {
+            Ok(place) => place,
+            Err(error) => return fail(&error.to_string()),
+        };
+        let cwd = directory(&place.attachment.cwd, exec.workdir.as_deref());
+        // A patch that is dressed up as a command is a patch, in the same environment and under the same gate.
+        if let Some((inner, parsed)) = patch::parse_command(&exec.cmd) {
+            let cwd = directory(&cwd, inner);
+            return match parsed {
+                Ok(patch) => self.plan_patch(asked, patch, &place, &cwd),
+                Err(error) => fail(&error.to_string()),
+            };
+        }
+        let Some(info) = self.info(&place.attachment.environment_id) else { return fail("the environment tells nothing about itself") };
+        let shell = exec.shell.clone().unwrap_or_else(|| info.shell.path.clone());
+        let escalated = exec.sandbox_permissions.as_deref() == Some("require_escalated");
+        let request = Request { escalated, full_access: self.mode.is_full_access() };
+        let id = place.attachment.environment_id.clone();
+        let what = json!(["command", exec.cmd, cwd.to_string(), shell, exec.tty, escalated]);
+        let granted = key(&place, &what);
+        let rules = self.shared.rules();
+        let course = decide(self.approval, &rules.judge(&exec.cmd, id.as_str()), request);
+        let sandboxed = match course {
+            Course::Run { sandboxed } => sandboxed,
+            Course::Ask { sandboxed, .. } if asked.is_granted(&granted) => sandboxed,
+            Course::Refuse { why } => return fail(&format!("This command may not run: {why}.")),
+            Course::Ask { why, .. } => {
+                let detail = json!({
+                    "key": granted, "command": exec.cmd, "cwd": cwd.to_syntax(), "environmentId": id, "why": why,
+                    "reason": exec.justification, "escalated": escalated, "prefixRule": exec.prefix_rule,
+                });
+                return Plan::Ask(Question { kind: "command", environment: Some(id), detail });
+            }
+        };
+        let process = self.processes.name(&call.id);
+        let flag = if exec.login.unwrap_or(true) { "-lc" } else { "-c" };
+        let start = ProcessStart {
+            id: process.clone(),
+            argv: vec![shell, flag.to_owned(), exec.cmd.clone()],
+            cwd: cwd.clone(),
+            env_policy: Some(variables()),
+            env: overlay(&self.thread.to_string(), id.as_str()),
+            tty: exec.tty,
+            pipe_stdin: !exec.tty,
+        };
+        let sandbox = if sandboxed { self.sandbox(&place) } else { None };
+        let run = ExecRun {
+            origin: Origin::Start { environment: place.handle.clone(), start: Box::new(start), sandbox },
+            processes: self.processes.clone(),
+            session: session_of(call),
+            yield_time: Duration::from_millis(exec.yield_time_ms.unwrap_or(DEFAULT_YIELD).clamp(250, 30_000)),
+            output_tokens: exec.max_output_tokens.unwrap_or(DEFAULT_OUTPUT_TOKENS).min(DEFAULT_OUTPUT_TOKENS),
+            result: asked.result(),
+        };
+        Plan::Run(Run {
+            call: call.id.clone(),
+            tool: call.tool.clone(),
+            environment: Some(id.clone()),
+            process: Some(process),
+            repeatable: false,
+            detail: Some(command_detail(&exec.cmd, &cwd, &id, "agent")),
+            work: Work::Exec(Box::new(run)),
+        })
+    }
+
+    pub(super) fn plan_stdin(&self, asked: &Asked<'_>, write: WriteStdin) -> Plan {
+        let call = asked.call;
+        let Some(running) = self.processes.get(write.session_id) else {
+            let why = format!("no command with the session id {} is running; it has ended, or its session is over", write.session_id);
+            return asked.fail(&why);
+        };
+        let (least, most, usual) = if write.chars.is_empty() { (5_000, 300_000, 5_000) } else { (250, 30_000, 250) };
+        let run = StdinRun {
+            session: write.session_id,
+            running: running.clone(),
+            processes: self.processes.clone(),
+            chars: write.chars.clone(),
+            yield_time: Duration::from_millis(write.yield_time_ms.unwrap_or(usual).clamp(least, most)),
+            output_tokens: write.max_output_tokens.unwrap_or(DEFAULT_OUTPUT_TOKENS).min(DEFAULT_OUTPUT_TOKENS),
+        };
+        Plan::Run(Run {
+            call: call.id.clone(),
+            tool: call.tool.clone(),
+            environment: None,
+            process: None,
+            // Looking twice does no harm; writing twice does.
+            repeatable: write.chars.is_empty(),
+            detail: Some(json!({"type": "terminalInteraction", "processCall": running.call, "stdin": write.chars})),
+            work: Work::Stdin(run),
+        })
+    }
+
+    /// A command that the user typed. It runs as the user, not as the agent: without a sandbox.
+    pub(crate) fn user_command(&self, call: &CallId, command: &str, id: &EnvironmentId) -> Run {
+        let process = self.processes.name(call);
+        let place = self.view.workplace(Some(id.as_str()));
+        let work = match (place, self.info(id)) {
+            (Ok(place), Some(info)) => {
+                let start = ProcessStart {
+                    id: process.clone(),
+                    argv: vec![info.shell.path.clone(), "-lc".to_owned(), command.to_owned()],
+                    cwd: place.attachment.cwd.clone(),
+                    env_policy: Some(variables()),
+                    env: overlay(&self.thread.to_string(), id.as_str()),
+                    tty: false,
+                    pipe_stdin: false,
+                };
+                Work::Exec(Box::new(ExecRun {
+                    origin: Origin::Start { environment: place.handle.clone(), start: Box::new(start), sandbox: None },
+                    processes: self.processes.clone(),
+                    session: 0,
+                    yield_time: Duration::from_secs(3600),
+                    output_tokens: DEFAULT_OUTPUT_TOKENS,
+                    result: ResultType::Function,
+                }))
+            }
+            (Err(error), _) => Work::Ready(CallEnd::failed(ResultType::Function, call, &error.to_string())),
+            (_, None) => Work::Ready(CallEnd::failed(ResultType::Function, call, "the environment tells nothing about itself")),
+        };
+        let cwd = self.view.workplace(Some(id.as_str())).map(|place| place.attachment.cwd.clone());
+        let detail = cwd.ok().map(|cwd| command_detail(command, &cwd, id, "userShell"));
+        Run {
+            call: call.clone(),
+            tool: "shell".into(),
+            environment: Some(id.clone()),
+            process: Some(process),
+            repeatable: false,
+            detail,
+            work,
+        }
+    }
+}
+
+fn command_detail(command: &str, cwd: &PathUri, id: &EnvironmentId, source: &str) -> Value {
+    json!({"type": "commandExecution", "command": command, "cwd": cwd.to_syntax(), "environmentId": id, "source": source})
+}
+
+/// A directory as the model names it, below another one unless it is absolute.
+pub(super) fn directory(base: &PathUri, path: Option<&str>) -> PathUri {
+    match path {
+        None | Some("") => base.clone(),
+        Some(path) => PathUri::from_syntax(path).unwrap_or_else(|_| base.join(path)),
+    }
+}
+
+/// The executor's own variables without anything that looks like a secret.
+fn variables() -> EnvPolicy {
+    EnvPolicy { inherit: Inherit::All, ignore_default_excludes: false, exclude: vec![], set: BTreeMap::new(), include_only: vec![] }
+}
+
+/// What every command of an agent finds in its environment: nobody looks at a screen, nobody pages.
+fn overlay(thread: &str, environment: &str) -> BTreeMap<String, String> {
+    let fixed = [("TERM", "dumb"), ("NO_COLOR", "1"), ("PAGER", "cat"), ("GIT_PAGER", "cat"), ("OUTPOST_AGENT", "1")];
+    let named = [("OUTPOST_THREAD_ID", thread), ("OUTPOST_ENVIRONMENT_ID", environment)];
+    fixed.into_iter().chain(named).map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+impl ExecRun {
+    /// A command of an earlier life. Its parameters are read again from what asked for it.
+    pub fn adopted(started: &CallStarted, item: Option<&Raw>, processes: Arc<Processes>) -> Option<Self> {
+        #[derive(Deserialize)]
+        struct Item {
+            #[serde(default)]
+            arguments: String,
+        }
+        let exec =
+            item.and_then(|item| item.read::<Item>().ok()).and_then(|item| serde_json::from_str::<ExecCommand>(&item.arguments).ok());
+        Some(Self {
+            origin: Origin::Adopt { environment: started.environment.clone()?, process: started.process.clone()? },
+            processes,
+            session: 0,
+            yield_time: Duration::from_millis(exec.as_ref().and_then(|exec| exec.yield_time_ms).unwrap_or(DEFAULT_YIELD)),
+            output_tokens: exec.and_then(|exec| exec.max_output_tokens).unwrap_or(DEFAULT_OUTPUT_TOKENS),
+            result: ResultType::of(item),
+        })
+    }
+
+    pub async fn execute(self, call: &CallId, context: &CallContext) -> CallEnd {
+        let session = if self.session == 0 { context.session_of(call) } else { self.session };
+        let Self { origin, processes, yield_time, output_tokens, result, .. } = self;
+        let process = match origin {
+            Origin::Start { environment, start, sandbox } => {
+                let id = start.id.clone();
+                match environment.start_within(*start, sandbox).await {
+                    Ok(process) => process,
+                    Err(EnvironmentError::Unknown { .. } | EnvironmentError::Lost { .. } | EnvironmentError::Gone { .. }) => {
+                        tracing::debug!(id, "the start of a command is unknown");
+                        return CallEnd::lost(result, call);
+                    }
+                    Err(error) => return CallEnd::failed(result, call, &format!("The command could not be started: {error}")),
+                }
+            }
+            Origin::Adopt { environment, process } => match find_again(context, &environment, &process).await {
+                Some(process) => process,
+                None => return CallEnd::lost(result, call),
+            },
+        };
+        let running = processes.follow(call.clone(), process);
+        let end = tokio::select! {
+            end = running.wait(yield_time) => end,
+            () = context.cancel.cancelled() => {
+                let _ = tokio::time::timeout(Duration::from_secs(5), running.process.terminate()).await;
+                running.end()
+            }
+        };
+        if end.is_none()
+            && !context.cancel.is_cancelled()
+            && let Some(evicted) = processes.keep(session, running.clone())
+        {
+            let _ = tokio::time::timeout(Duration::from_secs(2), evicted.process.terminate()).await;
+        }
+        report(result, call, &running, end, session, output_tokens)
+    }
+}
+
+impl CallContext {
+    /// What a call's command is called while it outlives it.
+    fn session_of(&self, call: &CallId) -> u64 {
+        let turn = self.thread.turn.as_ref();
+        turn.and_then(|turn| turn.calls.iter().find(|known| known.id == *call)).map_or(0, session_of)
+    }
+}
+
+/// Looks for a process where it was started, for as long as that place may come back.
+async fn find_again(context: &CallContext, id: &EnvironmentId, process: &str) -> Option<RemoteProcess> {
+    let deadline = Instant::now() + context.shared.config.reattach_patience;
+    loop {
+        let view = context.shared.view(&context.thread);
+        if let Ok(place) = view.workplace(Some(id.as_str())) {
+            match place.handle.adopt(process).await {
+                Ok(found) => return Some(found),
+                Err(EnvironmentError::Unknown { .. } | EnvironmentError::Unreachable { .. }) => {}
+                Err(error) => {
+                    tracing::info!(environment = %id, process, %error, "a command of an earlier life is lost");
+                    return None;
+                }
+            }
+        } else if matches!(view.captured(id), None | Some(Captured::Missing | Captured::Disabled)) {
+            return None;
+        }
+        if Instant::now() >= deadline || context.cancel.is_cancelled() {
+            return None;
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
+}
+
+impl StdinRun {
+    pub async fn execute(self, call: &CallId, context: &CallContext) -> CallEnd {
+        let result = ResultType::Function;
+        if !self.chars.is_empty()
+            && let Err(error) = self.running.process.write(self.chars.clone().into_bytes().into()).await
+        {
+            return CallEnd::failed(result, call, &format!("It could not be written to: {error}"));
+        }
+        let end = tokio::select! {
+            end = self.running.wait(self.yield_time) => end,
+            () = context.cancel.cancelled() => self.running.end(),
+        };
+        if end.is_some() {
+            self.processes.forget(self.session);
+        }
+        report(result, call, &self.running, end, self.session, self.output_tokens)
+    }
+}
+
+/// What the model and clients are told of a command.
+fn report(result: ResultType, call: &CallId, running: &Running, end: Option<End>, session: u64, output_tokens: usize) -> CallEnd {
+    let shown = running.take(output_tokens);
+    let seconds = running.since_start().as_secs_f64();
+    let state = match &end {
+        Some(End::Exited(code)) => format!("Exit code: {code}"),
+        Some(End::Lost(reason)) => format!("Lost: nobody knows what became of it ({reason})"),
+        None => format!("Still running, session id: {session}"),
+    };
+    let text = format!("Time: {seconds:.3} s\n{state}\nTokens: {}\nOutput:\n{}", shown.original_tokens, shown.text);
+    let cut = shown.text.char_indices().nth(SHOWN_LATER).map_or(shown.text.len(), |(end, _)| end);
+    let exit_code = if let Some(End::Exited(code)) = &end { Some(*code) } else { None };
+    let detail = json!({
+        "exitCode": exit_code, "durationMs": (seconds * 1000.0) as u64, "aggregatedOutput": &shown.text[..cut],
+        "sessionId": end.is_none().then_some(session),
+    });
+    let outcome = match end {
+        Some(End::Lost(_)) => CallOutcome::Lost,
+        _ => CallOutcome::Completed,
+    };
+    CallEnd { outcome, items: vec![result.item(call, text)], detail: Some(Raw::from(detail)), facts: vec![] }
+}

@@ -1,0 +1,224 @@
+//! `apply_patch`: all files of a patch, or none.
+//!
+//! Everything is read and worked out first. Only then is anything written; if that fails half-way, what was written is put
+//! back as it was, and the model is told if even that failed.
+
+use outpost_environment::{Environment, EnvironmentError, Repeat, Workplace};
+use outpost_thread::CallId;
+use outpost_wire::PathUri;
+use outpost_wire::exec::files::{
+    CreateDirectory, CreateDirectoryParams, ReadFile, ReadFileParams, Remove, RemoveParams, WriteFile, WriteFileParams,
+};
+use outpost_wire::exec::policy::SandboxContext;
+use serde_json::{Value, json};
+
+use super::exec::directory;
+use super::{Asked, CallEnd, Plan, ResultType, StepTools, Work};
+use crate::approvals::{Question, key};
+use crate::patch::{self, FileChange, Patch};
+use crate::policy::{Course, Request, decide};
+use crate::rules::Verdict;
+
+pub(crate) struct PatchRun {
+    files: Gate,
+    cwd: PathUri,
+    patch: Patch,
+    result: ResultType,
+}
+
+/// Files of one environment behind one sandbox.
+struct Gate {
+    environment: Environment,
+    sandbox: Option<SandboxContext>,
+}
+
+/// One file before and after.
+struct Edit {
+    path: PathUri,
+    before: Option<Vec<u8>>,
+    after: Option<Vec<u8>>,
+}
+
+impl StepTools {
+    pub(super) fn plan_patch_text(&self, asked: &Asked<'_>, text: &str) -> Plan {
+        let patch = match patch::parse(text) {
+            Ok(patch) => patch,
+            Err(error) => return asked.fail(&error.to_string()),
+        };
+        match self.view.workplace(patch.environment.as_deref()) {
+            Ok(place) => self.plan_patch(asked, patch, &place, &place.attachment.cwd.clone()),
+            Err(error) => asked.fail(&error.to_string()),
+        }
+    }
+
+    pub(super) fn plan_patch(&self, asked: &Asked<'_>, patch: Patch, place: &Workplace<'_>, cwd: &PathUri) -> Plan {
+        let id = place.attachment.environment_id.clone();
+        let paths: Vec<String> = patch.changes.iter().map(|change| directory(cwd, Some(change.path())).to_syntax()).collect();
+        let changes: Vec<Value> = patch.changes.iter().map(|change| summary(change, cwd)).collect();
+        let detail = json!({"type": "fileChange", "changes": changes, "environmentId": id});
+        // The rules are about commands; the policy is about everything.
+        let request = Request { escalated: false, full_access: self.mode.is_full_access() };
+        let granted = key(place, &json!(["fileChange", paths]));
+        match decide(self.approval, &Verdict::Silent, request) {
+            Course::Refuse { why } => return asked.fail(&why),
+            Course::Ask { why, .. } if !asked.is_granted(&granted) => {
+                let mut detail = detail;
+                detail["key"] = granted.into();
+                detail["why"] = why.into();
+                return Plan::Ask(Question { kind: "fileChange", environment: Some(id), detail });
+            }
+            Course::Ask { .. } | Course::Run { .. } => {}
+        }
+        let files = Gate { environment: place.handle.clone(), sandbox: self.sandbox(place) };
+        let run = PatchRun { files, cwd: cwd.clone(), patch, result: asked.result() };
+        asked.run(Some(id), false, Some(detail), Work::Patch(run))
+    }
+}
+
+impl PatchRun {
+    pub async fn execute(self, call: &CallId) -> CallEnd {
+        match self.apply().await {
+            Ok(edits) => {
+                let lines: Vec<String> = edits.iter().map(Edit::describe).collect();
+                let text = format!("Done. These files were changed:\n{}", lines.join("\n"));
+                let changes: Vec<Value> = edits.iter().map(Edit::detail).collect();
+                CallEnd::completed(self.result, call, text, Some(json!({"changes": changes})))
+            }
+            Err(why) => CallEnd::failed(self.result, call, &format!("Nothing was changed: {why}")),
+        }
+    }
+
+    async fn apply(&self) -> Result<Vec<Edit>, String> {
+        let mut edits = Vec::new();
+        for change in &self.patch.changes {
+            self.work_out(change, &mut edits).await?;
+        }
+        for (index, edit) in edits.iter().enumerate() {
+            if let Err(error) = self.files.put(&edit.path, edit.after.as_deref()).await {
+                let mut why = format!("{} cannot be written: {error}", edit.path.to_syntax());
+                for earlier in edits[..=index].iter().rev() {
+                    if let Err(error) = self.files.put(&earlier.path, earlier.before.as_deref()).await
+                        && !std::ptr::eq(earlier, edit)
+                    {
+                        why = format!("{why}; and {} could not be put back: {error}", earlier.path.to_syntax());
+                    }
+                }
+                return Err(why);
+            }
+        }
+        Ok(edits)
+    }
+
+    async fn work_out(&self, change: &FileChange, edits: &mut Vec<Edit>) -> Result<(), String> {
+        let path = directory(&self.cwd, Some(change.path()));
+        let shown = path.to_syntax();
+        let before = self.files.get(&path).await.map_err(|error| format!("{shown} cannot be read: {error}"))?;
+        match change {
+            FileChange::Add { content, .. } => edits.push(Edit { path, before, after: Some(content.clone().into_bytes()) }),
+            FileChange::Delete { .. } => {
+                let before = before.ok_or_else(|| format!("{shown} is to be deleted, but it is not there"))?;
+                edits.push(Edit { path, before: Some(before), after: None });
+            }
+            FileChange::Update { move_to, chunks, .. } => {
+                let before = before.ok_or_else(|| format!("{shown} is to be changed, but it is not there"))?;
+                let text = String::from_utf8(before.clone()).map_err(|_| format!("{shown} is not a text file"))?;
+                let applied = patch::apply(&text, chunks).map_err(|error| format!("{shown}: {error}"))?;
+                let after = Some(applied.content.into_bytes());
+                match move_to {
+                    None => edits.push(Edit { path, before: Some(before), after }),
+                    Some(target) => {
+                        let target = directory(&self.cwd, Some(target));
+                        let there = self.files.get(&target).await.map_err(|error| format!("{}: {error}", target.to_syntax()))?;
+                        edits.push(Edit { path: target, before: there, after });
+                        edits.push(Edit { path, before: Some(before), after: None });
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Gate {
+    /// A file's content; nothing if there is no such file.
+    async fn get(&self, path: &PathUri) -> Result<Option<Vec<u8>>, EnvironmentError> {
+        let params = ReadFileParams { path: path.clone(), follow_symlinks: None, sandbox: self.sandbox.clone() };
+        match self.environment.call::<ReadFile>(&params, Repeat::Harmless).await {
+            Ok(read) => Ok(Some(read.data_base64.0.to_vec())),
+            Err(EnvironmentError::Fault(fault)) if fault.code == outpost_wire::fault::NOT_FOUND => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Writes a file as a whole, or removes it. Doing it twice comes to the same.
+    async fn put(&self, path: &PathUri, content: Option<&[u8]>) -> Result<(), EnvironmentError> {
+        let Some(content) = content else {
+            let params = RemoveParams {
+                path: path.clone(),
+                recursive: Some(false),
+                force: Some(true),
+                follow_symlinks: None,
+                sandbox: self.sandbox.clone(),
+            };
+            self.environment.call::<Remove>(&params, Repeat::Harmless).await?;
+            return Ok(());
+        };
+        if let Some(parent) = parent(path) {
+            let params =
+                CreateDirectoryParams { path: parent, recursive: Some(true), follow_symlinks: None, sandbox: self.sandbox.clone() };
+            self.environment.call::<CreateDirectory>(&params, Repeat::Harmless).await?;
+        }
+        let params = WriteFileParams {
+            path: path.clone(),
+            data_base64: bytes::Bytes::copy_from_slice(content).into(),
+            follow_symlinks: None,
+            sync: None,
+            sandbox: self.sandbox.clone(),
+        };
+        self.environment.call::<WriteFile>(&params, Repeat::Harmless).await?;
+        Ok(())
+    }
+}
+
+fn parent(path: &PathUri) -> Option<PathUri> {
+    let text = path.to_string();
+    let (parent, _) = text.rsplit_once('/')?;
+    PathUri::parse(parent).ok()
+}
+
+impl Edit {
+    fn kind(&self) -> &'static str {
+        match (&self.before, &self.after) {
+            (None, _) => "add",
+            (_, None) => "delete",
+            _ => "update",
+        }
+    }
+
+    fn describe(&self) -> String {
+        let letter = match self.kind() {
+            "add" => 'A',
+            "delete" => 'D',
+            _ => 'M',
+        };
+        format!("{letter} {}", self.path.to_syntax())
+    }
+
+    fn detail(&self) -> Value {
+        json!({"path": self.path.to_syntax(), "kind": {"type": self.kind()}})
+    }
+}
+
+/// A change as clients are shown it, before it is made.
+fn summary(change: &FileChange, cwd: &PathUri) -> Value {
+    let path = directory(cwd, Some(change.path())).to_syntax();
+    match change {
+        FileChange::Add { content, .. } => json!({"path": path, "kind": {"type": "add"}, "diff": content}),
+        FileChange::Delete { .. } => json!({"path": path, "kind": {"type": "delete"}, "diff": ""}),
+        FileChange::Update { move_to, chunks, .. } => {
+            let to = move_to.as_ref().map(|target| directory(cwd, Some(target)).to_syntax());
+            let diff: String = chunks.iter().map(patch::Chunk::to_diff).collect();
+            json!({"path": path, "kind": {"type": "update", "move_path": to}, "diff": diff})
+        }
+    }
+}

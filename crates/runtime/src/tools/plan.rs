@@ -1,0 +1,58 @@
+//! Calls that only tell or ask: the plan, questions to the user, tools that the client runs.
+
+use outpost_thread::{CallId, CallOutcome, Raw};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::{Asked, CallEnd, Plan, ResultType, Work};
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct UpdatePlan {
+    #[serde(default)]
+    explanation: Option<String>,
+    plan: Vec<PlanStep>,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct PlanStep {
+    step: String,
+    status: PlanStatus,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum PlanStatus {
+    Pending,
+    InProgress,
+    Completed,
+}
+
+/// Notes the plan. It has no effect but to be seen.
+pub(super) fn update(asked: &Asked<'_>, plan: UpdatePlan) -> Plan {
+    if plan.plan.iter().filter(|step| step.status == PlanStatus::InProgress).count() > 1 {
+        return asked.fail("at most one step of a plan is in progress");
+    }
+    let detail = json!({"type": "plan", "explanation": plan.explanation, "plan": plan.plan});
+    let end = CallEnd::completed(asked.result(), &asked.call.id, "The plan is noted.", Some(detail.clone()));
+    asked.run(None, true, Some(detail), Work::Ready(end))
+}
+
+/// What the user, or the client, answered, as the model is told it. A client may answer with parts of its own.
+pub(super) fn answered(result: ResultType, call: &CallId, answer: &Value) -> CallEnd {
+    let success = answer["success"].as_bool().unwrap_or(true);
+    let output = match &answer["contentItems"] {
+        Value::Array(parts) => Value::Array(parts.iter().map(part).collect()),
+        _ if answer.is_null() => "There is no answer.".into(),
+        _ => answer.to_string().into(),
+    };
+    let outcome = if success { CallOutcome::Completed } else { CallOutcome::Failed };
+    CallEnd { outcome, items: vec![result.item(call, output)], detail: Some(Raw::from(json!({"answer": answer}))), facts: vec![] }
+}
+
+/// A part of an answer, from the client's spelling to the model's.
+fn part(part: &Value) -> Value {
+    match part["type"].as_str() {
+        Some("inputImage") => json!({"type": "input_image", "image_url": part["imageUrl"]}),
+        _ => json!({"type": "input_text", "text": part["text"].as_str().unwrap_or_default()}),
+    }
+}
