@@ -18,6 +18,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::backoff::Waits;
 use crate::connector::Connector;
 use crate::files::Files;
+use crate::memory::SessionMemory;
 use crate::session::Processes;
 use crate::state::{Connected, Failure, FailureKind, Identity, State};
 use crate::supervisor::Supervisor;
@@ -53,6 +54,8 @@ pub struct EnvironmentOptions {
     pub heartbeat: Heartbeat,
     /// Makes the waits of this client unlike those of others.
     pub jitter_seed: u64,
+    /// Where the session is remembered for the next start of this program. Without it a session dies with its program.
+    pub sessions: Option<Arc<SessionMemory>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -73,6 +76,7 @@ impl Default for EnvironmentOptions {
             retry: Waits { first: Duration::from_secs(1), longest: Duration::from_secs(60) },
             heartbeat: Heartbeat { every: Duration::from_secs(10), give_up_after: Duration::from_secs(30) },
             jitter_seed: 0,
+            sessions: None,
         }
     }
 }
@@ -159,6 +163,7 @@ impl Environment {
             identity: identity.clone(),
             wanted: wanted.clone(),
             stop: stop.clone(),
+            left: Mutex::default(),
         };
         let idle = Mutex::new(Some(supervisor));
         Self(Arc::new(Shared { label, policy, state, wanted, idle, identity, processes, stop: stop.clone(), _stop: stop.drop_guard() }))

@@ -34,6 +34,8 @@ pub struct Supervisor {
     pub identity: Arc<Mutex<Option<Identity>>>,
     pub wanted: Arc<Notify>,
     pub stop: CancellationToken,
+    /// The session of an earlier start of this program, as long as it may still be there.
+    pub left: Mutex<Option<String>>,
 }
 
 /// A connection that lasted so long was a good one; the next attempt need not wait.
@@ -131,11 +133,17 @@ impl Supervisor {
         let mut patience = self.options.connect_timeout;
         loop {
             let started = Instant::now();
-            let conversation = match self.reach(session.as_deref(), patience, &mut backoff).await {
-                Ok(conversation) => conversation,
-                Err(loss) => return loss,
+            let conversation = match self.left_behind(session.is_none()).await {
+                Some(conversation) => conversation,
+                None => match self.reach(session.as_deref(), patience, &mut backoff).await {
+                    Ok(conversation) => conversation,
+                    Err(loss) => return loss,
+                },
             };
             *was_there = true;
+            if let Some(sessions) = &self.options.sessions {
+                sessions.remember(&self.name, &conversation.greeting.session_id);
+            }
             patience = conversation.greeting.grace.map_or(self.options.patience, |grace| grace.min(self.options.patience));
             let keeps_sessions = !self.connector.needs_keeper() || conversation.greeting.info.capabilities.session_takeover;
             session = Some(conversation.greeting.session_id.clone());
@@ -143,6 +151,9 @@ impl Supervisor {
             if let LinkEnd::Failed(LinkError::Closed(close)) = &end
                 && close.code == Close::TAKEN_OVER
             {
+                if let Some(sessions) = &self.options.sessions {
+                    sessions.forget(&self.name);
+                }
                 return Loss { kind: FailureKind::TakenOver, reason: "another client has taken the session over".into() };
             }
             let reason = describe(&end);
@@ -158,6 +169,20 @@ impl Supervisor {
                 self.pause(&mut backoff, reason).await;
             }
         }
+    }
+
+    /// The session of an earlier start of this program, if it is still there. It is given up only when the executor says
+    /// that it is over.
+    async fn left_behind(&self, is_new: bool) -> Option<Conversation> {
+        let sessions = self.options.sessions.as_ref().filter(|_| is_new)?;
+        let left = || self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        let session = left().take().or_else(|| sessions.recall(&self.name))?;
+        match self.connect(Some(&session)).await {
+            Ok(conversation) => return Some(conversation),
+            Err(Refused::ForNow(_) | Refused::Absent(_)) => *left() = Some(session),
+            Err(_) => tracing::debug!(environment = self.name, "the session of an earlier start is over"),
+        }
+        None
     }
 
     async fn pause(&self, backoff: &mut Backoff, reason: String) {

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outpost_store::{AppendError, Lease, Need, ReadError, Store};
-use outpost_thread::{Approval, CallId, Checkpoint, Context, Entry, Fact, InterruptReason, Step, Thread, TurnFinished, TurnId, TurnStatus};
+use outpost_thread::{CallId, Checkpoint, Context, Entry, Fact, InterruptReason, Step, Thread, TurnFinished, TurnId, TurnStatus};
 use outpost_thread::{CompactReason, Marker, Raw, TurnStarted};
 use serde_json::json;
 use thiserror::Error;
@@ -321,7 +321,7 @@ impl Driver {
 
     /// Keeps the state aside from time to time, so that opening the thread stays quick.
     async fn keep_checkpoint(&self) {
-        if self.thread.turn.is_some() || self.thread.turns % self.shared.config.checkpoint_every != 0 {
+        if self.thread.turn.is_some() || !self.thread.turns.is_multiple_of(self.shared.config.checkpoint_every) {
             return;
         }
         let Ok(head) = self.store.head(self.thread.id).await else { return };
@@ -336,15 +336,7 @@ impl Driver {
     }
 
     fn tell_status(&self) {
-        self.set_status(match &self.thread.turn {
-            None if self.thread.queued.is_empty() => Status::Idle,
-            None => Status::Active { waits_for_approval: false, waits_for_input: false },
-            Some(turn) => {
-                let is_input = |approval: &&Approval| matches!(approval.asked.kind.as_str(), "userInput" | "dynamicTool");
-                let inputs = turn.approvals.iter().filter(is_input).count();
-                Status::Active { waits_for_approval: turn.approvals.len() > inputs, waits_for_input: inputs > 0 }
-            }
-        });
+        self.set_status(Status::of(&self.thread));
     }
 
     fn set_status(&self, status: Status) {

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use outpost_thread::{ApprovalId, CallId, Decision, Entry, Fact, InputOrigin, InterruptReason, Raw, Settings, Thread, ThreadId, TurnId};
+use outpost_thread::{
+    Approval, ApprovalId, CallId, Decision, Entry, Fact, InputOrigin, InterruptReason, Raw, Settings, Thread, ThreadId, TurnId,
+};
 use outpost_wire::intent::Selection;
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -47,6 +49,20 @@ pub enum Status {
     },
     /// It is not loaded any more.
     Closed,
+}
+
+impl Status {
+    pub(crate) fn of(thread: &Thread) -> Self {
+        match &thread.turn {
+            None if thread.queued.is_empty() => Self::Idle,
+            None => Self::Active { waits_for_approval: false, waits_for_input: false },
+            Some(turn) => {
+                let is_input = |approval: &&Approval| matches!(approval.asked.kind.as_str(), "userInput" | "dynamicTool");
+                let inputs = turn.approvals.iter().filter(is_input).count();
+                Self::Active { waits_for_approval: turn.approvals.len() > inputs, waits_for_input: inputs > 0 }
+            }
+        }
+    }
 }
 
 /// Something that a user, a client or another agent says to a thread.

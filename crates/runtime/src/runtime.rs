@@ -98,6 +98,11 @@ impl Runtime {
         &self.0.models
     }
 
+    /// Takes over other rules, from the next call on.
+    pub fn set_rules(&self, rules: Rules) {
+        *lock(&self.0.rules) = Arc::new(rules);
+    }
+
     pub fn config(&self) -> &RuntimeConfig {
         &self.0.config
     }
@@ -156,10 +161,6 @@ impl Shared {
 
     pub fn rules(&self) -> Arc<Rules> {
         lock(&self.rules).clone()
-    }
-
-    pub fn set_rules(&self, rules: Rules) {
-        *lock(&self.rules) = Arc::new(rules);
     }
 
     /// What a thread's model is told first.

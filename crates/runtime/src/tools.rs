@@ -62,7 +62,7 @@ pub struct DynamicTool {
 
 /// What is to become of a call.
 pub(crate) enum Plan {
-    Run(Run),
+    Run(Box<Run>),
     Ask(Question),
     End(CallEnd),
 }
@@ -98,7 +98,7 @@ impl Asked<'_> {
     /// A call that runs and need not be found again.
     fn run(&self, environment: Option<EnvironmentId>, repeatable: bool, detail: Option<Value>, work: Work) -> Plan {
         let (call, tool) = (self.call.id.clone(), self.call.tool.clone());
-        Plan::Run(Run { call, tool, environment, process: None, repeatable, detail, work })
+        Plan::Run(Box::new(Run { call, tool, environment, process: None, repeatable, detail, work }))
     }
 
     /// Waits for the user's answer, and then is that answer.

@@ -48,7 +48,7 @@ impl Driver {
         match plan {
             Plan::Run(run) => {
                 facts.push(run.started(turn.clone()).into());
-                runs.push(run);
+                runs.push(*run);
             }
             Plan::Ask(question) => {
                 let asked = ApprovalAsked {
@@ -110,7 +110,7 @@ impl Driver {
                 _ => None,
             };
             match again {
-                Some(Plan::Run(run)) => runs.push(run),
+                Some(Plan::Run(run)) => runs.push(*run),
                 Some(Plan::End(end)) => facts.push(finished(&turn, &call.id, end).into()),
                 Some(Plan::Ask(_)) | None => {
                     facts.push(finished(&turn, &call.id, CallEnd::lost(ResultType::of(item.as_ref()), &call.id)).into())

@@ -68,7 +68,7 @@ impl Shared {
     pub(super) fn run(self: &Arc<Self>, store: Store, lease: Lease, thread: Thread, seat: Option<Seat>) -> LiveThread {
         let id = thread.id;
         let (mailbox, commands) = mpsc::channel(MAILBOX);
-        let (status, watched) = watch::channel(Status::Idle);
+        let (status, watched) = watch::channel(Status::of(&thread));
         let feed = Arc::new(Feed::new(FeedLimits::default()));
         let live = LiveThread { id, mailbox, feed: feed.clone(), status: watched };
         *lock(&self.slot(id).live) = Some(live.clone());

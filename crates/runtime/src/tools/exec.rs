@@ -157,7 +157,7 @@ impl StepTools {
             output_tokens: exec.max_output_tokens.unwrap_or(DEFAULT_OUTPUT_TOKENS).min(DEFAULT_OUTPUT_TOKENS),
             result: asked.result(),
         };
-        Plan::Run(Run {
+        Plan::Run(Box::new(Run {
             call: call.id.clone(),
             tool: call.tool.clone(),
             environment: Some(id.clone()),
@@ -165,7 +165,7 @@ impl StepTools {
             repeatable: false,
             detail: Some(command_detail(&exec.cmd, &cwd, &id, "agent")),
             work: Work::Exec(Box::new(run)),
-        })
+        }))
     }
 
     pub(super) fn plan_stdin(&self, asked: &Asked<'_>, write: WriteStdin) -> Plan {
@@ -183,7 +183,7 @@ impl StepTools {
             yield_time: Duration::from_millis(write.yield_time_ms.unwrap_or(usual).clamp(least, most)),
             output_tokens: write.max_output_tokens.unwrap_or(DEFAULT_OUTPUT_TOKENS).min(DEFAULT_OUTPUT_TOKENS),
         };
-        Plan::Run(Run {
+        Plan::Run(Box::new(Run {
             call: call.id.clone(),
             tool: call.tool.clone(),
             environment: None,
@@ -192,7 +192,7 @@ impl StepTools {
             repeatable: write.chars.is_empty(),
             detail: Some(json!({"type": "terminalInteraction", "processCall": running.call, "stdin": write.chars})),
             work: Work::Stdin(run),
-        })
+        }))
     }
 
     /// A command that the user typed. It runs as the user, not as the agent: without a sandbox.

@@ -1,0 +1,149 @@
+//! Questions before calls.
+
+use outpost_runtime::Status;
+use outpost_runtime::live::NewInput;
+use outpost_runtime::permissions::SandboxMode;
+use outpost_runtime::policy::ApprovalPolicy;
+use outpost_runtime::rules::{Decision as RuleDecision, Rule, Rules, Word};
+use outpost_testkit::LinkKind;
+use outpost_testkit::model::{Reply, call};
+use outpost_thread::{ApprovalAsked, CallOutcome, Decision, Fact, InterruptReason, TurnStatus};
+use serde_json::json;
+
+use crate::harness::{Harness, Setup, next_fact, settled, turn};
+
+async fn asking(policy: ApprovalPolicy, replies: Vec<Reply>) -> Harness {
+    let mut setup = Setup::new(&[LinkKind::Memory], replies);
+    setup.config.approval = policy;
+    Harness::new(setup).await
+}
+
+fn asked(fact: &Fact) -> Option<Box<ApprovalAsked>> {
+    if let Fact::ApprovalAsked(asked) = fact { Some(asked.clone()) } else { None }
+}
+
+#[tokio::test]
+async fn yes_no_and_stop() {
+    for (decision, ran, outcome, status) in [
+        (Decision::Approved, true, CallOutcome::Completed, TurnStatus::Completed),
+        (Decision::Denied, false, CallOutcome::Declined, TurnStatus::Completed),
+        (Decision::Aborted, false, CallOutcome::Declined, TurnStatus::Interrupted),
+    ] {
+        let harness = asking(ApprovalPolicy::Untrusted, vec![Reply::call("a", "exec_command", &json!({"cmd": "touch ran"}))]).await;
+        let thread = harness.start(&[0]).await;
+        let mut feed = thread.subscribe();
+        thread.input(NewInput::text("go")).await.unwrap();
+        let question = next_fact(&mut feed, asked).await;
+        assert_eq!((question.kind.as_str(), question.environment.as_ref().unwrap().as_str()), ("command", "one"));
+        assert_eq!(thread.status(), Status::Active { waits_for_approval: true, waits_for_input: false });
+        assert!(!harness.work(0).join("ran").exists());
+        thread.answer(question.approval, decision, None).await.unwrap();
+        settled(&thread).await;
+        assert_eq!(harness.work(0).join("ran").exists(), ran, "{decision:?}");
+        assert_eq!(harness.outputs(thread.id()).await[0].0, outcome, "{decision:?}");
+        assert_eq!(harness.turn_ends(thread.id()).await[0].status, status, "{decision:?}");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_for_the_thread_holds_for_exactly_that() {
+    let run = |id: &str, cmd: &str| Reply::call(id, "exec_command", &json!({"cmd": cmd}));
+    let harness = asking(ApprovalPolicy::Untrusted, vec![run("a", "touch x"), run("b", "touch x"), run("c", "touch y")]).await;
+    let thread = harness.start(&[0]).await;
+    let mut feed = thread.subscribe();
+    thread.input(NewInput::text("go")).await.unwrap();
+    let first = next_fact(&mut feed, asked).await;
+    thread.answer(first.approval, Decision::ApprovedForThread, None).await.unwrap();
+    let second = next_fact(&mut feed, asked).await;
+    assert!(second.detail.unwrap().get().contains("touch y"));
+    thread.answer(second.approval, Decision::Denied, None).await.unwrap();
+    settled(&thread).await;
+    let outcomes: Vec<CallOutcome> = harness.outputs(thread.id()).await.into_iter().map(|(outcome, _)| outcome).collect();
+    assert_eq!(outcomes, [CallOutcome::Completed, CallOutcome::Completed, CallOutcome::Declined]);
+}
+
+#[tokio::test]
+async fn rules_allow_ask_and_forbid() {
+    let rule =
+        |word: &str, decision| Rule { prefix: vec![Word::One(word.into())], decision, reason: Some("by rule".into()), environment: None };
+    let calls = vec![
+        call("a", "exec_command", &json!({"cmd": "echo fine"})),
+        call("b", "exec_command", &json!({"cmd": "touch asked"})),
+        call("c", "exec_command", &json!({"cmd": "echo x && rm -rf y"})),
+    ];
+    let mut setup = Setup::new(&[LinkKind::Memory], vec![Reply::Items(calls)]);
+    setup.config.approval = ApprovalPolicy::OnRequest;
+    setup.rules =
+        Rules::new(vec![rule("echo", RuleDecision::Allow), rule("touch", RuleDecision::Ask), rule("rm", RuleDecision::Forbid)]).unwrap();
+    let harness = Harness::new(setup).await;
+    let thread = harness.start(&[0]).await;
+    let mut feed = thread.subscribe();
+    thread.input(NewInput::text("go")).await.unwrap();
+    let question = next_fact(&mut feed, asked).await;
+    assert!(question.detail.unwrap().get().contains("by rule"));
+    thread.answer(question.approval, Decision::Approved, None).await.unwrap();
+    settled(&thread).await;
+    let outputs = harness.outputs(thread.id()).await;
+    assert!(outputs.iter().any(|(outcome, text)| *outcome == CallOutcome::Failed && text.contains("by rule")), "{outputs:?}");
+    assert!(outputs.iter().any(|(_, text)| text.contains("fine")));
+    assert!(harness.work(0).join("asked").exists());
+}
+
+#[tokio::test]
+async fn leaving_the_sandbox_is_asked_or_refused() {
+    let escalated =
+        || Reply::call("a", "exec_command", &json!({"cmd": "true", "sandbox_permissions": "require_escalated", "justification": "must"}));
+    for (policy, asks) in [(ApprovalPolicy::OnRequest, true), (ApprovalPolicy::Never, false)] {
+        let mut setup = Setup::new(&[LinkKind::Memory], vec![escalated()]);
+        setup.config.approval = policy;
+        setup.config.sandbox = SandboxMode::workspace_write();
+        let harness = Harness::new(setup).await;
+        let thread = harness.start(&[0]).await;
+        let mut feed = thread.subscribe();
+        thread.input(NewInput::text("go")).await.unwrap();
+        if asks {
+            let question = next_fact(&mut feed, asked).await;
+            assert!(question.detail.as_ref().unwrap().get().contains("must"));
+            thread.answer(question.approval, Decision::Approved, None).await.unwrap();
+        }
+        settled(&thread).await;
+        let expected = if asks { CallOutcome::Completed } else { CallOutcome::Failed };
+        assert_eq!(harness.outputs(thread.id()).await[0].0, expected, "{policy:?}");
+    }
+}
+
+/// A question waits through a restart, under the same id.
+#[tokio::test]
+async fn a_question_survives_a_restart() {
+    let harness = asking(ApprovalPolicy::Untrusted, vec![Reply::call("a", "exec_command", &json!({"cmd": "touch ran"}))]).await;
+    let thread = harness.start(&[0]).await;
+    let mut feed = thread.subscribe();
+    thread.input(NewInput::text("go")).await.unwrap();
+    let question = next_fact(&mut feed, asked).await;
+    // A new program on the same store: the old one is gone without a word.
+    let id = thread.id();
+    let again = harness.restarted().await;
+    let thread = again.take_over(id).await.unwrap();
+    assert_eq!(thread.status(), Status::Active { waits_for_approval: true, waits_for_input: false });
+    let state = thread.snapshot().await.unwrap();
+    assert_eq!(state.turn.unwrap().approvals[0].id, question.approval);
+    thread.answer(question.approval, Decision::Approved, None).await.unwrap();
+    settled(&thread).await;
+    assert!(harness.work(0).join("ran").exists());
+    again.unload(id, InterruptReason::Shutdown).await;
+}
+
+#[tokio::test]
+async fn patches_are_asked_about_when_nothing_is_trusted() {
+    let patch = json!({"input": "*** Begin Patch\n*** Add File: a\n+x\n*** End Patch"});
+    let harness = asking(ApprovalPolicy::Untrusted, vec![Reply::call("a", "apply_patch", &patch)]).await;
+    let thread = harness.start(&[0]).await;
+    let mut feed = thread.subscribe();
+    thread.input(NewInput::text("go")).await.unwrap();
+    let question = next_fact(&mut feed, asked).await;
+    assert_eq!((question.kind.as_str(), question.environment.unwrap().as_str()), ("fileChange", "one"));
+    thread.answer(question.approval, Decision::Approved, None).await.unwrap();
+    settled(&thread).await;
+    assert!(harness.work(0).join("a").exists());
+    let _ = turn(&thread, "thanks").await;
+}

@@ -1,0 +1,223 @@
+//! A runtime with everything real but the model.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use outpost_environment::{ConnectPolicy, Connector, Registry, RegistryOptions};
+use outpost_runtime::config::{RuntimeConfig, StepPatience};
+use outpost_runtime::feed::Read;
+use outpost_runtime::live::{Event, LiveThread, NewInput, Status};
+use outpost_runtime::model::{WireApi, built_in};
+use outpost_runtime::models::Models;
+use outpost_runtime::permissions::SandboxMode;
+use outpost_runtime::rules::Rules;
+use outpost_runtime::{Parts, Runtime, StartThread};
+use outpost_store::{MemoryStore, Store};
+use outpost_testkit::model::{Reply, ScriptedModel};
+use outpost_testkit::{Bench, LinkKind};
+use outpost_thread::{CallFinished, CallOutcome, Entry, Fact, Raw, ThreadId, TurnFinished, TurnStatus};
+use outpost_wire::PathUri;
+use outpost_wire::intent::{Attachment, EnvironmentId, Selection};
+use serde_json::Value;
+use tempfile::TempDir;
+use uuid::Uuid;
+
+pub const OUTPOST: &str = env!("CARGO_BIN_EXE_outpost");
+
+/// Environments `one`, `two`, … of the given kinds, each with a directory of its own.
+pub struct Harness {
+    pub runtime: Runtime,
+    pub model: ScriptedModel,
+    store: Store,
+    config: RuntimeConfig,
+    places: Vec<Place>,
+}
+
+struct Place {
+    id: EnvironmentId,
+    work: TempDir,
+    bench: Arc<Bench>,
+}
+
+const NAMES: [&str; 4] = ["one", "two", "three", "four"];
+
+/// What a harness is made of.
+pub struct Setup {
+    pub kinds: Vec<LinkKind>,
+    pub store: Store,
+    pub config: RuntimeConfig,
+    pub rules: Rules,
+    pub replies: Vec<Reply>,
+}
+
+impl Setup {
+    pub fn new(kinds: &[LinkKind], replies: Vec<Reply>) -> Self {
+        let config = RuntimeConfig {
+            model: "scripted".into(),
+            model_provider: "scripted".into(),
+            sandbox: SandboxMode::DangerFullAccess,
+            patience: StepPatience { primary: Duration::from_secs(5), others: Duration::from_secs(2) },
+            ..RuntimeConfig::default()
+        };
+        Self { kinds: kinds.to_vec(), store: memory(), config, rules: Rules::default(), replies }
+    }
+}
+
+pub fn memory() -> Store {
+    Store::Memory(MemoryStore::new(clock(), None))
+}
+
+pub fn clock() -> outpost_store::Clock {
+    Arc::new(|| std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as u64)
+}
+
+impl Harness {
+    /// One environment in memory.
+    pub async fn local(replies: Vec<Reply>) -> Self {
+        Self::new(Setup::new(&[LinkKind::Memory], replies)).await
+    }
+
+    pub async fn new(setup: Setup) -> Self {
+        let model = ScriptedModel::with(setup.replies).await;
+        let registry = Registry::new(RegistryOptions::default());
+        let mut places = Vec::new();
+        for (name, kind) in NAMES.iter().zip(&setup.kinds) {
+            let bench = Arc::new(Bench::new(*kind, OUTPOST).await);
+            let id = EnvironmentId::parse(name).unwrap();
+            registry.attach(id.clone(), connector(name, bench.clone()), ConnectPolicy::Lazy).unwrap();
+            places.push(Place { id, work: tempfile::tempdir().unwrap(), bench });
+        }
+        let runtime = Runtime::new(parts(setup.config.clone(), setup.store.clone(), registry, &model, setup.rules));
+        Self { runtime, model, store: setup.store, config: setup.config, places }
+    }
+
+    /// Another program on the same store and the same executors.
+    pub async fn restarted(&self) -> Runtime {
+        let registry = Registry::new(RegistryOptions::default());
+        for place in &self.places {
+            registry.attach(place.id.clone(), connector(place.id.as_str(), place.bench.clone()), ConnectPolicy::Lazy).unwrap();
+        }
+        Runtime::new(parts(self.config.clone(), self.store.clone(), registry, &self.model, Rules::default()))
+    }
+
+    /// Gives an environment a new handle to the same executor, and waits until it is ready.
+    pub async fn replace(&self, index: usize) {
+        let place = &self.places[index];
+        self.runtime.registry().attach(place.id.clone(), connector(place.id.as_str(), place.bench.clone()), ConnectPolicy::Lazy).unwrap();
+        self.runtime.registry().info(&place.id).await.unwrap();
+    }
+
+    /// The directory of an environment.
+    pub fn work(&self, index: usize) -> &Path {
+        self.places[index].work.path()
+    }
+
+    /// These environments, in this order.
+    pub fn select(&self, indices: &[usize]) -> Selection {
+        let attach = |index: &usize| {
+            let place = &self.places[*index];
+            Attachment::new(place.id.clone(), PathUri::from_native(place.work.path()).unwrap())
+        };
+        Selection::new(indices.iter().map(attach).collect()).unwrap()
+    }
+
+    pub async fn start(&self, indices: &[usize]) -> LiveThread {
+        let mut start = StartThread::new();
+        start.created.selection = Some(self.select(indices));
+        self.runtime.start(start).await.unwrap()
+    }
+
+    /// Everything that was stored of a thread.
+    pub async fn entries(&self, id: ThreadId) -> Vec<Entry> {
+        self.runtime.store().history(id, 0).await.unwrap().rest().await.unwrap().entries
+    }
+
+    /// The outputs of all calls, as the model was told them.
+    pub async fn outputs(&self, id: ThreadId) -> Vec<(CallOutcome, String)> {
+        let finished = |entry: Entry| match entry.fact {
+            Fact::CallFinished(finished) => Some((finished.outcome, told(&finished))),
+            _ => None,
+        };
+        self.entries(id).await.into_iter().filter_map(finished).collect()
+    }
+
+    pub async fn turn_ends(&self, id: ThreadId) -> Vec<TurnFinished> {
+        let finished = |entry: Entry| if let Fact::TurnFinished(finished) = entry.fact { Some(*finished) } else { None };
+        self.entries(id).await.into_iter().filter_map(finished).collect()
+    }
+}
+
+pub fn told(finished: &CallFinished) -> String {
+    let text = |item: &Raw| {
+        let item: Value = item.read().unwrap();
+        item["output"].as_str().map_or_else(|| item["output"].to_string(), str::to_owned)
+    };
+    finished.items.iter().map(text).collect()
+}
+
+fn connector(name: &str, bench: Arc<Bench>) -> Connector {
+    Connector::new(name, move || {
+        let bench = bench.clone();
+        async move { Ok(bench.link().await) }
+    })
+}
+
+pub fn parts(config: RuntimeConfig, store: Store, registry: Registry, model: &ScriptedModel, rules: Rules) -> Parts {
+    let ids: Arc<dyn Fn() -> String + Send + Sync> = Arc::new(|| Uuid::new_v4().to_string());
+    let mut providers: BTreeMap<_, _> = built_in();
+    for (name, wire_api) in [("scripted", WireApi::Responses), ("chat", WireApi::Chat)] {
+        let mut provider = providers["ollama"].clone();
+        provider.base_url = model.base_url();
+        provider.wire_api = wire_api;
+        provider.stream_idle_timeout_ms = 2_000;
+        provider.request_max_retries = 1;
+        provider.stream_max_retries = 1;
+        providers.insert(name.into(), provider);
+    }
+    let models = Models::new(providers, (config.model_provider.clone(), config.model.clone()), Arc::new(|_| None), ids.clone());
+    Parts {
+        config,
+        store,
+        ephemeral: memory(),
+        registry,
+        models,
+        rules,
+        clock: clock(),
+        ids,
+        thread_ids: Arc::new(|| ThreadId::new(Uuid::now_v7())),
+    }
+}
+
+/// Says something and waits until the thread is idle again.
+pub async fn turn(thread: &LiveThread, text: &str) -> Status {
+    thread.input(NewInput::text(text)).await.unwrap();
+    settled(thread).await
+}
+
+pub async fn settled(thread: &LiveThread) -> Status {
+    tokio::time::timeout(Duration::from_secs(30), thread.settled()).await.expect("the turn does not end")
+}
+
+/// The next fact that is wanted.
+pub async fn next_fact<T>(cursor: &mut outpost_runtime::feed::Cursor<Event>, mut wanted: impl FnMut(&Fact) -> Option<T>) -> T {
+    let find = async {
+        loop {
+            match cursor.next().await {
+                Read::Event(Event::Entry(entry)) => {
+                    if let Some(found) = wanted(&entry.fact) {
+                        return found;
+                    }
+                }
+                Read::End => panic!("the thread ended"),
+                _ => {}
+            }
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), find).await.expect("it does not happen")
+}
+
+pub fn is_completed(end: &TurnFinished) -> bool {
+    end.status == TurnStatus::Completed
+}

@@ -1,0 +1,243 @@
+//! Turns from their input to their end.
+
+use std::time::Duration;
+
+use outpost_runtime::live::{Accepted, CommandError, InputMode, NewInput};
+use outpost_runtime::{ForkThread, StartThread, Status};
+use outpost_testkit::model::{Reply, call, message};
+use outpost_thread::{Fact, ForkPoint, InterruptReason, Marker, TurnStatus};
+use serde_json::{Value, json};
+
+use crate::harness::{Harness, is_completed, next_fact, settled, turn};
+
+fn input_of(request: &outpost_testkit::model::Request) -> Vec<Value> {
+    request.body["input"].as_array().unwrap().clone()
+}
+
+#[tokio::test]
+async fn a_plain_turn_is_stored_and_told() {
+    let harness = Harness::local(vec![Reply::message("hello")]).await;
+    let thread = harness.start(&[0]).await;
+    assert_eq!(turn(&thread, "hi").await, Status::Idle);
+    let kinds: Vec<String> = harness.entries(thread.id()).await.iter().map(|entry| entry.fact.kind().to_owned()).collect();
+    assert_eq!(kinds, ["threadCreated", "inputReceived", "turnStarted", "stepCaptured", "modelAsked", "modelAnswered", "turnFinished"]);
+    let request = &harness.model.requests()[0];
+    let texts: Vec<String> = input_of(request).iter().map(|item| item["content"][0]["text"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(texts[0], "hi");
+    assert!(texts[1].starts_with("<environment_context>\n") && texts[1].contains("<cwd>"), "{texts:?}");
+    assert!(request.body["instructions"].as_str().unwrap().len() > 100);
+}
+
+#[tokio::test]
+async fn the_second_turn_sees_the_first_and_is_told_nothing_twice() {
+    let harness = Harness::local(vec![Reply::message("first"), Reply::message("second")]).await;
+    let thread = harness.start(&[0]).await;
+    turn(&thread, "one").await;
+    turn(&thread, "two").await;
+    let input = input_of(&harness.model.requests()[1]);
+    let texts: Vec<&str> = input.iter().map(|item| item["content"][0]["text"].as_str().unwrap()).collect();
+    assert_eq!((texts.len(), texts[0], texts[2], texts[3]), (4, "one", "first", "two"));
+    assert_eq!(texts.iter().filter(|text| text.starts_with("<environment_context>")).count(), 1);
+}
+
+#[tokio::test]
+async fn commands_run_where_they_are_meant_to() {
+    let harness = Harness::local(vec![Reply::call("c1", "exec_command", &json!({"cmd": "pwd; echo to-stderr >&2; exit 3"}))]).await;
+    let thread = harness.start(&[0]).await;
+    turn(&thread, "go").await;
+    let outputs = harness.outputs(thread.id()).await;
+    assert!(outputs[0].1.contains("Exit code: 3"), "{outputs:?}");
+    assert!(outputs[0].1.contains(harness.work(0).to_str().unwrap()) && outputs[0].1.contains("to-stderr"), "{outputs:?}");
+    let sent = input_of(&harness.model.requests()[1]);
+    assert_eq!(sent.last().unwrap()["call_id"], "c1");
+}
+
+#[tokio::test]
+async fn calls_of_one_answer_run_at_once_and_are_told_in_order() {
+    let dance = |own: &str, other: &str| json!({"cmd": format!("touch {own}; while [ ! -e {other} ]; do sleep 0.01; done; echo {own}")});
+    let both = Reply::Items(vec![call("a", "exec_command", &dance("left", "right")), call("b", "exec_command", &dance("right", "left"))]);
+    let harness = Harness::local(vec![both]).await;
+    let thread = harness.start(&[0]).await;
+    turn(&thread, "dance").await;
+    let sent = input_of(&harness.model.requests()[1]);
+    let ids: Vec<&Value> = sent.iter().filter(|item| item["type"] == "function_call_output").map(|item| &item["call_id"]).collect();
+    assert_eq!(ids, ["a", "b"]);
+}
+
+/// O2: the same key is the same turn.
+#[tokio::test]
+async fn a_repeated_input_is_the_same_turn() {
+    let harness = Harness::local(vec![]).await;
+    let thread = harness.start(&[0]).await;
+    let keyed = || NewInput { client_key: Some("k1".into()), ..NewInput::text("once") };
+    let Accepted::Started(first) = thread.input(keyed()).await.unwrap() else { panic!() };
+    settled(&thread).await;
+    assert_eq!(thread.input(keyed()).await.unwrap(), Accepted::Known(Some(first)));
+    settled(&thread).await;
+    assert_eq!(harness.turn_ends(thread.id()).await.len(), 1);
+    assert_eq!(harness.model.requests().len(), 1);
+}
+
+#[tokio::test]
+async fn steering_reaches_the_running_turn() {
+    let slow = Reply::call("c", "exec_command", &json!({"cmd": "while [ ! -e go ]; do sleep 0.01; done"}));
+    let harness = Harness::local(vec![slow]).await;
+    let thread = harness.start(&[0]).await;
+    let mut feed = thread.subscribe();
+    let Accepted::Started(running) = thread.input(NewInput::text("begin")).await.unwrap() else { panic!() };
+    next_fact(&mut feed, |fact| matches!(fact, Fact::CallStarted(_)).then_some(())).await;
+    assert_eq!(thread.input(NewInput::text("and this")).await.unwrap(), Accepted::Steered(running));
+    let wrong = NewInput { mode: InputMode::Steer { expected: Some("other".into()) }, ..NewInput::text("x") };
+    assert!(matches!(thread.input(wrong).await, Err(CommandError::OtherTurn { .. })));
+    let idle = NewInput { mode: InputMode::StartIfIdle, ..NewInput::text("x") };
+    assert_eq!(thread.input(idle).await, Err(CommandError::Busy));
+    std::fs::write(harness.work(0).join("go"), "").unwrap();
+    settled(&thread).await;
+    let sent = input_of(&harness.model.requests()[1]);
+    assert_eq!(sent.last().unwrap()["content"][0]["text"], "and this");
+    assert_eq!(harness.turn_ends(thread.id()).await.len(), 1);
+    let late = NewInput { mode: InputMode::Steer { expected: None }, ..NewInput::text("late") };
+    assert_eq!(thread.input(late).await, Err(CommandError::NoTurn));
+}
+
+#[tokio::test]
+async fn an_interrupted_turn_ends_at_once_and_the_next_one_works() {
+    let forever = Reply::call("c", "exec_command", &json!({"cmd": "echo $$ > pid; sleep 1000", "yield_time_ms": 30000}));
+    let harness = Harness::local(vec![forever, Reply::message("back")]).await;
+    let thread = harness.start(&[0]).await;
+    let mut feed = thread.subscribe();
+    let Accepted::Started(running) = thread.input(NewInput::text("begin")).await.unwrap() else { panic!() };
+    next_fact(&mut feed, |fact| matches!(fact, Fact::CallStarted(_)).then_some(())).await;
+    let pid_file = harness.work(0).join("pid");
+    while std::fs::read_to_string(&pid_file).map_or(true, |pid| pid.trim().is_empty()) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    thread.interrupt(Some(running.clone()), InterruptReason::User).await.unwrap();
+    let end = harness.turn_ends(thread.id()).await.remove(0);
+    assert_eq!((end.status, end.reason, end.marker), (TurnStatus::Interrupted, Some(InterruptReason::User), Marker::User));
+    // A late interrupt is answered at once.
+    thread.interrupt(Some(running), InterruptReason::User).await.unwrap();
+    turn(&thread, "again").await;
+    let sent = input_of(&harness.model.requests()[1]);
+    let told = sent.iter().filter_map(|item| item["content"][0]["text"].as_str()).find(|text| text.starts_with("<turn_aborted>"));
+    assert!(told.is_some(), "{sent:?}");
+    let pid = std::fs::read_to_string(pid_file).unwrap().trim().to_owned();
+    for _ in 0..200 {
+        if !std::path::Path::new("/proc").join(&pid).exists() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("the command lives on");
+}
+
+#[tokio::test]
+async fn a_command_that_takes_long_goes_on_behind_a_session_id() {
+    let start = Reply::call("c", "exec_command", &json!({"cmd": "echo ready; read line; echo got $line", "yield_time_ms": 250}));
+    let harness = Harness::local(vec![start, Reply::message("waiting")]).await;
+    let thread = harness.start(&[0]).await;
+    turn(&thread, "begin").await;
+    let first = harness.outputs(thread.id()).await.remove(0).1;
+    let session: u64 = first.split("session id: ").nth(1).unwrap().split_whitespace().next().unwrap().parse().unwrap();
+    harness.model.push(Reply::call("d", "write_stdin", &json!({"session_id": session, "chars": "it\n", "yield_time_ms": 5000})));
+    turn(&thread, "go on").await;
+    let second = harness.outputs(thread.id()).await.remove(1).1;
+    assert!(second.contains("got it") && second.contains("Exit code: 0"), "{second}");
+    harness.model.push(Reply::call("e", "write_stdin", &json!({"session_id": session})));
+    turn(&thread, "once more").await;
+    assert!(harness.outputs(thread.id()).await.remove(2).1.contains("no command with the session id"));
+}
+
+#[tokio::test]
+async fn a_fork_goes_its_own_way_with_the_same_environments() {
+    let harness = Harness::local(vec![Reply::message("one"), Reply::message("two"), Reply::message("fork")]).await;
+    let thread = harness.start(&[0]).await;
+    turn(&thread, "first").await;
+    turn(&thread, "second").await;
+    let fork = harness.runtime.fork(ForkThread::new(thread.id(), ForkPoint::BeforeUserMessage(1))).await.unwrap();
+    turn(&fork, "another").await;
+    let sent = input_of(&harness.model.requests()[2]);
+    let texts: Vec<&str> = sent.iter().filter_map(|item| item["content"][0]["text"].as_str()).collect();
+    assert!(texts.contains(&"first") && texts.contains(&"another") && !texts.contains(&"second"), "{texts:?}");
+    let state = fork.snapshot().await.unwrap();
+    assert_eq!(state.selection, Some(harness.select(&[0])));
+    assert_eq!(state.metadata.forked_from, Some(thread.id()));
+}
+
+#[tokio::test]
+async fn threads_are_resumed_once_and_unloaded() {
+    let harness = Harness::local(vec![]).await;
+    let thread = harness.start(&[0]).await;
+    turn(&thread, "hello").await;
+    let id = thread.id();
+    let same = harness.runtime.resume(id).await.unwrap();
+    same.input(NewInput::text("again")).await.unwrap();
+    settled(&thread).await;
+    assert_eq!(harness.turn_ends(id).await.len(), 2);
+    harness.runtime.unload(id, InterruptReason::Shutdown).await;
+    assert!(harness.runtime.get(id).is_none());
+    let (a, b) = tokio::join!(harness.runtime.resume(id), harness.runtime.resume(id));
+    let (a, b) = (a.unwrap(), b.unwrap());
+    let mut feed = b.subscribe();
+    a.input(NewInput::text("both see it")).await.unwrap();
+    next_fact(&mut feed, |fact| matches!(fact, Fact::TurnFinished(_)).then_some(())).await;
+    let report = harness.runtime.shutdown(Duration::from_secs(5)).await;
+    assert_eq!(report.completed, [id]);
+    assert!(report.timed_out.is_empty() && report.submit_failed.is_empty());
+}
+
+#[tokio::test]
+async fn history_can_be_given_and_ids_reserved() {
+    let harness = Harness::local(vec![]).await;
+    let mut start = StartThread::new();
+    let id = outpost_thread::ThreadId::new(uuid::Uuid::now_v7());
+    start.reserved = Some(id);
+    start.history = vec![outpost_thread::Raw::from(message("an old answer"))];
+    start.created.selection = Some(harness.select(&[]));
+    let thread = harness.runtime.start(start).await.unwrap();
+    assert_eq!(thread.id(), id);
+    turn(&thread, "go on").await;
+    let sent = input_of(&harness.model.requests()[0]);
+    assert_eq!(sent[0]["content"][0]["text"], "an old answer");
+}
+
+#[tokio::test]
+async fn the_context_is_compacted_when_it_is_full_and_on_demand() {
+    let harness = Harness::local(vec![Reply::message("one"), Reply::message("SUMMARY"), Reply::message("two")]).await;
+    let thread = harness.start(&[0]).await;
+    turn(&thread, "remember the blue door").await;
+    thread.compact().await.unwrap();
+    settled(&thread).await;
+    turn(&thread, "go on").await;
+    let requests = harness.model.requests();
+    assert!(input_of(&requests[1]).last().unwrap()["content"][0]["text"].as_str().unwrap().starts_with("<compaction_request>"));
+    let texts: Vec<String> =
+        input_of(&requests[2]).iter().map(|item| item["content"][0]["text"].as_str().unwrap_or_default().to_owned()).collect();
+    assert_eq!(texts[0], "remember the blue door");
+    assert!(texts[1].contains("SUMMARY") && !texts.iter().any(|text| text == "one"), "{texts:?}");
+    assert!(texts.iter().any(|text| text.starts_with("<environment_context>")), "{texts:?}");
+    let ends = harness.turn_ends(thread.id()).await;
+    assert!(ends.iter().all(is_completed) && ends.len() == 3);
+    // It opens like this again after it was unloaded.
+    harness.runtime.unload(thread.id(), InterruptReason::Shutdown).await;
+    let thread = harness.runtime.resume(thread.id()).await.unwrap();
+    turn(&thread, "and on").await;
+    let last = input_of(harness.model.requests().last().unwrap());
+    assert_eq!(last[0]["content"][0]["text"], "remember the blue door");
+}
+
+#[tokio::test]
+async fn budgets_stop_a_turn_and_say_so() {
+    let mut setup = crate::harness::Setup::new(
+        &[outpost_testkit::LinkKind::Memory],
+        vec![Reply::call("a", "exec_command", &json!({"cmd": "true"})), Reply::call("b", "exec_command", &json!({"cmd": "true"}))],
+    );
+    setup.config.budgets.turn_tokens = Some(2);
+    let harness = Harness::new(setup).await;
+    let thread = harness.start(&[0]).await;
+    turn(&thread, "work").await;
+    let end = harness.turn_ends(thread.id()).await.remove(0);
+    assert_eq!((end.status, end.reason), (TurnStatus::Interrupted, Some(InterruptReason::Budget)));
+    assert!(end.error.unwrap().get().contains("turn_tokens"));
+    assert_eq!(harness.model.requests().len(), 1);
+}
