@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::ffi::OsString;
 use std::net::IpAddr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -20,7 +21,7 @@ pub struct Arguments {
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 done, 1 the work failed, 2 wrong usage, 3 an environment was unreachable, 70 a bug of ours.
-`run` exits with the command's own code, or 125 for a failure of ours.";
+`run` and `shell` exit with the command's own code, or 125 for a failure of ours.";
 
 #[derive(Subcommand)]
 pub enum Command {
@@ -33,6 +34,12 @@ pub enum Command {
     /// Run a command in an environment and stay with it, whatever happens to the connection
     #[command(after_help = RUN_HELP)]
     Run(RunArguments),
+    /// Open a terminal in an environment that survives a lost connection
+    #[command(after_help = SHELL_HELP)]
+    Shell(ShellArguments),
+    /// Copy files and directories between environments
+    #[command(after_help = CP_HELP)]
+    Cp(CpArguments),
 }
 
 const EXECUTOR_HELP: &str = "\
@@ -113,6 +120,20 @@ pub enum WsAuth {
     SignedBearerToken,
 }
 
+/// Which environment a verb works in.
+#[derive(Args)]
+pub struct PlaceArguments {
+    /// The environment: a name from environments.toml, ws://HOST:PORT or unix://PATH. Without one, this machine
+    #[arg(short, long, value_name = "ENV", conflicts_with = "via")]
+    pub environment: Option<String>,
+    /// A command whose standard input and output are an executor
+    #[arg(long, value_name = "COMMAND")]
+    pub via: Option<String>,
+    /// How long to try to get a lost connection back, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(..=YEAR))]
+    pub patience: u64,
+}
+
 const RUN_HELP: &str = "\
 Examples:
   outpost run -- uname -a                            here
@@ -126,12 +147,8 @@ is taken from OUTPOST_TOKEN.";
 
 #[derive(Args)]
 pub struct RunArguments {
-    /// The executor to use: ws://HOST:PORT or unix://PATH. Without one, this machine
-    #[arg(short, long, value_name = "TARGET", conflicts_with = "via")]
-    pub environment: Option<String>,
-    /// A command whose standard input and output are an executor
-    #[arg(long, value_name = "COMMAND")]
-    pub via: Option<String>,
+    #[command(flatten)]
+    pub place: PlaceArguments,
     /// The directory to run in; by default this one here, and the executor's own elsewhere
     #[arg(short = 'C', long, value_name = "DIR")]
     pub cd: Option<PathBuf>,
@@ -142,12 +159,62 @@ pub struct RunArguments {
     /// Run it on a terminal
     #[arg(short, long)]
     pub tty: bool,
-    /// How long to try to get a lost connection back, in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(..=YEAR))]
-    pub patience: u64,
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub command: Vec<String>,
+}
+
+const SHELL_HELP: &str = "\
+Examples:
+  outpost shell -e box
+  outpost shell --via 'docker exec -i web outpost executor --listen stdio --keep'
+
+The user's own shell is started there as a login shell, on a terminal that has the size of this one. A lost connection is
+taken up again and the shell never notices. At the beginning of a line, `~.` leaves at once, also while there is no
+connection; `~~` types a tilde and `~?` lists these keys. The exit code is the shell's own, or 125 for a failure of ours.";
+
+#[derive(Args)]
+pub struct ShellArguments {
+    #[command(flatten)]
+    pub place: PlaceArguments,
+    /// The directory to start in; by default the home there
+    #[arg(short = 'C', long, value_name = "DIR")]
+    pub cd: Option<PathBuf>,
+}
+
+const CP_HELP: &str = "\
+Examples:
+  outpost cp notes.txt box:                          into the home of that environment
+  outpost cp -r box:/srv/data ./data                 a whole directory
+  outpost cp alpha:/var/log/app.log beta:/tmp/       from one environment to another
+  outpost cp x ws://127.0.0.1:7000:/tmp/x            to an executor that listens
+  outpost cp --via 'docker exec -i web outpost executor --listen stdio' via:/etc/hosts .
+
+ENV:PATH is a path in an environment; PATH is absolute, or begins in the home there. Anything else, and whatever has a
+slash before its first colon, is a path of this machine. Permissions are kept and links inside a directory stay links.
+What is there is replaced in one step when the copy is whole; nothing half-written is left in its place. A lost
+connection is taken up again where it broke.";
+
+#[derive(Args)]
+pub struct CpArguments {
+    /// What to copy: ENV:PATH or a path of this machine
+    #[arg(value_name = "SRC")]
+    pub source: OsString,
+    /// Where to: ENV:PATH or a path of this machine. Into it, if it is a directory
+    #[arg(value_name = "DST")]
+    pub destination: OsString,
+    /// Copy a directory with everything in it
+    #[arg(short, long)]
+    pub recursive: bool,
+    /// Show no progress
+    #[arg(short, long)]
+    pub quiet: bool,
+    /// A command whose standard input and output are an executor; it is named `via` in SRC and DST
+    #[arg(long, value_name = "COMMAND")]
+    pub via: Option<String>,
+    /// How long to try to get a lost connection back, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(..=YEAR))]
+    pub patience: u64,
 }
 
 fn http_target(text: &str) -> Result<String, String> {

@@ -4,15 +4,18 @@
 //! anything of the inside of an executor: all it shares with one is the wire.
 
 mod backoff;
+mod blocks;
 mod connector;
 mod environment;
 mod files;
 mod inbox;
 mod process;
 mod session;
+mod transfer;
 
 pub use connector::{Connector, TAKEN_OVER_EXIT, Target, TargetError};
 pub use environment::{Environment, EnvironmentError, EnvironmentOptions, State};
 pub use files::Files;
 pub use inbox::ProcessEvent;
 pub use process::{ProcessStart, RemoteProcess};
+pub use transfer::{Location, Progress, Summary, Transfer, TransferError};

@@ -16,4 +16,4 @@ pub use encode::Encode;
 pub use envelope::RequestId;
 pub use fault::Fault;
 pub use method::{Method, Notification};
-pub use path::{PathError, PathUri};
+pub use path::{Escaped, PathError, PathUri};

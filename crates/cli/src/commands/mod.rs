@@ -1,8 +1,10 @@
 //! One file per verb.
 
+pub mod cp;
 pub mod executor;
 pub mod keeper;
 pub mod run;
+pub mod shell;
 
 use std::process::ExitCode;
 
@@ -10,6 +12,8 @@ use std::process::ExitCode;
 pub const FAILED: u8 = 1;
 /// The command line makes no sense.
 pub const USAGE: u8 = 2;
+/// An environment was unreachable.
+pub const UNREACHABLE: u8 = 3;
 /// A failure of ours where the exit code is otherwise the command's.
 pub const OURS: u8 = 125;
 
