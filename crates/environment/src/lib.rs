@@ -5,6 +5,7 @@
 
 mod backoff;
 mod blocks;
+pub mod bootstrap;
 mod connector;
 mod environment;
 mod files;
