@@ -1,7 +1,9 @@
 //! The command line, as a person or a script meets it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod cp;
 mod executor;
 mod run;
+mod shell;
 
 const OUTPOST: &str = env!("CARGO_BIN_EXE_outpost");

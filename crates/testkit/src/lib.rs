@@ -8,9 +8,11 @@ pub mod cutter;
 pub mod executor;
 pub mod model;
 pub mod raw;
+pub mod terminal;
 
 pub use bench::{Bench, LinkKind, Setup};
 pub use client::Client;
 pub use cutter::Cutter;
 pub use executor::ExecutorProcess;
 pub use raw::RawSocket;
+pub use terminal::TestTerminal;
