@@ -8,6 +8,7 @@ pub mod cutter;
 pub mod executor;
 pub mod model;
 pub mod raw;
+pub mod sshd;
 pub mod terminal;
 
 pub use bench::{Bench, LinkKind, Setup};
@@ -15,4 +16,5 @@ pub use client::Client;
 pub use cutter::Cutter;
 pub use executor::ExecutorProcess;
 pub use raw::RawSocket;
+pub use sshd::{LoginShell, Sshd};
 pub use terminal::TestTerminal;
