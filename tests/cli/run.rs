@@ -31,7 +31,7 @@ fn failures_of_ours_are_125_and_say_what_to_do() {
     assert!(message.contains("cannot run `/no/such/program`") && message.contains("No such file or directory"), "{message}");
     for (arguments, why) in [
         (vec!["-e", "ws://127.0.0.1:1", "--", "true"], "is unreachable"),
-        (vec!["-e", "http://x", "--", "true"], "use ws://HOST:PORT or unix:///PATH"),
+        (vec!["-e", "http://x", "--", "true"], "use ws://HOST:PORT, wss://HOST or unix:///PATH"),
         (vec!["--via", "exit 3", "--", "true"], "the command ended: exit status: 3"),
         (vec!["-C", "/no/such/directory", "--", "true"], "/no/such/directory"),
     ] {

@@ -19,7 +19,7 @@ pub async fn tell(environment: Environment, end: &'static str) {
         if tokio::time::timeout(NOTICEABLE, back).await.is_ok() {
             continue;
         }
-        if let State::Recovering { reason } = lost {
+        if let State::Recovering { reason, .. } = lost {
             eprint!("{begin}outpost: connection to {} lost ({reason}); trying to get it back{end}", environment.name());
         }
         if state.wait_for(|state| matches!(state, State::Ready(_))).await.is_err() {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use outpost_environment::{Connector, Environment, EnvironmentOptions, Target};
+use outpost_environment::{Connector, Environment, EnvironmentOptions, Target, Token};
 use outpost_executor::{Executor, Lifetime};
 use outpost_rpc::PeerOptions;
 use outpost_rpc::link::memory;
@@ -45,7 +45,7 @@ pub fn reach(place: &PlaceArguments, client: &str) -> anyhow::Result<Reached> {
 /// An environment by its address.
 pub fn named(target: &str, client: &str, patience: u64) -> anyhow::Result<Reached> {
     let target: Target = target.parse()?;
-    let token = std::env::var("OUTPOST_TOKEN").ok().filter(|token| !token.is_empty());
+    let token = std::env::var("OUTPOST_TOKEN").ok().filter(|token| !token.is_empty()).map_or(Token::None, Token::Bearer);
     Ok(there(Connector::target(target, token), client, patience))
 }
 

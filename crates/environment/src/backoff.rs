@@ -2,24 +2,34 @@
 
 use std::time::Duration;
 
-/// Doubles from a tenth of a second to five seconds; each wait is shortened by up to a half, so that many clients of one
-/// executor do not come back in step.
+/// The bounds of a growing wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Waits {
+    pub first: Duration,
+    pub longest: Duration,
+}
+
+/// Doubles from the first to the longest; each wait is shortened by up to a half, so that many clients of one executor do
+/// not come back in step.
 pub struct Backoff {
+    bounds: Waits,
     next: Duration,
     seed: u64,
 }
 
-const FIRST: Duration = Duration::from_millis(100);
-const LONGEST: Duration = Duration::from_secs(5);
-
 impl Backoff {
-    pub fn new(seed: u64) -> Self {
-        Self { next: FIRST, seed }
+    pub fn new(bounds: Waits, seed: u64) -> Self {
+        Self { bounds, next: bounds.first, seed }
+    }
+
+    /// As if nothing had been waited for yet.
+    pub fn reset(&mut self) {
+        self.next = self.bounds.first;
     }
 
     pub fn wait(&mut self) -> Duration {
         let whole = self.next;
-        self.next = (whole * 2).min(LONGEST);
+        self.next = (whole * 2).min(self.bounds.longest);
         // A few steps of a linear congruence are random enough to spread clients.
         self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let share = (self.seed >> 33) as f64 / f64::from(u32::MAX);
@@ -31,13 +41,17 @@ impl Backoff {
 mod tests {
     use super::*;
 
+    const BOUNDS: Waits = Waits { first: Duration::from_millis(100), longest: Duration::from_secs(5) };
+
     #[test]
     fn waits_grow_stay_bounded_and_differ() {
-        let mut backoff = Backoff::new(7);
+        let mut backoff = Backoff::new(BOUNDS, 7);
         let waits: Vec<Duration> = (0..20).map(|_| backoff.wait()).collect();
-        assert!(waits[0] <= FIRST && waits[0] >= FIRST / 2);
-        assert!(waits.iter().all(|wait| *wait <= LONGEST));
-        assert!(waits[15..].iter().all(|wait| *wait >= LONGEST / 2));
-        assert_ne!(Backoff::new(1).wait(), Backoff::new(u64::MAX / 3).wait());
+        assert!(waits[0] <= BOUNDS.first && waits[0] >= BOUNDS.first / 2);
+        assert!(waits.iter().all(|wait| *wait <= BOUNDS.longest));
+        assert!(waits[15..].iter().all(|wait| *wait >= BOUNDS.longest / 2));
+        assert_ne!(Backoff::new(BOUNDS, 1).wait(), Backoff::new(BOUNDS, u64::MAX / 3).wait());
+        backoff.reset();
+        assert!(backoff.wait() <= BOUNDS.first);
     }
 }

@@ -16,7 +16,8 @@ use outpost_wire::exec::streams::{
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-use crate::environment::{Connected, Environment, EnvironmentError};
+use crate::environment::{Environment, EnvironmentError};
+use crate::state::Connected;
 
 /// Large enough for full speed, small enough for many in memory.
 pub const BLOCK: usize = 512 << 10;

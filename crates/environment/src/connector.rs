@@ -1,71 +1,72 @@
 //! Ways to make a link to an executor.
+//!
+//! A connector is asked for a link whenever one is needed, and may be asked again. What is behind it, and who pays for
+//! it, is not its business.
+
+mod command;
+mod joined;
+mod target;
 
 use std::future::Future;
-use std::io;
-use std::path::PathBuf;
 use std::pin::Pin;
-use std::process::{ExitStatus, Stdio};
-use std::str::FromStr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use bytes::Bytes;
-use futures_util::{StreamExt, stream};
-use outpost_rpc::link::{stdio, unix, ws};
-use outpost_rpc::{Close, Link, LinkError};
-use rustix::process::{Pid, Signal, kill_process_group};
-use thiserror::Error;
-use tokio::process::{Child, Command};
-use tokio::task::JoinHandle;
+use outpost_rpc::{Link, LinkError};
 
-/// How long a command may take to end once its input has.
-const PATIENCE: Duration = Duration::from_secs(2);
+pub use command::{CommandLine, Complaints, TAKEN_OVER_EXIT};
+pub use joined::{Door, Refusal};
+pub use target::{Target, TargetError, Token};
+
+use crate::pending::Provision;
 
 /// Makes a link whenever one is needed.
 #[derive(Clone)]
 pub struct Connector {
     name: String,
     make: Arc<dyn Fn() -> Connecting + Send + Sync>,
+    nature: Nature,
 }
 
-/// How a bridge says that another connection resumed the session: byte streams have no other way to tell.
-pub const TAKEN_OVER_EXIT: u8 = 41;
-
-type Connecting = Pin<Box<dyn Future<Output = Result<Link, LinkError>> + Send>>;
-
-/// Where an executor listens.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Target {
-    WebSocket(String),
-    Unix(PathBuf),
+/// What else is to be known about the links of a connector.
+#[derive(Clone)]
+enum Nature {
+    Plain,
+    /// Whatever is behind a command ends with it, unless there is a keeper.
+    Command,
+    /// Links come from outside; a newer one is to be preferred.
+    Joined(Arc<joined::Slot>),
+    /// Nobody can connect before it is provided.
+    Pending(Arc<Provision>),
 }
 
-#[derive(Debug, Error, PartialEq, Eq)]
-pub enum TargetError {
-    #[error("`{0}` is no executor's address; use ws://HOST:PORT or unix:///PATH")]
-    Scheme(String),
-    #[error("`{0}` names no host and port")]
-    Host(String),
-    #[error("`{0}` names no absolute path")]
-    Path(String),
+/// A link, and how to tell whether anything comes in on it.
+pub(crate) struct Line {
+    pub link: Link,
+    /// Where the end of the other side does not show by itself.
+    pub pulse: Option<Pulse>,
 }
 
-impl FromStr for Target {
-    type Err = TargetError;
-
-    fn from_str(text: &str) -> Result<Self, TargetError> {
-        if let Some(rest) = text.strip_prefix("ws://") {
-            let authority = rest.split('/').next().unwrap_or_default();
-            let has_host = !authority.is_empty() && !authority.starts_with(':') && !authority.contains(char::is_whitespace);
-            return if has_host { Ok(Self::WebSocket(text.to_owned())) } else { Err(TargetError::Host(text.to_owned())) };
-        }
-        if let Some(path) = text.strip_prefix("unix://") {
-            let path = PathBuf::from(path);
-            return if path.is_absolute() { Ok(Self::Unix(path)) } else { Err(TargetError::Path(text.to_owned())) };
-        }
-        Err(TargetError::Scheme(text.to_owned()))
+impl From<Link> for Line {
+    fn from(link: Link) -> Self {
+        Self { link, pulse: None }
     }
 }
+
+/// Counts what comes in.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Pulse(Arc<AtomicU64>);
+
+impl Pulse {
+    pub fn count(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+    fn add(&self, bytes: usize) {
+        self.0.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+}
+
+type Connecting = Pin<Box<dyn Future<Output = Result<Line, LinkError>> + Send>>;
 
 impl Connector {
     /// Any other way; the closure is called for every attempt.
@@ -74,30 +75,65 @@ impl Connector {
         F: Fn() -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<Link, LinkError>> + Send + 'static,
     {
-        Self { name: name.into(), make: Arc::new(move || Box::pin(make())) }
+        Self::with_nature(name.into(), Nature::Plain, move || {
+            let link = make();
+            async move { Ok(link.await?.into()) }
+        })
+    }
+
+    fn with_nature<F, Fut>(name: String, nature: Nature, make: F) -> Self
+    where
+        F: Fn() -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<Line, LinkError>> + Send + 'static,
+    {
+        Self { name, make: Arc::new(move || Box::pin(make())), nature }
     }
 
     /// An executor that listens. The token is only ever sent to websockets.
-    pub fn target(target: Target, token: Option<String>) -> Self {
-        let options = ws::ClientOptions { bearer: token, ..ws::ClientOptions::default() };
-        match target {
-            Target::WebSocket(url) => Self::new(url.clone(), move || {
-                let (url, options) = (url.clone(), options.clone());
-                async move { ws::connect(&url, &options).await }
-            }),
-            Target::Unix(path) => Self::new(format!("unix://{}", path.display()), move || {
-                let path = path.clone();
-                async move { unix::connect(&path, &ws::ClientOptions::default()).await }
-            }),
-        }
+    pub fn target(target: Target, token: Token) -> Self {
+        Self::new(target.to_string(), move || {
+            let (target, token) = (target.clone(), token.clone());
+            async move { target::connect(&target, &token).await }
+        })
     }
 
     /// A shell command whose standard input and output are an executor. It lives as long as the link.
     pub fn command(command: impl Into<String>) -> Self {
-        let command = command.into();
-        Self::new(command.clone(), move || {
-            let command = command.clone();
-            async move { start(&command) }
+        Self::program(CommandLine::shell(command))
+    }
+
+    /// A program whose standard input and output are an executor. It lives as long as the link.
+    pub fn program(line: CommandLine) -> Self {
+        let line = Arc::new(line);
+        Self::with_nature(line.to_string(), Nature::Command, move || {
+            let line = line.clone();
+            async move { command::start(&line).await }
+        })
+    }
+
+    /// Links that executors bring: they come through the door.
+    pub fn joined(name: impl Into<String>) -> (Self, Door) {
+        let slot = Arc::new(joined::Slot::default());
+        let door = Door::new(&slot);
+        let taken = slot.clone();
+        let connector = Self::with_nature(name.into(), Nature::Joined(slot), move || {
+            let taken = taken.clone();
+            async move { Ok(taken.take().await.into()) }
+        });
+        (connector, door)
+    }
+
+    /// A place that is announced before it exists. Nobody connects before it is provided.
+    pub(crate) fn pending(name: impl Into<String>, provision: Arc<Provision>) -> Self {
+        let provided = provision.clone();
+        Self::with_nature(name.into(), Nature::Pending(provision), move || {
+            let connector = provided.connector();
+            async move {
+                match connector {
+                    Some(connector) => connector.connect().await,
+                    None => Err(LinkError::Protocol("it is not provided yet".into())),
+                }
+            }
         })
     }
 
@@ -105,73 +141,32 @@ impl Connector {
         &self.name
     }
 
-    pub async fn connect(&self) -> Result<Link, LinkError> {
+    pub(crate) async fn connect(&self) -> Result<Line, LinkError> {
         (self.make)().await
     }
-}
 
-fn start(command: &str) -> Result<Link, LinkError> {
-    // In a group of its own: an interrupt typed here is for the command that runs there, not for the way to it.
-    let mut child = Command::new("/bin/sh")
-        .arg("-c")
-        .arg(command)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .process_group(0)
-        .kill_on_drop(true)
-        .spawn()?;
-    let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
-        return Err(LinkError::Protocol("the command has no standard input or output".into()));
-    };
-    let mut link = stdio::link(output, input, format!("command `{command}`"));
-    let sink = link.tx.clone();
-    // Ends the command with the link; its own end shows as the end of its output.
-    let ended = tokio::spawn(async move {
-        tokio::select! {
-            () = sink.closed() => {
-                // It gets the chance to leave by itself now that its input has ended.
-                let ended = tokio::time::timeout(PATIENCE, child.wait()).await;
-                if ended.is_err() {
-                    end_group(&child);
-                }
-                ended.ok()?.ok()
-            }
-            status = child.wait() => status.ok(),
+    /// Whether sessions outlive the link only if somebody keeps them on the other side.
+    pub(crate) fn needs_keeper(&self) -> bool {
+        match &self.nature {
+            Nature::Command => true,
+            Nature::Pending(provision) => provision.connector().is_some_and(|connector| connector.needs_keeper()),
+            Nature::Plain | Nature::Joined(_) => false,
         }
-    });
-    // Only the command itself knows why it ended.
-    let frames = link.rx;
-    link.rx = Box::pin(frames.chain(stream::once(ended_with(ended)).filter_map(std::future::ready)));
-    Ok(link)
-}
-
-/// The shell may have started others.
-fn end_group(child: &Child) {
-    if let Some(group) = child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw) {
-        let _ = kill_process_group(group, Signal::KILL);
     }
-}
 
-/// What the end of the command means for the link, beyond that it is over.
-async fn ended_with(ended: JoinHandle<Option<ExitStatus>>) -> Option<Result<Bytes, LinkError>> {
-    let status = tokio::time::timeout(PATIENCE, ended).await.ok()?.ok()??;
-    if status.code() == Some(i32::from(TAKEN_OVER_EXIT)) {
-        return Some(Err(LinkError::Closed(Close::new(Close::TAKEN_OVER, "session has been resumed by another connection"))));
+    /// Waits until connecting makes sense; says why it never will.
+    pub(crate) async fn provided(&self) -> Result<(), String> {
+        match &self.nature {
+            Nature::Pending(provision) => provision.wait().await,
+            Nature::Plain | Nature::Command | Nature::Joined(_) => Ok(()),
+        }
     }
-    (!status.success()).then(|| Err(LinkError::Io(io::Error::other(format!("the command ended: {status}")))))
-}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses_are_checked() {
-        assert!(matches!("ws://box:7000".parse(), Ok(Target::WebSocket(_))));
-        assert!(matches!("unix:///run/x".parse(), Ok(Target::Unix(_))));
-        assert!(matches!("http://box".parse::<Target>(), Err(TargetError::Scheme(_))));
-        assert!(matches!("ws://".parse::<Target>(), Err(TargetError::Host(_))));
-        assert!(matches!("ws://:80".parse::<Target>(), Err(TargetError::Host(_))));
-        assert!(matches!("unix://x".parse::<Target>(), Err(TargetError::Path(_))));
+    /// Waits until there is a newer link than the one in use; mostly for ever.
+    pub(crate) async fn superseded(&self) {
+        match &self.nature {
+            Nature::Joined(slot) => slot.filled().await,
+            Nature::Plain | Nature::Command | Nature::Pending(_) => std::future::pending().await,
+        }
     }
 }

@@ -1,84 +1,92 @@
 //! A place with processes and files, and the connection to it.
+//!
+//! A handle is bound to the executor that first answered it. It comes back to that one after any number of lost
+//! connections and restarts, and to no other: a call through a handle cannot end up on another machine.
 
-use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use outpost_rpc::peer::LinkEnd;
-use outpost_rpc::{CallError, Close, Link, LinkError, Peer, PeerOptions};
+use outpost_rpc::CallError;
 use outpost_wire::exec::environment::EnvironmentInfo;
-use outpost_wire::exec::process::{Read, ReadParams};
 use outpost_wire::exec::session::{Empty, SessionEnd};
-use outpost_wire::{Fault, Method, fault};
+use outpost_wire::{EnvironmentId, Fault, Method};
 use thiserror::Error;
-use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
-use tokio_util::task::AbortOnDropHandle;
 
-use crate::backoff::Backoff;
+use crate::backoff::Waits;
 use crate::connector::Connector;
 use crate::files::Files;
-use crate::session::{Greeting, Listener, Processes, greet};
+use crate::session::Processes;
+use crate::state::{Connected, Failure, FailureKind, Identity, State};
+use crate::supervisor::Supervisor;
+
+/// When a connection is made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ConnectPolicy {
+    /// As soon as it is known, and again by itself when it failed.
+    Eager,
+    /// When it is first used.
+    #[default]
+    Lazy,
+    /// Only when somebody says so: a machine that sleeps is not woken unasked.
+    Manual,
+}
 
 /// How patient an environment is with its connection.
 #[derive(Debug, Clone)]
 pub struct EnvironmentOptions {
     /// How the executor is told who we are.
     pub client_name: String,
+    pub connect: ConnectPolicy,
     pub connect_timeout: Duration,
     pub initialize_timeout: Duration,
-    /// How long to try to get a lost connection back before everything there is given up.
+    /// How long to try to get a lost connection back before everything there is given up. An executor that keeps
+    /// sessions for less is believed.
     pub patience: Duration,
+    /// Waits between attempts to get a lost connection back.
+    pub recovery: Waits,
+    /// Waits after a failure, before which nothing is tried again.
+    pub retry: Waits,
+    /// How often a link that cannot tell by itself is asked whether the other side is there, and how long that may take.
+    pub heartbeat: Heartbeat,
     /// Makes the waits of this client unlike those of others.
     pub jitter_seed: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct Heartbeat {
+    pub every: Duration,
+    pub give_up_after: Duration,
 }
 
 impl Default for EnvironmentOptions {
     fn default() -> Self {
         Self {
             client_name: "outpost".into(),
+            connect: ConnectPolicy::Lazy,
             connect_timeout: Duration::from_secs(10),
             initialize_timeout: Duration::from_secs(10),
             patience: Duration::from_secs(600),
+            recovery: Waits { first: Duration::from_millis(100), longest: Duration::from_secs(5) },
+            retry: Waits { first: Duration::from_secs(1), longest: Duration::from_secs(60) },
+            heartbeat: Heartbeat { every: Duration::from_secs(10), give_up_after: Duration::from_secs(30) },
             jitter_seed: 0,
         }
     }
 }
 
-/// What a connection is up to.
+/// Hears every change of a handle's state, in order.
+pub(crate) type Observer = Arc<dyn Fn(&State) + Send + Sync>;
+
+/// Which handle this is.
 #[derive(Debug, Clone)]
-pub enum State {
-    /// Nobody has asked for it yet.
-    Idle,
-    Connecting,
-    Ready(Arc<Connected>),
-    /// It was there and is being got back.
-    Recovering {
-        reason: String,
-    },
-    /// It will not come back.
-    Failed {
-        reason: String,
-        unreachable: bool,
-    },
-}
-
-/// A connection that works.
-#[derive(Debug)]
-pub struct Connected {
-    peer: PeerHandle,
-    pub info: EnvironmentInfo,
-}
-
-/// Only so that [`State`] can be printed.
-#[derive(Clone)]
-struct PeerHandle(Peer);
-
-impl std::fmt::Debug for PeerHandle {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Peer")
-    }
+pub(crate) struct Label {
+    /// What people call it: its id where it has one.
+    pub name: String,
+    pub id: Option<EnvironmentId>,
+    pub generation: u64,
 }
 
 #[derive(Debug, Clone, Error)]
@@ -87,9 +95,14 @@ pub enum EnvironmentError {
     Unreachable { name: String, reason: String },
     #[error("the connection to {name} is gone for good: {reason}")]
     Gone { name: String, reason: String },
+    #[error("{name} is connected only when asked for; use `outpost env check {name}` or connect it first")]
+    NotAsked { name: String },
     /// The connection was lost while the call was out; whether it was carried out is not known.
     #[error("the connection to {name} was lost during `{method}`; it may or may not have happened")]
     Unknown { name: String, method: &'static str },
+    /// The session that the process was in is over.
+    #[error("process {id} in {name} is lost: its session is over")]
+    Lost { name: String, id: String },
     #[error("{}", .0.message)]
     Fault(Fault),
     #[error("a process with the id {id} is already followed here")]
@@ -98,40 +111,82 @@ pub enum EnvironmentError {
     Nonsense { name: String, reason: String },
 }
 
-/// Cheap to clone; all clones share one connection, which is made on first use and ends with the last of them.
+/// Whether a call may be carried out twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Repeat {
+    /// It comes to the same; ask again after a lost connection.
+    Harmless,
+    /// A lost connection leaves its outcome unknown.
+    Never,
+}
+
+/// Cheap to clone; all clones are one handle and share one connection, which ends with the last of them.
 #[derive(Clone)]
 pub struct Environment(Arc<Shared>);
 
 pub(crate) struct Shared {
-    name: String,
+    label: Label,
+    policy: ConnectPolicy,
     state: watch::Receiver<State>,
-    wanted: Arc<tokio::sync::Notify>,
+    wanted: Arc<Notify>,
+    /// Until the first use there is no task.
+    idle: Mutex<Option<Supervisor>>,
+    identity: Arc<Mutex<Option<Identity>>>,
     pub processes: Arc<Processes>,
+    stop: CancellationToken,
     _stop: DropGuard,
 }
 
 impl Environment {
     /// Nothing is connected until something is asked for.
     pub fn new(connector: Connector, options: EnvironmentOptions) -> Self {
-        let (sender, state) = watch::channel(State::Idle);
-        let (wanted, stop) = (Arc::new(tokio::sync::Notify::new()), CancellationToken::new());
-        let processes = Arc::new(Processes::default());
-        let name = connector.name().to_owned();
-        let supervisor = Supervisor { connector, options, state: sender, processes: processes.clone() };
-        let (asked, stopped) = (wanted.clone(), stop.clone());
-        tokio::spawn(async move {
-            stopped
-                .run_until_cancelled(async {
-                    asked.notified().await;
-                    supervisor.run().await;
-                })
-                .await;
-        });
-        Self(Arc::new(Shared { name, state, wanted, processes, _stop: stop.drop_guard() }))
+        let label = Label { name: connector.name().to_owned(), id: None, generation: 0 };
+        Self::observed(label, connector, options, Arc::new(|_| {}))
     }
 
+    pub(crate) fn observed(label: Label, connector: Connector, options: EnvironmentOptions, observer: Observer) -> Self {
+        let (sender, state) = watch::channel(State::Idle);
+        let (wanted, stop) = (Arc::new(Notify::new()), CancellationToken::new());
+        let (processes, identity) = (Arc::new(Processes::default()), Arc::new(Mutex::new(None)));
+        let policy = options.connect;
+        let supervisor = Supervisor {
+            name: label.name.clone(),
+            connector,
+            options,
+            state: sender,
+            observer,
+            processes: processes.clone(),
+            identity: identity.clone(),
+            wanted: wanted.clone(),
+            stop: stop.clone(),
+        };
+        let idle = Mutex::new(Some(supervisor));
+        Self(Arc::new(Shared { label, policy, state, wanted, idle, identity, processes, stop: stop.clone(), _stop: stop.drop_guard() }))
+    }
+
+    /// Its id where it has one, else the address that it is reached by.
     pub fn name(&self) -> &str {
-        &self.0.name
+        &self.0.label.name
+    }
+
+    /// Its id, if a registry made it.
+    pub fn id(&self) -> Option<&EnvironmentId> {
+        self.0.label.id.as_ref()
+    }
+
+    /// Which of the registry's handles this is; higher is newer.
+    pub fn generation(&self) -> u64 {
+        self.0.label.generation
+    }
+
+    /// The executor that this handle is bound to, as it last answered; nothing before it first did.
+    pub fn identity(&self) -> Option<Identity> {
+        self.0.identity.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether both are the very same handle.
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     /// The state now and every change of it.
@@ -139,8 +194,40 @@ impl Environment {
         self.0.state.clone()
     }
 
+    /// The state now.
+    pub fn state(&self) -> State {
+        self.0.state.borrow().clone()
+    }
+
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.0
+    }
+
+    /// Asks for a connection and does not wait for it. Neither a manual environment nor one that failed a moment ago is
+    /// disturbed by this.
+    pub fn want(&self) {
+        let allowed = match &*self.0.state.borrow() {
+            State::Idle => self.0.policy != ConnectPolicy::Manual,
+            State::Failed(failure) => failure.may_retry(Instant::now()) && self.0.policy != ConnectPolicy::Manual,
+            State::Connecting | State::Ready(_) | State::Recovering { .. } => false,
+        };
+        if allowed {
+            self.0.wake();
+        }
+    }
+
+    /// Connects because somebody said so: at once, whatever the policy and the last failure are.
+    pub async fn connect(&self) -> Result<EnvironmentInfo, EnvironmentError> {
+        let seen = match &*self.0.state.borrow() {
+            State::Failed(failure) if failure.is_final() => return Err(self.0.failed(failure)),
+            State::Failed(failure) => Some(failure.attempt),
+            State::Idle => Some(0),
+            State::Connecting | State::Ready(_) | State::Recovering { .. } => None,
+        };
+        if seen.is_some() {
+            self.0.wake();
+        }
+        Ok(self.0.settled(seen.unwrap_or(0)).await?.info.clone())
     }
 
     /// Connects if need be and tells what is there.
@@ -152,10 +239,18 @@ impl Environment {
         Files::new(self)
     }
 
+    /// Any method of the wire that has no door of its own here.
+    pub async fn call<M: Method>(&self, params: &M::Params, repeat: Repeat) -> Result<M::Output, EnvironmentError> {
+        match repeat {
+            Repeat::Harmless => self.call_again::<M>(params).await,
+            Repeat::Never => self.call_once::<M>(params).await,
+        }
+    }
+
     /// Ends the session there, and everything in it, if the executor can do that.
     pub async fn end(&self) -> Result<(), EnvironmentError> {
         // Nobody waits for a connection only to say good-bye; the session's grace ends it then.
-        let State::Ready(connected) = self.0.state.borrow().clone() else { return Ok(()) };
+        let State::Ready(connected) = self.state() else { return Ok(()) };
         if connected.info.capabilities.session_end {
             let ended = timeout(Duration::from_secs(2), connected.peer.0.call::<SessionEnd>(&Some(Empty {}))).await;
             if let Ok(Err(CallError::Fault(fault))) = ended {
@@ -163,6 +258,20 @@ impl Environment {
             }
         }
         Ok(())
+    }
+
+    /// Ends a start that has not come to its end. A connection that works is left to those who hold the handle.
+    pub(crate) fn retire(&self) {
+        let unfinished = matches!(&*self.0.state.borrow(), State::Idle | State::Connecting | State::Failed(_));
+        if !unfinished {
+            return;
+        }
+        self.0.stop.cancel();
+        // A supervisor that runs sees that by itself; one that never ran must still say so.
+        let idle = self.0.idle.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(supervisor) = idle {
+            supervisor.retired();
+        }
     }
 
     /// One attempt; a lost connection leaves its outcome unknown.
@@ -182,23 +291,78 @@ impl Environment {
     }
 }
 
+impl std::fmt::Debug for Environment {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Environment({} #{})", self.0.label.name, self.0.label.generation)
+    }
+}
+
 impl Shared {
-    /// Waits until the connection works; asks for it if nobody has.
-    pub async fn ready(&self) -> Result<Arc<Connected>, EnvironmentError> {
+    fn wake(&self) {
+        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(supervisor) = idle {
+            tokio::spawn(supervisor.run());
+        }
         self.wanted.notify_one();
+    }
+
+    /// Waits until the connection works; asks for it if nobody has. All who wait share one attempt. After a failure
+    /// nobody waits again before it is time for the next attempt.
+    pub async fn ready(&self) -> Result<Arc<Connected>, EnvironmentError> {
+        let seen = match &*self.state.borrow() {
+            State::Ready(connected) => return Ok(connected.clone()),
+            State::Idle if self.policy == ConnectPolicy::Manual => {
+                return Err(EnvironmentError::NotAsked { name: self.label.name.clone() });
+            }
+            State::Failed(failure) if !failure.may_retry(Instant::now()) || self.policy == ConnectPolicy::Manual => {
+                return Err(self.failed(failure));
+            }
+            State::Failed(failure) => Some(failure.attempt),
+            State::Idle => Some(0),
+            State::Connecting | State::Recovering { .. } => None,
+        };
+        if seen.is_some() {
+            self.wake();
+        }
+        self.settled(seen.unwrap_or(0)).await
+    }
+
+    /// Waits until the connection works, but only as long as the session is that one.
+    pub async fn ready_in(&self, session: u64, process: &str) -> Result<Arc<Connected>, EnvironmentError> {
+        let connected = self.ready().await?;
+        if connected.session == session {
+            return Ok(connected);
+        }
+        Err(EnvironmentError::Lost { name: self.label.name.clone(), id: process.to_owned() })
+    }
+
+    /// Waits for the outcome of an attempt after the one that was seen.
+    async fn settled(&self, seen: u64) -> Result<Arc<Connected>, EnvironmentError> {
         let mut state = self.state.clone();
-        let settled = state.wait_for(|state| matches!(state, State::Ready(_) | State::Failed { .. })).await;
-        let name = self.name.clone();
-        match settled.as_deref() {
+        let is_settled = |state: &State| match state {
+            State::Ready(_) => true,
+            State::Failed(failure) => failure.attempt > seen || failure.is_final(),
+            _ => false,
+        };
+        match state.wait_for(is_settled).await.as_deref() {
             Ok(State::Ready(connected)) => Ok(connected.clone()),
-            Ok(State::Failed { reason, unreachable: true }) => Err(EnvironmentError::Unreachable { name, reason: reason.clone() }),
-            Ok(State::Failed { reason, .. }) => Err(EnvironmentError::Gone { name, reason: reason.clone() }),
-            _ => Err(EnvironmentError::Gone { name, reason: "it was dropped".into() }),
+            Ok(State::Failed(failure)) => Err(self.failed(failure)),
+            _ => Err(EnvironmentError::Gone { name: self.label.name.clone(), reason: "it was dropped".into() }),
+        }
+    }
+
+    fn failed(&self, failure: &Failure) -> EnvironmentError {
+        let (name, reason) = (self.label.name.clone(), failure.reason.clone());
+        match failure.kind {
+            FailureKind::Unreachable | FailureKind::SessionLost => EnvironmentError::Unreachable { name, reason },
+            FailureKind::TakenOver | FailureKind::OtherExecutor | FailureKind::Retired | FailureKind::Provisioning => {
+                EnvironmentError::Gone { name, reason }
+            }
         }
     }
 
     pub async fn call_on<M: Method>(&self, connected: &Arc<Connected>, params: &M::Params) -> Result<M::Output, EnvironmentError> {
-        let name = || self.name.clone();
+        let name = || self.label.name.clone();
         match connected.peer.0.call::<M>(params).await {
             Ok(output) => Ok(output),
             Err(CallError::Fault(fault)) => Err(EnvironmentError::Fault(fault)),
@@ -214,183 +378,5 @@ impl Shared {
     async fn moved_on(&self, dead: &Arc<Connected>) {
         let mut state = self.state.clone();
         let _ = state.wait_for(|state| !matches!(state, State::Ready(current) if Arc::ptr_eq(current, dead))).await;
-    }
-}
-
-/// Owns the connection: makes it, watches it, gets it back.
-struct Supervisor {
-    connector: Connector,
-    options: EnvironmentOptions,
-    state: watch::Sender<State>,
-    processes: Arc<Processes>,
-}
-
-/// A connection that lasted so long was a good one; the next attempt need not wait.
-const STEADY: Duration = Duration::from_secs(5);
-
-/// Whether trying again at once would most likely end in the same way.
-fn session_was_short(end: &LinkEnd) -> bool {
-    matches!(end, LinkEnd::Violated(_) | LinkEnd::Failed(LinkError::Protocol(_)))
-}
-
-/// Why an attempt failed.
-enum Refused {
-    /// Nobody is there; worth waiting for only if somebody was.
-    Absent(String),
-    /// It broke half-way; another attempt may work.
-    ForNow(String),
-    ForGood(String),
-}
-
-impl Supervisor {
-    async fn run(&self) {
-        self.state.send_replace(State::Connecting);
-        let mut session: Option<String> = None;
-        let mut backoff = Backoff::new(self.options.jitter_seed);
-        loop {
-            let started = Instant::now();
-            let reason = match self.attempt(session.take(), &mut backoff).await {
-                Ok((session_id, end)) => {
-                    if started.elapsed() > STEADY {
-                        backoff = Backoff::new(self.options.jitter_seed);
-                    } else if session_was_short(&end) {
-                        sleep(backoff.wait()).await;
-                    }
-                    session = Some(session_id);
-                    match end {
-                        LinkEnd::Failed(LinkError::Closed(close)) if close.code == Close::TAKEN_OVER => {
-                            return self.fail("another client has taken the session over".into(), false);
-                        }
-                        end => describe(&end),
-                    }
-                }
-                Err(reason) => return self.fail(reason, true),
-            };
-            tracing::debug!(environment = self.connector.name(), reason, "connection lost");
-            self.state.send_replace(State::Recovering { reason });
-        }
-    }
-
-    fn fail(&self, reason: String, unreachable: bool) {
-        self.processes.lose_all(&reason);
-        self.state.send_replace(State::Failed { reason, unreachable });
-    }
-
-    /// Connects, trying as often as patience allows if there is a session to get back, and stays until the link ends.
-    async fn attempt(&self, session: Option<String>, backoff: &mut Backoff) -> Result<(String, LinkEnd), String> {
-        let patience = if session.is_some() { self.options.patience } else { self.options.connect_timeout };
-        let deadline = Instant::now() + patience;
-        loop {
-            match self.connect(session.clone()).await {
-                Ok((peer, driver, greeting)) => return Ok(self.stay(peer, driver, greeting).await),
-                Err(Refused::ForGood(reason)) => return Err(reason),
-                Err(Refused::Absent(reason)) if session.is_none() => return Err(reason),
-                Err(Refused::ForNow(reason) | Refused::Absent(reason)) if Instant::now() >= deadline => return Err(reason),
-                Err(Refused::ForNow(reason) | Refused::Absent(reason)) => {
-                    tracing::debug!(environment = self.connector.name(), reason, "cannot reconnect yet");
-                    sleep(backoff.wait()).await;
-                }
-            }
-        }
-    }
-
-    async fn connect(&self, session: Option<String>) -> Result<(Peer, AbortOnDropHandle<LinkEnd>, Greeting), Refused> {
-        let link: Link = match timeout(self.options.connect_timeout, self.connector.connect()).await {
-            Ok(Ok(link)) => link,
-            // A proxy in front of an executor that is being restarted refuses, too.
-            Ok(Err(error @ LinkError::Protocol(_))) if session.is_none() => return Err(Refused::ForGood(error.to_string())),
-            Ok(Err(LinkError::Io(error))) if is_cut(&error) => return Err(Refused::ForNow(error.to_string())),
-            Ok(Err(error)) => return Err(Refused::Absent(error.to_string())),
-            Err(_) => return Err(Refused::Absent(format!("no connection within {:?}", self.options.connect_timeout))),
-        };
-        let (peer, driver) = Peer::new(link, PeerOptions::default(), |_| Arc::new(Listener { processes: self.processes.clone() }));
-        let mut driver = AbortOnDropHandle::new(tokio::spawn(driver));
-        let resuming = session.clone();
-        let deadline = Instant::now() + self.options.initialize_timeout;
-        match timeout_at(deadline, greet(&peer, &self.options.client_name, session)).await {
-            Ok(Ok(greeting)) if resuming.as_ref().is_none_or(|id| *id == greeting.session_id) => Ok((peer, driver, greeting)),
-            Ok(Ok(_)) => Err(Refused::ForGood("the executor answered with another session than the one asked for".into())),
-            Ok(Err(CallError::Fault(fault))) if fault.code == fault::SESSION_ATTACHED => Err(Refused::ForNow(fault.message)),
-            Ok(Err(CallError::Fault(fault))) if resuming.is_some() => {
-                Err(Refused::ForGood(format!("the session could not be resumed: {}", fault.message)))
-            }
-            Ok(Err(CallError::Lost)) => {
-                let end = timeout(Duration::from_secs(2), &mut driver).await;
-                Err(match end {
-                    // A command that failed says so; asking it again would not help.
-                    Ok(Ok(LinkEnd::Failed(LinkError::Io(error)))) if !is_cut(&error) => Refused::Absent(error.to_string()),
-                    Ok(Ok(end)) => Refused::ForNow(format!("{} during the handshake", describe(&end))),
-                    _ => Refused::ForNow("the connection was lost during the handshake".into()),
-                })
-            }
-            Ok(Err(error)) => Err(Refused::ForGood(error.to_string())),
-            Err(_) => Err(Refused::ForNow(format!("no answer to the handshake within {:?}", self.options.initialize_timeout))),
-        }
-    }
-
-    /// Stays with a connection until it ends.
-    async fn stay(&self, peer: Peer, mut driver: AbortOnDropHandle<LinkEnd>, greeting: Greeting) -> (String, LinkEnd) {
-        self.state.send_replace(State::Ready(Arc::new(Connected { peer: PeerHandle(peer.clone()), info: greeting.info })));
-        let reading = async {
-            for id in self.processes.ids() {
-                self.read_up(&peer, &id).await;
-            }
-            loop {
-                let id = self.processes.next_behind().await;
-                self.read_up(&peer, &id).await;
-            }
-        };
-        let end = tokio::select! {
-            end = &mut driver => end.unwrap_or(LinkEnd::Closed(None)),
-            () = reading => LinkEnd::Closed(None),
-        };
-        (greeting.session_id, end)
-    }
-
-    /// Reads what was missed of one process.
-    async fn read_up(&self, peer: &Peer, id: &str) {
-        let Some(inbox) = self.processes.get(id) else { return };
-        loop {
-            self.processes.room().await;
-            let params =
-                ReadParams { process_id: id.to_owned(), after_seq: Some(inbox.last_seq()), max_bytes: Some(1 << 20), wait_ms: None };
-            match peer.call::<Read>(&params).await {
-                Ok(answer) => {
-                    let (bytes, more) = inbox.catch_up(answer);
-                    self.processes.note_unread(bytes);
-                    if !more {
-                        return;
-                    }
-                }
-                // Whoever starts a process puts it here first; it may not have been started yet.
-                Err(CallError::Fault(_)) if inbox.last_seq() == 0 => return,
-                Err(CallError::Fault(fault)) => {
-                    inbox.lose(fault.message);
-                    self.processes.remove(id);
-                    return;
-                }
-                Err(CallError::Nonsense { why, .. }) => {
-                    inbox.lose(format!("its output cannot be understood: {why}"));
-                    return;
-                }
-                Err(CallError::Lost) => return,
-            }
-        }
-    }
-}
-
-/// Whether a connection was there and broke.
-fn is_cut(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionAborted | io::ErrorKind::BrokenPipe | io::ErrorKind::UnexpectedEof
-    )
-}
-
-fn describe(end: &LinkEnd) -> String {
-    match end {
-        LinkEnd::Closed(_) => "the other side closed the connection".into(),
-        LinkEnd::Failed(error) => error.to_string(),
-        LinkEnd::Violated(violation) => format!("the executor broke the protocol: {violation}"),
     }
 }

@@ -189,15 +189,17 @@ impl Inbox {
         (bytes, more)
     }
 
-    /// Gives the process up.
-    pub fn lose(&self, reason: String) {
+    /// Gives the process up. False if its end was known already.
+    pub fn lose(&self, reason: String) -> bool {
         let mut state = self.lock();
-        if !state.over {
+        let is_lost = !state.over;
+        if is_lost {
             state.over = true;
             state.queue.push_back(ProcessEvent::Lost { reason });
         }
         drop(state);
         self.filled.notify_one();
+        is_lost
     }
 
     /// Throws away what nobody has read and tells how many bytes of output that was.

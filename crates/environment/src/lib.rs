@@ -1,22 +1,40 @@
-//! Reaching executors: connect, resume, catch up.
+//! Reaching executors: which environments there are, how to get to each, and how to stay with it.
 //!
-//! This room knows how to get to an executor and how to stay with it. It must not know what a process is *for*, nor
-//! anything of the inside of an executor: all it shares with one is the wire.
+//! This room knows configuration, connections, sessions and the frozen view of a step. It must not know what a process is
+//! *for*, nor anything of the inside of an executor: all it shares with one is the wire.
 
 mod backoff;
 mod blocks;
 pub mod bootstrap;
+pub mod capability;
+pub mod config;
 mod connector;
+mod definition;
 mod environment;
 mod files;
 mod inbox;
+mod pending;
 mod process;
+pub mod provider;
+mod registry;
+pub mod selection;
 mod session;
+mod state;
+mod supervisor;
 mod transfer;
+mod view;
 
-pub use connector::{Connector, TAKEN_OVER_EXIT, Target, TargetError};
-pub use environment::{Environment, EnvironmentError, EnvironmentOptions, State};
+pub use backoff::Waits;
+pub use capability::{ResolvedRoot, resolve_selected_capability_roots};
+pub use connector::{CommandLine, Complaints, Connector, Door, Refusal, TAKEN_OVER_EXIT, Target, TargetError, Token};
+pub use definition::{Definition, DefinitionError, Ssh, Way};
+pub use environment::{ConnectPolicy, Environment, EnvironmentError, EnvironmentOptions, Heartbeat, Repeat};
 pub use files::Files;
 pub use inbox::ProcessEvent;
+pub use pending::{Provided, ReportError};
 pub use process::{ProcessStart, RemoteProcess};
+pub use provider::{Configuration, DefaultChoice, Entry, Snapshot, Variable};
+pub use registry::{Cause, Change, Event, InfoError, News, Origin, Registry, RegistryError, RegistryOptions, Standing, Status, Watcher};
+pub use state::{Connected, Failure, FailureKind, Identity, State};
 pub use transfer::{Location, Progress, Summary, Transfer, TransferError};
+pub use view::{Captured, Member, StepView, ViewError, Workplace};

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use outpost_wire::PathUri;
 use outpost_wire::exec::process::{
     CloseStdin, EnvPolicy, ProcessParams, Read, ReadParams, Resize, ResizeParams, SendSignal, Signal, SignalParams, Start, StartParams,
     Terminate, Write, WriteParams, WriteStatus,
 };
+use outpost_wire::{Method, PathUri};
 
 use crate::environment::{Environment, EnvironmentError};
 use crate::inbox::{Inbox, ProcessEvent};
@@ -33,6 +33,8 @@ pub struct RemoteProcess {
     id: String,
     inbox: Arc<Inbox>,
     writes: AtomicU64,
+    /// The session that it was started in. It is in no other.
+    session: u64,
 }
 
 impl Environment {
@@ -54,22 +56,24 @@ impl Environment {
             managed_network: None,
             network_proxy: None,
         };
+        let session = self.shared().ready().await?.session;
         let inbox = Arc::new(Inbox::default());
         // Its first output may overtake the answer to its start.
         if !self.shared().processes.add(&start.id, inbox.clone()) {
             return Err(EnvironmentError::IdInUse { id: start.id });
         }
         // Made before the start, so that whoever does not wait for it leaves nothing behind.
-        let process = RemoteProcess { environment: self.clone(), id: start.id, inbox, writes: AtomicU64::new(0) };
-        self.start_once(&params).await?;
+        let process = RemoteProcess { environment: self.clone(), id: start.id, inbox, writes: AtomicU64::new(0), session };
+        self.start_once(&params, session).await?;
         self.shared().processes.note_unread(process.inbox.attend());
         Ok(process)
     }
 
-    async fn start_once(&self, params: &StartParams) -> Result<(), EnvironmentError> {
+    /// The start is repeated only in the session that may have seen it: in another one, nobody could tell.
+    async fn start_once(&self, params: &StartParams, session: u64) -> Result<(), EnvironmentError> {
         let mut is_repeated = false;
         loop {
-            let connected = self.shared().ready().await?;
+            let connected = self.shared().ready_in(session, &params.process_id).await?;
             // An executor that does not know a start when it sees it again must be asked whether it has seen it.
             if is_repeated && !connected.info.capabilities.idempotent_start {
                 let question = ReadParams { process_id: params.process_id.clone(), max_bytes: Some(0), ..ReadParams::default() };
@@ -107,35 +111,51 @@ impl RemoteProcess {
     pub async fn write(&self, bytes: Bytes) -> Result<WriteStatus, EnvironmentError> {
         let write_id = self.writes.fetch_add(1, Ordering::Relaxed).to_string();
         let params = WriteParams { process_id: self.id.clone(), chunk: bytes.into(), write_id };
-        Ok(self.environment.call_again::<Write>(&params).await?.status)
+        Ok(self.call_again::<Write>(&params).await?.status)
     }
 
     /// Ends its standard input. Not asked twice: on a terminal it is a key that is pressed.
     pub async fn close_stdin(&self) -> Result<(), EnvironmentError> {
-        self.environment.call_once::<CloseStdin>(&ProcessParams { process_id: self.id.clone() }).await?;
+        self.call_once::<CloseStdin>(&ProcessParams { process_id: self.id.clone() }).await?;
         Ok(())
     }
 
     pub async fn signal(&self, signal: Signal) -> Result<(), EnvironmentError> {
-        self.environment.call_once::<SendSignal>(&SignalParams { process_id: self.id.clone(), signal }).await?;
+        self.call_once::<SendSignal>(&SignalParams { process_id: self.id.clone(), signal }).await?;
         Ok(())
     }
 
     pub async fn resize(&self, rows: u16, cols: u16) -> Result<(), EnvironmentError> {
-        self.environment.call_again::<Resize>(&ResizeParams { process_id: self.id.clone(), rows, cols }).await?;
+        self.call_again::<Resize>(&ResizeParams { process_id: self.id.clone(), rows, cols }).await?;
         Ok(())
+    }
+
+    /// One attempt, and only in the session that knows the process.
+    async fn call_once<M: Method>(&self, params: &M::Params) -> Result<M::Output, EnvironmentError> {
+        let shared = self.environment.shared();
+        let connected = shared.ready_in(self.session, &self.id).await?;
+        shared.call_on::<M>(&connected, params).await
+    }
+
+    async fn call_again<M: Method>(&self, params: &M::Params) -> Result<M::Output, EnvironmentError> {
+        loop {
+            match self.call_once::<M>(params).await {
+                Err(EnvironmentError::Unknown { .. }) => {}
+                other => return other,
+            }
+        }
     }
 
     /// Kills it and its group. False if it had ended.
     pub async fn terminate(&self) -> Result<bool, EnvironmentError> {
-        Ok(self.environment.call_again::<Terminate>(&ProcessParams { process_id: self.id.clone() }).await?.running)
+        Ok(self.call_again::<Terminate>(&ProcessParams { process_id: self.id.clone() }).await?.running)
     }
 }
 
 impl Drop for RemoteProcess {
     fn drop(&mut self) {
         let processes = &self.environment.shared().processes;
-        processes.remove(&self.id);
+        processes.remove(&self.id, &self.inbox);
         // What nobody read is no longer waited for.
         let unread = self.inbox.discard();
         processes.note_read(unread);

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicIsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use outpost_rpc::peer::{Answer, Request};
 use outpost_rpc::{CallError, Lane, Peer, Service, Violation, frame};
@@ -44,8 +45,12 @@ impl Processes {
         true
     }
 
-    pub fn remove(&self, id: &str) {
-        self.lock().remove(id);
+    /// Only that very process: another session may have one of the same name.
+    pub fn remove(&self, id: &str, inbox: &Arc<Inbox>) {
+        let mut inboxes = self.lock();
+        if inboxes.get(id).is_some_and(|known| Arc::ptr_eq(known, inbox)) {
+            inboxes.remove(id);
+        }
     }
 
     pub fn get(&self, id: &str) -> Option<Arc<Inbox>> {
@@ -56,10 +61,11 @@ impl Processes {
         self.lock().keys().cloned().collect()
     }
 
-    pub fn lose_all(&self, reason: &str) {
-        for (_, inbox) in self.lock().drain() {
-            inbox.lose(reason.to_owned());
-        }
+    /// Gives all of them up and tells which those were.
+    pub fn lose_all(&self, reason: &str) -> Vec<String> {
+        let mut lost: Vec<String> = self.lock().drain().filter(|(_, inbox)| inbox.lose(reason.to_owned())).map(|(id, _)| id).collect();
+        lost.sort_unstable();
+        lost
     }
 
     pub fn note_unread(&self, bytes: usize) {
@@ -71,12 +77,16 @@ impl Processes {
         self.read.notify_waiters();
     }
 
+    pub fn has_room(&self) -> bool {
+        self.unread.load(Ordering::Acquire) < UNREAD
+    }
+
     /// Waits until readers have caught up.
     pub async fn room(&self) {
         loop {
             let mut read = std::pin::pin!(self.read.notified());
             read.as_mut().enable();
-            if self.unread.load(Ordering::Acquire) < UNREAD {
+            if self.has_room() {
                 return;
             }
             read.await;
@@ -157,12 +167,14 @@ impl Service for Listener {
 pub struct Greeting {
     pub session_id: String,
     pub info: EnvironmentInfo,
+    /// How long the session outlives its connection, if the executor says so.
+    pub grace: Option<Duration>,
 }
 
 pub async fn greet(peer: &Peer, client_name: &str, resume: Option<String>) -> Result<Greeting, CallError> {
     let params =
         InitializeParams { client_name: client_name.to_owned(), resume_session_id: resume, extensions: Some(vec![OUTPUT_GAPS.to_owned()]) };
-    let InitializeResponse { session_id, environment_info, .. } = peer.call::<Initialize>(&params).await?;
+    let InitializeResponse { session_id, environment_info, grace_ms } = peer.call::<Initialize>(&params).await?;
     if !peer.sink().send(envelope::notification(INITIALIZED, &outpost_wire::exec::session::Empty {})) {
         return Err(CallError::Lost);
     }
@@ -171,5 +183,5 @@ pub async fn greet(peer: &Peer, client_name: &str, resume: Option<String>) -> Re
         Some(info) => info,
         None => peer.call::<Info>(&Unit).await?,
     };
-    Ok(Greeting { session_id, info })
+    Ok(Greeting { session_id, info, grace: grace_ms.map(Duration::from_millis) })
 }

@@ -17,7 +17,8 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::time::timeout;
 
 use crate::blocks::{BlockFile, ReadError, WINDOW};
-use crate::environment::{Environment, EnvironmentError, State};
+use crate::environment::{Environment, EnvironmentError};
+use crate::state::State;
 
 /// Blocks in memory at once, over all files of a transfer.
 const ROOM: usize = 2 * WINDOW;

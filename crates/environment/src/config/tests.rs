@@ -1,0 +1,174 @@
+use std::time::Duration;
+
+use super::*;
+use crate::definition::Way;
+use crate::environment::ConnectPolicy;
+
+fn read_text(text: &str) -> Result<Snapshot, ConfigError> {
+    parse(text, Path::new("/home/me/.outpost/environments.toml"))
+}
+fn snapshot(text: &str) -> Snapshot {
+    read_text(text).unwrap()
+}
+fn fatal(text: &str) -> String {
+    read_text(text).unwrap_err().to_string().replace("/home/me/.outpost/", "")
+}
+/// What is wrong with the only entry.
+fn entry(members: &str) -> String {
+    let snapshot = snapshot(&format!("[[environments]]\nid = \"box\"\n{members}\n"));
+    snapshot.entries[0].definition.clone().unwrap_err().replace("/home/me/.outpost/", "")
+}
+fn id(text: &str) -> EnvironmentId {
+    text.parse().unwrap()
+}
+
+#[test]
+fn s13_the_list_keeps_its_order_and_this_machine_comes_first() {
+    let text = "[[environments]]\nid='zeta'\nurl='ws://z:1'\n[[environments]]\nid='alpha'\nprogram='ssh'\nargs=['-T','x']\n";
+    let read = snapshot(text);
+    assert_eq!(read.ids(), [id("local"), id("zeta"), id("alpha")]);
+    assert_eq!(read.default_id(), Some(id("local")));
+    assert_eq!(snapshot(&format!("default = 'NONE'\n{text}")).default_id(), None);
+    assert_eq!(snapshot(&format!("default = ' alpha '\n{text}")).default_id(), Some(id("alpha")));
+    assert!(snapshot("").entries.is_empty() && snapshot("").include_local);
+}
+
+#[test]
+fn s14_without_this_machine() {
+    assert_eq!(snapshot("include_local = false").default_id(), None);
+    assert!(snapshot("include_local = false").ids().is_empty());
+    assert_eq!(fatal("include_local = false\ndefault = 'local'"), "environments.toml:2: the default environment `local` is not known");
+}
+
+#[test]
+fn s15_wrong_entries_are_disabled_with_their_line_and_the_others_work() {
+    for (members, why) in [
+        ("", "environments.toml:1: environment `box`: one of `url`, `program` and `ssh` is needed"),
+        ("url='ws://a:1'\nprogram='x'", "environments.toml:1: environment `box`: only one of `url` and `program` may be given"),
+        (
+            "url='http://a'",
+            "environments.toml:3: environment `box`: `url`: `http://a` is no executor's address; use ws://HOST:PORT, wss://HOST or unix:///PATH",
+        ),
+        ("url='  '", "environments.toml:3: environment `box`: `url`: the address is empty"),
+        ("url='ws://'", "environments.toml:3: environment `box`: `url`: `ws://` names no host and port"),
+        ("url='ws://a:b'", "environments.toml:3: environment `box`: `url`: `ws://a:b` names no host and port"),
+        ("url=7", "environments.toml:3: environment `box`: `url` is a text"),
+        ("program=' '", "environments.toml:3: environment `box`: `program`: the program is empty"),
+        ("url='ws://a:1'\nargs=['x']", "environments.toml:4: environment `box`: `args` needs `program` or `ssh`"),
+        ("url='ws://a:1'\nenv={A='b'}", "environments.toml:4: environment `box`: `env` needs `program`"),
+        ("url='ws://a:1'\ncwd='/x'", "environments.toml:4: environment `box`: `cwd` needs `program`"),
+        ("program='x'\nconnect_timeout_sec=1", "environments.toml:4: environment `box`: `connect_timeout_sec` needs `url`"),
+        ("program='x'\ntoken_file='t'", "environments.toml:4: environment `box`: `token_file` needs `url`"),
+        ("program='x'\nargs='y'", "environments.toml:4: environment `box`: `args` is a list of texts"),
+        ("program='x'\nenv={A=1}", "environments.toml:4: environment `box`: `env` is a table of texts"),
+        (
+            "url='ws://a:1'\ninitialize_timeout_sec=-1.0",
+            "environments.toml:4: environment `box`: `initialize_timeout_sec` is a number of seconds, from 0 to a year",
+        ),
+        (
+            "url='ws://a:1'\nconnect_timeout_sec=nan",
+            "environments.toml:4: environment `box`: `connect_timeout_sec` is a number of seconds, from 0 to a year",
+        ),
+        (
+            "url='ws://a:1'\nconnect_timeout_sec=inf",
+            "environments.toml:4: environment `box`: `connect_timeout_sec` is a number of seconds, from 0 to a year",
+        ),
+        (
+            "url='ws://a:1'\nconnect='later'",
+            "environments.toml:4: environment `box`: `connect` is \"eager\", \"lazy\" or \"manual\", not \"later\"",
+        ),
+        (
+            "url='ws://far:1'\ntoken_file='t'",
+            "environments.toml:3: environment `box`: `url`: a token would cross the network in the clear to `ws://far:1`; use wss:// or a loopback address",
+        ),
+        (
+            "ssh='-x'",
+            "environments.toml:3: environment `box`: `ssh`: `-x` is no ssh destination; use user@host or a name from the ssh configuration",
+        ),
+        (
+            "url='ws://a:1'\nfuture=1",
+            "environments.toml:4: environment `box`: unknown key `future`; there are id, url, token_file, program, args, env, cwd, ssh, connect, connect_timeout_sec, initialize_timeout_sec, ceiling",
+        ),
+    ] {
+        assert_eq!(entry(members), why);
+    }
+    let read = snapshot("[[environments]]\nid='bad'\n[[environments]]\nid='good'\nurl='ws://a:1'\n");
+    assert!(read.entries[0].definition.is_err() && read.entries[1].definition.is_ok());
+}
+
+#[test]
+fn s15_wrong_ids_have_no_name_to_be_listed_under() {
+    let long = "x".repeat(65);
+    for (line, why) in [
+        ("", "environments.toml:1: an environment without `id`".to_owned()),
+        ("id=7", "environments.toml:2: `id` is a text".to_owned()),
+        ("id=''", "environments.toml:2: an environment id must not be empty".to_owned()),
+        ("id=' a'", "environments.toml:2: environment id ` a` must not have spaces around it".to_owned()),
+        ("id='local'", "environments.toml:2: environment id `local` is reserved: it is this machine".to_owned()),
+        ("id='None'", "environments.toml:2: environment id `None` is reserved: it says that there is no environment".to_owned()),
+        ("id='a b'", "environments.toml:2: environment id `a b` may hold only ASCII letters, digits, `-` and `_`, not ' '".to_owned()),
+        (&format!("id='{long}'"), "environments.toml:2: an environment id has at most 64 bytes; this one has 65".to_owned()),
+    ] {
+        let read = snapshot(&format!("[[environments]]\n{line}\nurl='ws://a:1'\n"));
+        assert!(read.entries.is_empty());
+        assert_eq!(read.nameless[0].replace("/home/me/.outpost/", ""), why);
+    }
+}
+
+#[test]
+fn s15_of_two_with_one_id_neither_is_meant() {
+    let read = snapshot("[[environments]]\nid='a'\nurl='ws://x:1'\n\n[[environments]]\nid='a'\nurl='ws://y:1'\n");
+    assert_eq!(read.entries.len(), 1);
+    assert!(read.entries[0].definition.as_ref().unwrap_err().contains(":1: duplicate environment id `a`, again in line 5"));
+}
+
+#[test]
+fn s15_what_concerns_all_is_fatal() {
+    assert!(fatal("default = 'x'\n").ends_with("environments.toml:1: the default environment `x` is not known"));
+    assert!(fatal("\ndefault = ' '").starts_with("environments.toml:2: `default` is empty"));
+    assert!(fatal("default = 7").contains("`default` is a text"));
+    assert!(fatal("default = 'a b'").contains("may hold only"));
+    assert!(fatal("include_local = 'yes'").contains("true or false"));
+    assert!(fatal("a = 1\n").starts_with("environments.toml:1: unknown key `a`"));
+    assert!(fatal("environments = 1").contains("is a list"));
+    assert!(fatal("x = \n").starts_with("environments.toml:1: "));
+    assert!(fatal("[[environments]]\nid='a'\nid='b'\n").starts_with("environments.toml:3: duplicate key"));
+}
+
+#[test]
+fn a_default_that_names_a_wrong_entry_is_not_replaced() {
+    let read = snapshot("default='bad'\n[[environments]]\nid='bad'\n");
+    assert_eq!(read.default_id(), Some(id("bad")));
+    assert!(read.entries[0].definition.is_err());
+}
+
+#[test]
+fn s16_paths_and_timeouts() {
+    let read = snapshot(
+        "[[environments]]\nid='p'\nprogram=' run '\nargs=['a']\ncwd='sub'\nenv={A='b'}\ninitialize_timeout_sec=2.5\n\
+         [[environments]]\nid='u'\nurl=' ws://127.0.0.1:1 '\ntoken_file='tokens/u'\nconnect_timeout_sec=3\nconnect='manual'\nceiling='c'\n",
+    );
+    let program = read.entries[0].definition.as_ref().unwrap();
+    let Way::Program(line) = &program.way else { panic!() };
+    assert_eq!(line.program, "run");
+    assert_eq!(line.cwd.as_deref(), Some(Path::new("/home/me/.outpost/sub")));
+    assert_eq!(program.initialize_timeout, Duration::from_millis(2500));
+    assert_eq!(program.connect, ConnectPolicy::Lazy);
+    let url = read.entries[1].definition.as_ref().unwrap();
+    assert_eq!((url.connect_timeout, url.initialize_timeout), (Duration::from_secs(3), Duration::from_secs(10)));
+    assert_eq!((url.connect, url.ceiling.as_deref()), (ConnectPolicy::Manual, Some("c")));
+    assert!(
+        matches!(&url.way, Way::Listening { token: crate::connector::Token::File(path), .. } if path == Path::new("/home/me/.outpost/tokens/u"))
+    );
+    let nowhere = parse("[[environments]]\nid='p'\nprogram='x'\ncwd='sub'", Path::new("environments.toml")).unwrap();
+    assert!(nowhere.entries[0].definition.as_ref().unwrap_err().contains("`cwd` is relative"));
+}
+
+#[test]
+fn s17_a_file_that_is_not_there_is_no_error_and_one_that_cannot_be_read_is() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("environments.toml");
+    assert_eq!(read(&path), Ok(None));
+    std::fs::create_dir(&path).unwrap();
+    assert!(matches!(read(&path), Err(ConfigError::Unreadable { .. })));
+}

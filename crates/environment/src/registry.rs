@@ -1,0 +1,337 @@
+//! Which environments there are, how each stands, and the one place where ids become handles.
+//!
+//! Nothing here runs by itself: a handle that nobody uses costs a few hundred bytes and no task. Whatever happens to a
+//! handle is told by its supervisor, written down here and passed on as news.
+
+mod configure;
+mod entry;
+mod feed;
+mod observe;
+mod provision;
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use outpost_rpc::CallError;
+use outpost_wire::exec::environment::{EnvironmentInfo, Status as StatusMethod, Unit};
+use outpost_wire::{Attachment, CapabilityRoot, EnvironmentId, PathUri, Selection};
+use thiserror::Error;
+use tokio::time::timeout;
+
+use crate::connector::{Connector, Door};
+use crate::definition::Definition;
+use crate::environment::{ConnectPolicy, Environment, EnvironmentError, EnvironmentOptions, Label};
+use crate::pending::ReportError;
+use crate::provider::SnapshotError;
+use crate::selection::Catalogue;
+use crate::state::{Identity, State};
+use crate::view::{Captured, StepView};
+
+pub use entry::{Cause, Origin, Standing, Status};
+pub use feed::{Change, Event, News, Watcher};
+
+use entry::{Entries, Entry, Kind, Live, Recipe};
+use feed::Feed;
+
+/// How long asking an executor whether it is there may take.
+const PROBE: Duration = Duration::from_secs(10);
+/// How long an executor may take to tell about itself, connecting included.
+const INFO: Duration = Duration::from_secs(30);
+
+/// What a registry is made with. The rim decides; nothing is looked up.
+#[derive(Clone, Default)]
+pub struct RegistryOptions {
+    /// For every environment, unless its definition says otherwise.
+    pub environment: EnvironmentOptions,
+    /// How this machine is reached: this room does not know what an executor is.
+    pub local: Option<Connector>,
+}
+
+/// Cheap to clone; all clones are one registry.
+#[derive(Clone)]
+pub struct Registry(Arc<Shared>);
+
+struct Shared {
+    options: RegistryOptions,
+    inside: Mutex<Inside>,
+}
+
+#[derive(Default)]
+struct Inside {
+    entries: Entries,
+    /// What a thread gets that asks for nothing, in order.
+    defaults: Vec<EnvironmentId>,
+    nameless: Vec<String>,
+    is_off: bool,
+    generation: u64,
+    /// Who last answered behind an id. Outlives handles, so that a replacement can be told apart.
+    known: HashMap<EnvironmentId, Identity>,
+    feed: Feed,
+}
+
+#[derive(Debug, Clone, Error, PartialEq, Eq)]
+pub enum RegistryError {
+    #[error("environments are switched off by OUTPOST_EXEC_SERVER_URL=none")]
+    Off,
+    #[error("unknown environment id `{0}`")]
+    Unknown(EnvironmentId),
+    #[error("environment `local` is this machine and cannot be added, replaced or removed")]
+    Local,
+    #[error("environment `{0}` is provisioned by somebody else and cannot be defined otherwise")]
+    IsPending(EnvironmentId),
+    #[error("environment `{0}` is defined already and cannot be announced as pending")]
+    IsDefined(EnvironmentId),
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
+    #[error(transparent)]
+    Report(#[from] ReportError),
+}
+
+/// Why an executor could not tell about itself.
+#[derive(Debug, Clone, Error)]
+pub enum InfoError {
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+    #[error("environment `{id}` cannot be used: {reason}")]
+    Unusable { id: EnvironmentId, reason: String },
+    #[error(transparent)]
+    Environment(#[from] EnvironmentError),
+    #[error("{0} did not tell about itself within {INFO:?}")]
+    Slow(EnvironmentId),
+}
+
+impl Registry {
+    /// With nothing in it.
+    pub fn new(options: RegistryOptions) -> Self {
+        Self(Arc::new(Shared { options, inside: Mutex::default() }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inside> {
+        self.0.inside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds an environment, or gives one that there is a new handle. The default is never touched.
+    pub fn add(&self, id: EnvironmentId, definition: Definition) -> Result<Event, RegistryError> {
+        let recipe = self.recipe(&definition);
+        self.put(id, Kind::Defined(definition), recipe)
+    }
+
+    /// The same for one that must be there.
+    pub fn replace(&self, id: EnvironmentId, definition: Definition) -> Result<(), RegistryError> {
+        if self.lock().entries.get(&id).is_none() {
+            return Err(RegistryError::Unknown(id));
+        }
+        self.add(id, definition).map(|_| ())
+    }
+
+    /// Adds an environment whose executors dial in; their links are handed in through the door.
+    pub fn join(&self, id: EnvironmentId) -> Result<Door, RegistryError> {
+        if let Some(Kind::Joined(door)) = self.lock().entries.get(&id).map(|entry| &entry.kind) {
+            return Ok(door.clone());
+        }
+        let (connector, door) = Connector::joined("dials in");
+        let options = EnvironmentOptions { connect: ConnectPolicy::Eager, ..self.0.options.environment.clone() };
+        self.put(id, Kind::Joined(door.clone()), Recipe { connector, options })?;
+        Ok(door)
+    }
+
+    /// Adds an environment that is reached in a way of the caller's own.
+    pub fn attach(&self, id: EnvironmentId, connector: Connector, connect: ConnectPolicy) -> Result<Event, RegistryError> {
+        let options = EnvironmentOptions { connect, ..self.0.options.environment.clone() };
+        self.put(id, Kind::Attached, Recipe { connector, options })
+    }
+
+    fn put(&self, id: EnvironmentId, kind: Kind, recipe: Recipe) -> Result<Event, RegistryError> {
+        let mut inside = self.lock();
+        inside.check_open(&id)?;
+        let origin = match inside.entries.get(&id) {
+            Some(Entry { kind: Kind::Pending(_), .. }) => return Err(RegistryError::IsPending(id)),
+            Some(entry) => entry.origin,
+            None => Origin::Added,
+        };
+        let entry = self.entry(&mut inside, id, kind, recipe);
+        let mut after = After::default();
+        let event = inside.insert(Entry { origin, ..entry }, &mut after);
+        drop(inside);
+        after.finish();
+        Ok(event)
+    }
+
+    /// Forgets an environment. A thread that names it finds it missing; a step that holds its handle keeps it.
+    pub fn remove(&self, id: &EnvironmentId) -> Result<(), RegistryError> {
+        let mut inside = self.lock();
+        inside.check_open(id)?;
+        let entry = inside.entries.remove(id).ok_or_else(|| RegistryError::Unknown(id.clone()))?;
+        inside.tell(id, entry.generation, Standing::Missing, Event::Removed);
+        drop(inside);
+        entry.handle().into_iter().for_each(Environment::retire);
+        Ok(())
+    }
+
+    fn recipe(&self, definition: &Definition) -> Recipe {
+        let options = EnvironmentOptions {
+            connect: definition.connect,
+            connect_timeout: definition.connect_timeout,
+            initialize_timeout: definition.initialize_timeout,
+            ..self.0.options.environment.clone()
+        };
+        Recipe { connector: definition.connector(), options }
+    }
+
+    /// A new handle, not yet connected to anything.
+    fn entry(&self, inside: &mut Inside, id: EnvironmentId, kind: Kind, recipe: Recipe) -> Entry {
+        inside.generation += 1;
+        let generation = inside.generation;
+        let observer = observe::observer(&self.0, id.clone(), generation);
+        let label = Label { name: id.to_string(), id: Some(id.clone()), generation };
+        let mut options = recipe.options.clone();
+        // Environments that fail together must not come back in step.
+        options.jitter_seed ^= generation.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let handle = Environment::observed(label, recipe.connector.clone(), options, observer);
+        let live = Some(Live { handle, recipe });
+        Entry { id, generation, standing: Standing::Idle, origin: Origin::Added, kind, live, is_recognised: false }
+    }
+
+    /// The handle behind an id, now. Not for use within a step: a step has its view.
+    pub fn get(&self, id: &EnvironmentId) -> Option<Environment> {
+        self.lock().entries.get(id).and_then(Entry::handle).cloned()
+    }
+
+    /// All environments, in order.
+    pub fn list(&self) -> Vec<Status> {
+        self.lock().entries.iter().map(Entry::status).collect()
+    }
+
+    /// One of them.
+    pub fn status(&self, id: &EnvironmentId) -> Option<Status> {
+        self.lock().entries.get(id).map(Entry::status)
+    }
+
+    /// Configured entries that are wrong and have no id to be listed under.
+    pub fn nameless(&self) -> Vec<String> {
+        self.lock().nameless.clone()
+    }
+
+    /// How an environment stands. Nothing is started, and nobody is asked.
+    pub fn standing(&self, id: &EnvironmentId) -> Standing {
+        let inside = self.lock();
+        match inside.entries.get(id) {
+            Some(entry) => entry.standing.clone(),
+            None if inside.is_off => Standing::Disabled,
+            None => Standing::Missing,
+        }
+    }
+
+    /// The same, but a connection that is there is asked whether it still works. Nothing is started or recovered.
+    pub async fn probe(&self, id: &EnvironmentId) -> Standing {
+        let Some(State::Ready(connected)) = self.get(id).map(|handle| handle.state()) else { return self.standing(id) };
+        // Any answer shows that somebody is there.
+        let reason = match timeout(PROBE, connected.peer.0.call::<StatusMethod>(&Unit)).await {
+            Ok(Err(CallError::Lost)) => "the connection was lost".to_owned(),
+            Err(_) => format!("no answer within {PROBE:?}"),
+            Ok(_) => return Standing::Ready,
+        };
+        match self.standing(id) {
+            Standing::Ready => Standing::Failed { cause: Cause::Connection, reason, retry_at: None },
+            moved_on => moved_on,
+        }
+    }
+
+    /// Connects, because somebody asks, and tells what is there.
+    pub async fn info(&self, id: &EnvironmentId) -> Result<EnvironmentInfo, InfoError> {
+        let Some(handle) = self.get(id) else {
+            return Err(match self.standing(id) {
+                Standing::Disabled => RegistryError::Off.into(),
+                Standing::Failed { reason, .. } => InfoError::Unusable { id: id.clone(), reason },
+                _ => RegistryError::Unknown(id.clone()).into(),
+            });
+        };
+        timeout(INFO, handle.connect()).await.map_err(|_| InfoError::Slow(id.clone()))?.map_err(Into::into)
+    }
+
+    /// News from now on, after how everything stands.
+    pub fn watch(&self) -> Watcher {
+        let told = self.lock().feed.subscribe();
+        Watcher { registry: self.clone(), told, ready: VecDeque::new(), read: None }
+    }
+
+    /// What came after that number, or how everything stands.
+    fn news(&self, read: Option<u64>) -> (u64, VecDeque<Change>) {
+        let inside = self.lock();
+        let last = inside.feed.last();
+        let changes = match read.and_then(|read| inside.feed.after(read)) {
+            Some(changes) => changes.cloned().collect(),
+            None => inside.entries.iter().map(|entry| Change { sequence: last, news: entry.news(Event::Replayed) }).collect(),
+        };
+        (last, changes)
+    }
+
+    /// What is selected when nobody selects: the default first, then the rest of the configuration, all at the same place.
+    pub fn default_selection(&self, cwd: &PathUri, workspace_roots: &[PathUri]) -> Selection {
+        let attach = |id: &EnvironmentId| Attachment::new(id.clone(), cwd.clone()).with_roots(workspace_roots.iter().cloned());
+        Selection::new(self.lock().defaults.iter().map(attach).collect()).unwrap_or_default()
+    }
+
+    /// Which ids may be selected now.
+    pub fn catalogue(&self) -> Catalogue {
+        let inside = self.lock();
+        Catalogue::new(inside.entries.iter().map(|entry| entry.id.clone()))
+    }
+
+    /// Freezes how the selected environments, and those that roots are in, stand at this moment. Those that sleep are
+    /// asked to start; nothing is waited for.
+    pub fn capture(&self, selection: &Selection, roots: &[CapabilityRoot]) -> StepView {
+        let mut wanted = Vec::new();
+        let inside = self.lock();
+        let view = StepView::capture(selection, roots, |id| match inside.entries.get(id) {
+            Some(entry) => {
+                let (captured, handle) = entry.capture();
+                wanted.extend(handle);
+                (captured, entry.offered())
+            }
+            None if inside.is_off => (Captured::Disabled, Vec::new()),
+            None => (Captured::Missing, Vec::new()),
+        });
+        drop(inside);
+        wanted.iter().for_each(Environment::want);
+        view
+    }
+}
+
+/// What is left to do once the lock is released: handles tell the registry what becomes of them.
+#[derive(Default)]
+struct After {
+    retired: Vec<Environment>,
+    eager: Vec<Environment>,
+}
+
+impl After {
+    fn finish(self) {
+        self.retired.iter().for_each(Environment::retire);
+        self.eager.iter().for_each(Environment::want);
+    }
+}
+
+impl Inside {
+    fn check_open(&self, id: &EnvironmentId) -> Result<(), RegistryError> {
+        if self.is_off {
+            return Err(RegistryError::Off);
+        }
+        if id.is_local() { Err(RegistryError::Local) } else { Ok(()) }
+    }
+
+    fn tell(&mut self, id: &EnvironmentId, generation: u64, standing: Standing, event: Event) {
+        self.feed.tell(News::Environment { id: id.clone(), generation, standing, event });
+    }
+
+    fn insert(&mut self, entry: Entry, after: &mut After) -> Event {
+        after.eager.extend(entry.eager());
+        let event = if self.entries.get(&entry.id).is_some() { Event::Replaced } else { Event::Added };
+        self.feed.tell(entry.news(event));
+        if let Some(old) = self.entries.insert(entry) {
+            after.retired.extend(old.live.map(|live| live.handle));
+        }
+        event
+    }
+}

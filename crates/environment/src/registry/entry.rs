@@ -1,0 +1,247 @@
+//! One environment of the registry, and all of them in order.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use outpost_wire::{CapabilityRoot, EnvironmentId};
+use tokio::time::Instant;
+
+use super::feed::{Event, News};
+use crate::connector::{Connector, Door};
+use crate::definition::Definition;
+use crate::environment::{ConnectPolicy, Environment, EnvironmentOptions};
+use crate::pending::Provision;
+use crate::state::{Failure, FailureKind, Identity, State};
+use crate::view::Captured;
+
+/// Who brought an environment here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    Configured,
+    /// Added while the program runs; never selected unless somebody names it.
+    Added,
+}
+
+/// How an environment stands, for everybody to see.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Standing {
+    /// Nobody has asked for it yet.
+    Idle,
+    Connecting,
+    Ready,
+    /// It was ready and is being got back.
+    Recovering {
+        reason: String,
+        retry_at: Option<Instant>,
+    },
+    Failed {
+        cause: Cause,
+        reason: String,
+        retry_at: Option<Instant>,
+    },
+    /// No such environment, now.
+    Missing,
+    /// Environments are switched off.
+    Disabled,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    Config,
+    Connection,
+    Provisioning,
+}
+
+/// One environment in a list.
+#[derive(Debug, Clone)]
+pub struct Status {
+    pub id: EnvironmentId,
+    pub generation: u64,
+    pub standing: Standing,
+    pub origin: Origin,
+    /// Where it is, for people.
+    pub address: String,
+    pub connect: ConnectPolicy,
+    pub identity: Option<Identity>,
+}
+
+pub(super) struct Entry {
+    pub id: EnvironmentId,
+    pub generation: u64,
+    pub standing: Standing,
+    pub origin: Origin,
+    pub kind: Kind,
+    /// Nothing where the configuration is wrong.
+    pub live: Option<Live>,
+    /// Whether the executor behind this handle was compared with the one before it.
+    pub is_recognised: bool,
+}
+
+/// A handle, and what another one like it is made of.
+pub(super) struct Live {
+    pub handle: Environment,
+    pub recipe: Recipe,
+}
+
+#[derive(Clone)]
+pub(super) struct Recipe {
+    pub connector: Connector,
+    pub options: EnvironmentOptions,
+}
+
+#[derive(Clone)]
+pub(super) enum Kind {
+    /// Configured, and wrong.
+    Wrong,
+    Defined(Definition),
+    Local,
+    /// In a way of the caller's own.
+    Attached,
+    Joined(Door),
+    Pending(Arc<Provision>),
+}
+
+impl Entry {
+    pub fn handle(&self) -> Option<&Environment> {
+        self.live.as_ref().map(|live| &live.handle)
+    }
+
+    fn policy(&self) -> ConnectPolicy {
+        self.live.as_ref().map_or(ConnectPolicy::Manual, |live| live.recipe.options.connect)
+    }
+
+    /// The handle, if it is to be connected at once.
+    pub fn eager(&self) -> Option<Environment> {
+        self.handle().filter(|_| self.policy() == ConnectPolicy::Eager).cloned()
+    }
+
+    /// Whether the configuration still says the same. This machine has no definition.
+    pub fn is_defined_as(&self, wanted: Option<&Result<Definition, String>>) -> bool {
+        match (&self.kind, wanted) {
+            (Kind::Local, None) => true,
+            (Kind::Defined(definition), Some(Ok(wanted))) => definition == wanted,
+            (Kind::Wrong, Some(Err(wanted))) => matches!(&self.standing, Standing::Failed { reason, .. } if reason == wanted),
+            _ => false,
+        }
+    }
+
+    pub fn news(&self, event: Event) -> News {
+        News::Environment { id: self.id.clone(), generation: self.generation, standing: self.standing.clone(), event }
+    }
+
+    pub fn status(&self) -> Status {
+        let address = match (&self.kind, &self.live) {
+            (Kind::Defined(definition), _) => definition.to_string(),
+            (_, Some(live)) => live.recipe.connector.name().to_owned(),
+            (_, None) => String::new(),
+        };
+        Status {
+            id: self.id.clone(),
+            generation: self.generation,
+            standing: self.standing.clone(),
+            origin: self.origin,
+            address,
+            connect: self.policy(),
+            identity: self.handle().and_then(Environment::identity),
+        }
+    }
+
+    /// What the environment itself offers.
+    pub fn offered(&self) -> Vec<CapabilityRoot> {
+        match &self.kind {
+            Kind::Pending(provision) => provision.capability_roots(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// How it stands at this moment, and whether it is to be asked to start.
+    pub fn capture(&self) -> (Captured, Option<Environment>) {
+        let Some(handle) = self.handle() else { return (Captured::from(&self.standing), None) };
+        match handle.state() {
+            State::Ready(_) => (Captured::Ready(handle.clone()), None),
+            // What cannot be provided is known without asking.
+            State::Idle if self.standing != Standing::Idle => (Captured::from(&self.standing), None),
+            State::Idle if self.policy() == ConnectPolicy::Manual => (Captured::Asleep, None),
+            State::Idle => (Captured::Starting, Some(handle.clone())),
+            state @ State::Failed(_) => (Captured::from(&Standing::from(&state)), Some(handle.clone())),
+            state @ (State::Connecting | State::Recovering { .. }) => (Captured::from(&Standing::from(&state)), None),
+        }
+    }
+}
+
+impl From<&Provision> for Standing {
+    fn from(provision: &Provision) -> Self {
+        match provision.failure() {
+            Some(reason) => Self::Failed { cause: Cause::Provisioning, reason, retry_at: None },
+            None => Self::Idle,
+        }
+    }
+}
+
+impl From<&Failure> for Standing {
+    fn from(failure: &Failure) -> Self {
+        let cause = if failure.kind == FailureKind::Provisioning { Cause::Provisioning } else { Cause::Connection };
+        Self::Failed { cause, reason: failure.reason.clone(), retry_at: failure.retry_at }
+    }
+}
+
+impl From<&State> for Standing {
+    fn from(state: &State) -> Self {
+        match state {
+            State::Idle => Self::Idle,
+            State::Connecting => Self::Connecting,
+            State::Ready(_) => Self::Ready,
+            State::Recovering { reason, retry_at } => Self::Recovering { reason: reason.clone(), retry_at: *retry_at },
+            State::Failed(failure) => failure.into(),
+        }
+    }
+}
+
+/// All of them, in the order of the configuration and then in the order in which they were added.
+#[derive(Default)]
+pub(super) struct Entries {
+    order: Vec<EnvironmentId>,
+    by_id: HashMap<EnvironmentId, Entry>,
+}
+
+impl Entries {
+    pub fn get(&self, id: &EnvironmentId) -> Option<&Entry> {
+        self.by_id.get(id)
+    }
+
+    pub fn get_mut(&mut self, id: &EnvironmentId) -> Option<&mut Entry> {
+        self.by_id.get_mut(id)
+    }
+
+    /// A known id keeps its place.
+    pub fn insert(&mut self, entry: Entry) -> Option<Entry> {
+        let id = entry.id.clone();
+        let old = self.by_id.insert(id.clone(), entry);
+        if old.is_none() {
+            self.order.push(id);
+        }
+        old
+    }
+
+    pub fn remove(&mut self, id: &EnvironmentId) -> Option<Entry> {
+        let removed = self.by_id.remove(id);
+        if removed.is_some() {
+            self.order.retain(|known| known != id);
+        }
+        removed
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Entry> {
+        self.order.iter().filter_map(|id| self.by_id.get(id))
+    }
+
+    pub fn extend(&mut self, entries: impl IntoIterator<Item = Entry>) {
+        for entry in entries {
+            self.insert(entry);
+        }
+    }
+
+    pub fn into_entries(mut self) -> Vec<Entry> {
+        self.order.iter().filter_map(|id| self.by_id.remove(id)).collect()
+    }
+}

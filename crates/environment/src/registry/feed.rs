@@ -1,0 +1,114 @@
+//! News about environments: one numbered log, any number of readers. A reader that is new, or too far behind, is told the
+//! state of everything as it is now and goes on from there.
+
+use std::collections::VecDeque;
+
+use outpost_wire::EnvironmentId;
+use tokio::sync::watch;
+
+use super::{Registry, Standing};
+use crate::state::Identity;
+
+/// So much news is kept for readers that are behind.
+const KEPT: usize = 1024;
+
+/// Something about one environment, or about the configuration.
+#[derive(Debug, Clone)]
+pub struct Change {
+    /// Grows by one with every change. What is replayed has the number of the last change before it.
+    pub sequence: u64,
+    pub news: News,
+}
+
+#[derive(Debug, Clone)]
+pub enum News {
+    /// How an environment stands; told on every change, and replayed to a new reader.
+    Environment { id: EnvironmentId, generation: u64, standing: Standing, event: Event },
+    /// Another executor answers behind an id than before, or one that cannot show to be the same. Whatever was
+    /// remembered, approved or granted for the id belongs to the old one.
+    OtherExecutor { id: EnvironmentId, generation: u64, was: Identity, now: Identity },
+    /// Processes of an environment that were given up, by name.
+    Lost { id: EnvironmentId, generation: u64, processes: Vec<String>, reason: String },
+    /// A changed configuration was taken over.
+    Configured,
+    /// A changed configuration is wrong; the one before it stays in force.
+    Misconfigured { reason: String },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// Not new; this is how it stands.
+    Replayed,
+    Added,
+    /// The same environment under a new handle.
+    Replaced,
+    Changed,
+    Removed,
+}
+
+/// The log itself; guarded by the registry's lock.
+pub(super) struct Feed {
+    last: u64,
+    kept: VecDeque<Change>,
+    told: watch::Sender<u64>,
+}
+
+impl Default for Feed {
+    fn default() -> Self {
+        Self { last: 0, kept: VecDeque::new(), told: watch::Sender::new(0) }
+    }
+}
+
+impl Feed {
+    pub fn tell(&mut self, news: News) {
+        self.last += 1;
+        if self.kept.len() == KEPT {
+            self.kept.pop_front();
+        }
+        self.kept.push_back(Change { sequence: self.last, news });
+        self.told.send_replace(self.last);
+    }
+
+    pub fn last(&self) -> u64 {
+        self.last
+    }
+
+    pub fn subscribe(&self) -> watch::Receiver<u64> {
+        self.told.subscribe()
+    }
+
+    /// What came after that number; nothing if some of it is no longer kept.
+    pub fn after(&self, sequence: u64) -> Option<impl Iterator<Item = &Change>> {
+        let first = self.last - self.kept.len() as u64;
+        let skip = usize::try_from(sequence.checked_sub(first)?).ok()?;
+        Some(self.kept.iter().skip(skip))
+    }
+}
+
+/// Reads the news.
+pub struct Watcher {
+    pub(super) registry: Registry,
+    pub(super) told: watch::Receiver<u64>,
+    pub(super) ready: VecDeque<Change>,
+    pub(super) read: Option<u64>,
+}
+
+impl Watcher {
+    /// The next news; at first, how every environment stands.
+    pub async fn next(&mut self) -> Change {
+        loop {
+            if let Some(change) = self.ready.pop_front() {
+                return change;
+            }
+            // Marked before looking, so that nothing between the two is missed.
+            self.told.mark_unchanged();
+            let (last, changes) = self.registry.news(self.read);
+            self.read = Some(last);
+            self.ready = changes;
+            if self.ready.is_empty() && self.told.changed().await.is_err() {
+                // The watcher itself keeps the registry, and that keeps the sender.
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+}

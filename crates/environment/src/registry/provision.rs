@@ -1,0 +1,65 @@
+//! Environments that are announced before they exist.
+
+use std::sync::Arc;
+
+use outpost_wire::EnvironmentId;
+
+use super::entry::{Entry, Kind, Recipe, Standing};
+use super::feed::Event;
+use super::{After, Inside, Registry, RegistryError};
+use crate::connector::Connector;
+use crate::pending::{Provided, Provision, ReportError};
+
+impl Registry {
+    /// Announces an environment that somebody will provide. Said twice, it is the same.
+    pub fn announce(&self, id: EnvironmentId) -> Result<(), RegistryError> {
+        let mut inside = self.lock();
+        inside.check_open(&id)?;
+        match inside.entries.get(&id).map(|entry| &entry.kind) {
+            Some(Kind::Pending(_)) => {}
+            Some(_) => return Err(RegistryError::IsDefined(id)),
+            None => self.announce_in(&mut inside, id, Arc::new(Provision::default())),
+        }
+        Ok(())
+    }
+
+    fn announce_in(&self, inside: &mut Inside, id: EnvironmentId, provision: Arc<Provision>) {
+        let connector = Connector::pending("provisioned", provision.clone());
+        let options = self.0.options.environment.clone();
+        let standing = Standing::from(&*provision);
+        let entry = self.entry(inside, id, Kind::Pending(provision), Recipe { connector, options });
+        // Nothing is connected before somebody uses it, so there is nothing to do afterwards.
+        inside.insert(Entry { standing, ..entry }, &mut After::default());
+    }
+
+    /// A pending environment is there. An id that nobody announced becomes one; one that is defined otherwise is left alone.
+    pub fn provided(&self, id: &EnvironmentId, provided: Provided) -> Result<(), RegistryError> {
+        self.report(id, |provision| provision.ready(id, provided))
+    }
+
+    /// A pending environment will not come.
+    pub fn provision_failed(&self, id: &EnvironmentId, reason: impl Into<String>) -> Result<(), RegistryError> {
+        self.report(id, |provision| provision.failed(id, reason.into()))
+    }
+
+    fn report(&self, id: &EnvironmentId, report: impl FnOnce(&Provision) -> Result<(), ReportError>) -> Result<(), RegistryError> {
+        let mut inside = self.lock();
+        inside.check_open(id)?;
+        let Some(entry) = inside.entries.get_mut(id) else {
+            let provision = Arc::new(Provision::default());
+            // What makes no sense creates nothing.
+            report(&provision)?;
+            self.announce_in(&mut inside, id.clone(), provision);
+            return Ok(());
+        };
+        let Kind::Pending(provision) = &entry.kind else { return Ok(()) };
+        let (before, outcome) = (Standing::from(&**provision), report(provision));
+        let (now, generation) = (Standing::from(&**provision), entry.generation);
+        // Once somebody waits for it, its supervisor tells how it stands.
+        if now != before && entry.standing == before {
+            entry.standing = now.clone();
+            inside.tell(id, generation, now, Event::Changed);
+        }
+        Ok(outcome?)
+    }
+}

@@ -1,0 +1,335 @@
+//! The owner of a connection: makes it, watches it, gets it back, and gives up when it must.
+//!
+//! There is one per handle, and none for a handle that nobody has used. It alone changes the handle's state.
+
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use outpost_rpc::peer::LinkEnd;
+use outpost_rpc::{CallError, Close, LinkError, Peer, PeerOptions};
+use outpost_wire::exec::environment::{Status, Unit};
+use outpost_wire::exec::process::{Read, ReadParams};
+use outpost_wire::exec::session::{Empty, SessionEnd};
+use outpost_wire::fault;
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::backoff::Backoff;
+use crate::connector::{Connector, Line, Pulse};
+use crate::environment::{ConnectPolicy, EnvironmentOptions, Observer};
+use crate::session::{Greeting, Listener, Processes, greet};
+use crate::state::{Connected, Failure, FailureKind, Identity, PeerHandle, State};
+
+pub struct Supervisor {
+    pub name: String,
+    pub connector: Connector,
+    pub options: EnvironmentOptions,
+    pub state: watch::Sender<State>,
+    pub observer: Observer,
+    pub processes: Arc<Processes>,
+    pub identity: Arc<Mutex<Option<Identity>>>,
+    pub wanted: Arc<Notify>,
+    pub stop: CancellationToken,
+}
+
+/// A connection that lasted so long was a good one; the next attempt need not wait.
+const STEADY: Duration = Duration::from_secs(5);
+
+/// Whether trying again at once would most likely end in the same way.
+fn session_was_short(end: &LinkEnd) -> bool {
+    matches!(end, LinkEnd::Violated(_) | LinkEnd::Failed(LinkError::Protocol(_)))
+}
+
+/// Why an attempt failed.
+enum Refused {
+    /// Nobody is there; worth waiting for only if somebody was.
+    Absent(String),
+    /// It broke half-way; another attempt may work.
+    ForNow(String),
+    ForGood(String),
+    /// Somebody is there, but not whom the handle is bound to.
+    Stranger(String),
+    /// Whoever was to provide it could not.
+    Unprovided(String),
+}
+
+/// What is over, and why.
+struct Loss {
+    kind: FailureKind,
+    reason: String,
+}
+
+/// A connection that is through the handshake.
+struct Conversation {
+    peer: Peer,
+    driver: AbortOnDropHandle<LinkEnd>,
+    greeting: Greeting,
+    pulse: Option<Pulse>,
+}
+
+impl Supervisor {
+    pub async fn run(self) {
+        if self.stop.run_until_cancelled(self.serve()).await.is_none() {
+            self.retired();
+        }
+    }
+
+    /// The handle is no longer meant, and says so to whoever waits for it.
+    pub fn retired(&self) {
+        let reason = "it was replaced or removed before it was ready".to_owned();
+        self.fail(Loss { kind: FailureKind::Retired, reason }, None, u64::MAX);
+    }
+
+    fn publish(&self, state: State) {
+        self.state.send_replace(state.clone());
+        (self.observer)(&state);
+    }
+
+    fn fail(&self, loss: Loss, retry_at: Option<Instant>, attempt: u64) {
+        let Loss { kind, reason } = loss;
+        let lost = self.processes.lose_all(&reason).into();
+        tracing::debug!(environment = self.name, reason, ?lost, "no connection");
+        self.publish(State::Failed(Failure { kind, reason, retry_at, lost, attempt }));
+    }
+
+    /// One session after the other, each only when it is asked for.
+    async fn serve(&self) {
+        let mut retry = Backoff::new(self.options.retry, self.options.jitter_seed);
+        for attempt in 1.. {
+            self.publish(State::Connecting);
+            let mut was_there = false;
+            let loss = self.keep(attempt, &mut was_there).await;
+            if was_there {
+                retry.reset();
+            }
+            let is_final = matches!(loss.kind, FailureKind::OtherExecutor | FailureKind::Retired | FailureKind::Provisioning);
+            // Whoever asked for this attempt has had it.
+            let _ = self.wanted.notified().now_or_never();
+            let retry_at = (!is_final).then(|| Instant::now() + retry.wait());
+            self.fail(loss, retry_at, attempt);
+            match retry_at {
+                None => return,
+                Some(at) if self.options.connect == ConnectPolicy::Eager => {
+                    tokio::select! {
+                        () = sleep_until(at) => {}
+                        () = self.wanted.notified() => {}
+                    }
+                }
+                Some(_) => self.wanted.notified().await,
+            }
+        }
+    }
+
+    /// Makes one session and keeps it over lost connections, until it cannot be kept.
+    async fn keep(&self, number: u64, was_there: &mut bool) -> Loss {
+        let mut backoff = Backoff::new(self.options.recovery, self.options.jitter_seed);
+        let mut session: Option<String> = None;
+        let mut patience = self.options.connect_timeout;
+        loop {
+            let started = Instant::now();
+            let conversation = match self.reach(session.as_deref(), patience, &mut backoff).await {
+                Ok(conversation) => conversation,
+                Err(loss) => return loss,
+            };
+            *was_there = true;
+            patience = conversation.greeting.grace.map_or(self.options.patience, |grace| grace.min(self.options.patience));
+            let keeps_sessions = !self.connector.needs_keeper() || conversation.greeting.info.capabilities.session_takeover;
+            session = Some(conversation.greeting.session_id.clone());
+            let end = self.stay(conversation, number).await;
+            if let LinkEnd::Failed(LinkError::Closed(close)) = &end
+                && close.code == Close::TAKEN_OVER
+            {
+                return Loss { kind: FailureKind::TakenOver, reason: "another client has taken the session over".into() };
+            }
+            let reason = describe(&end);
+            if !keeps_sessions {
+                let reason = format!("{reason}; what is behind this command keeps no sessions, so nothing can be recovered");
+                return Loss { kind: FailureKind::SessionLost, reason };
+            }
+            tracing::debug!(environment = self.name, reason, "connection lost");
+            self.publish(State::Recovering { reason: reason.clone(), retry_at: None });
+            if started.elapsed() > STEADY {
+                backoff.reset();
+            } else if session_was_short(&end) {
+                self.pause(&mut backoff, reason).await;
+            }
+        }
+    }
+
+    async fn pause(&self, backoff: &mut Backoff, reason: String) {
+        let wait = backoff.wait();
+        if matches!(&*self.state.borrow(), State::Recovering { .. }) {
+            self.publish(State::Recovering { reason, retry_at: Some(Instant::now() + wait) });
+        }
+        sleep(wait).await;
+    }
+
+    /// Connects, trying as often as patience allows if there is a session to get back.
+    async fn reach(&self, session: Option<&str>, patience: Duration, backoff: &mut Backoff) -> Result<Conversation, Loss> {
+        let deadline = Instant::now() + patience;
+        let kind = if session.is_some() { FailureKind::SessionLost } else { FailureKind::Unreachable };
+        loop {
+            let reason = match self.connect(session).await {
+                Ok(conversation) => return Ok(conversation),
+                Err(Refused::ForGood(reason)) => return Err(Loss { kind, reason }),
+                Err(Refused::Stranger(reason)) => return Err(Loss { kind: FailureKind::OtherExecutor, reason }),
+                Err(Refused::Unprovided(reason)) => return Err(Loss { kind: FailureKind::Provisioning, reason }),
+                Err(Refused::Absent(reason)) if session.is_none() => return Err(Loss { kind, reason }),
+                Err(Refused::ForNow(reason) | Refused::Absent(reason)) if Instant::now() >= deadline => return Err(Loss { kind, reason }),
+                Err(Refused::ForNow(reason) | Refused::Absent(reason)) => reason,
+            };
+            tracing::debug!(environment = self.name, reason, "cannot connect yet");
+            self.pause(backoff, reason).await;
+        }
+    }
+
+    async fn connect(&self, session: Option<&str>) -> Result<Conversation, Refused> {
+        self.connector.provided().await.map_err(Refused::Unprovided)?;
+        let Line { link, pulse } = match timeout(self.options.connect_timeout, self.connector.connect()).await {
+            Ok(Ok(line)) => line,
+            // A proxy in front of an executor that is being restarted refuses, too.
+            Ok(Err(error @ LinkError::Protocol(_))) if session.is_none() => return Err(Refused::ForGood(error.to_string())),
+            Ok(Err(LinkError::Io(error))) if is_cut(&error) => return Err(Refused::ForNow(error.to_string())),
+            Ok(Err(error)) => return Err(Refused::Absent(error.to_string())),
+            Err(_) => return Err(Refused::Absent(format!("no connection within {:?}", self.options.connect_timeout))),
+        };
+        let (peer, driver) = Peer::new(link, PeerOptions::default(), |_| Arc::new(Listener { processes: self.processes.clone() }));
+        let mut driver = AbortOnDropHandle::new(tokio::spawn(driver));
+        let deadline = Instant::now() + self.options.initialize_timeout;
+        let greeting = match timeout_at(deadline, greet(&peer, &self.options.client_name, session.map(str::to_owned))).await {
+            Ok(Ok(greeting)) if session.is_none_or(|id| id == greeting.session_id) => greeting,
+            Ok(Ok(_)) => return Err(Refused::ForGood("the executor answered with another session than the one asked for".into())),
+            Ok(Err(CallError::Fault(fault))) if fault.code == fault::SESSION_ATTACHED => return Err(Refused::ForNow(fault.message)),
+            Ok(Err(CallError::Fault(fault))) if session.is_some() => {
+                let hint = if self.connector.needs_keeper() { "; a command keeps its sessions only with `--keep`" } else { "" };
+                return Err(Refused::ForGood(format!("the session could not be resumed: {}{hint}", fault.message)));
+            }
+            Ok(Err(CallError::Lost)) => {
+                let end = timeout(Duration::from_secs(2), &mut driver).await;
+                return Err(match end {
+                    // A command that failed says so; asking it again would not help.
+                    Ok(Ok(LinkEnd::Failed(LinkError::Io(error)))) if !is_cut(&error) => Refused::Absent(error.to_string()),
+                    Ok(Ok(end)) => Refused::ForNow(format!("{} during the handshake", describe(&end))),
+                    _ => Refused::ForNow("the connection was lost during the handshake".into()),
+                });
+            }
+            Ok(Err(error)) => return Err(Refused::ForGood(error.to_string())),
+            Err(_) => return Err(Refused::ForNow(format!("no answer to the handshake within {:?}", self.options.initialize_timeout))),
+        };
+        self.recognise(&peer, &greeting, session.is_some()).await?;
+        Ok(Conversation { peer, driver, greeting, pulse })
+    }
+
+    /// A handle is bound to the first executor that answers. Whoever cannot show to be that one is a stranger, unless
+    /// it knows our session.
+    async fn recognise(&self, peer: &Peer, greeting: &Greeting, is_resumed: bool) -> Result<(), Refused> {
+        let identity = Identity::of(&greeting.info);
+        let bound = self.identity.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let is_known = bound.as_ref().is_none_or(|bound| {
+            bound.is_same_executor(&identity) || (is_resumed && bound.executor_id.is_none() && identity.executor_id.is_none())
+        });
+        if is_known {
+            *self.identity.lock().unwrap_or_else(PoisonError::into_inner) = Some(identity);
+            return Ok(());
+        }
+        // It would keep the session for a while otherwise.
+        if greeting.info.capabilities.session_end {
+            let _ = timeout(Duration::from_secs(1), peer.call::<SessionEnd>(&Some(Empty {}))).await;
+        }
+        let name = |id: Option<&str>| id.map_or_else(|| "one that tells no identity".to_owned(), |id| format!("executor {id}"));
+        let was = name(bound.as_ref().and_then(|bound| bound.executor_id.as_deref()));
+        Err(Refused::Stranger(format!("another executor answers now: {}, not {was}", name(identity.executor_id.as_deref()))))
+    }
+
+    /// Stays with a connection until it ends.
+    async fn stay(&self, conversation: Conversation, number: u64) -> LinkEnd {
+        let Conversation { peer, mut driver, greeting, pulse } = conversation;
+        let is_ours = greeting.info.capabilities.session_takeover;
+        let connected = Connected { peer: PeerHandle(peer.clone()), session: number, info: greeting.info };
+        self.publish(State::Ready(Arc::new(connected)));
+        let reading = async {
+            for id in self.processes.ids() {
+                self.read_up(&peer, &id).await;
+            }
+            loop {
+                let id = self.processes.next_behind().await;
+                self.read_up(&peer, &id).await;
+            }
+        };
+        tokio::select! {
+            end = &mut driver => end.unwrap_or(LinkEnd::Closed(None)),
+            () = reading => LinkEnd::Closed(None),
+            // An executor of others may be silent for as long as one of its calls takes.
+            silence = self.listen(&peer, pulse.as_ref()), if is_ours && pulse.is_some() => LinkEnd::Failed(LinkError::Silent(silence)),
+            () = self.connector.superseded() => LinkEnd::Closed(None),
+        }
+    }
+
+    /// Asks the other side again and again whether it is there; returns when it is not.
+    async fn listen(&self, peer: &Peer, pulse: Option<&Pulse>) -> Duration {
+        let heartbeat = self.options.heartbeat;
+        loop {
+            sleep(heartbeat.every).await;
+            // While nobody here reads, nothing can be heard.
+            self.processes.room().await;
+            let (heard, queued) = (pulse.map(Pulse::count), peer.sink().queued());
+            let answered = timeout(heartbeat.give_up_after, peer.call::<Status>(&Unit)).await.is_ok();
+            // A large message takes its time in either direction, and nothing else gets through meanwhile.
+            let moves = pulse.map(Pulse::count) != heard || peer.sink().queued() < queued;
+            if !answered && !moves && self.processes.has_room() {
+                return heartbeat.give_up_after;
+            }
+        }
+    }
+
+    /// Reads what was missed of one process.
+    async fn read_up(&self, peer: &Peer, id: &str) {
+        let Some(inbox) = self.processes.get(id) else { return };
+        loop {
+            self.processes.room().await;
+            let params =
+                ReadParams { process_id: id.to_owned(), after_seq: Some(inbox.last_seq()), max_bytes: Some(1 << 20), wait_ms: None };
+            match peer.call::<Read>(&params).await {
+                Ok(answer) => {
+                    let (bytes, more) = inbox.catch_up(answer);
+                    self.processes.note_unread(bytes);
+                    if !more {
+                        return;
+                    }
+                }
+                // Whoever starts a process puts it here first; it may not have been started yet.
+                Err(CallError::Fault(_)) if inbox.last_seq() == 0 => return,
+                Err(CallError::Fault(fault)) => {
+                    inbox.lose(fault.message);
+                    self.processes.remove(id, &inbox);
+                    return;
+                }
+                Err(CallError::Nonsense { why, .. }) => {
+                    inbox.lose(format!("its output cannot be understood: {why}"));
+                    return;
+                }
+                Err(CallError::Lost) => return,
+            }
+        }
+    }
+}
+
+/// Whether a connection was there and broke.
+fn is_cut(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionReset | io::ErrorKind::ConnectionAborted | io::ErrorKind::BrokenPipe | io::ErrorKind::UnexpectedEof
+    )
+}
+
+fn describe(end: &LinkEnd) -> String {
+    match end {
+        LinkEnd::Closed(_) => "the other side closed the connection".into(),
+        LinkEnd::Failed(error) => error.to_string(),
+        LinkEnd::Violated(violation) => format!("the executor broke the protocol: {violation}"),
+    }
+}

@@ -1,0 +1,179 @@
+//! What one model step may use: frozen when the step begins.
+//!
+//! Everything inside a step takes the view, nothing takes the registry: there is no way from a view, or from a handle in
+//! it, back to the registry. So a call of this step cannot reach a handle that was put there later.
+//!
+//! ```compile_fail
+//! fn tool(view: &outpost_environment::StepView, id: &outpost_wire::EnvironmentId) {
+//!     view.registry().get(id);
+//! }
+//! ```
+//!
+//! ```compile_fail
+//! fn tool(handle: &outpost_environment::Environment, id: &outpost_wire::EnvironmentId) {
+//!     handle.registry().get(id);
+//! }
+//! ```
+
+use std::sync::Arc;
+
+use outpost_wire::{Attachment, CapabilityRoot, EnvironmentId, Selection};
+use thiserror::Error;
+use tokio::time::Instant;
+
+use crate::environment::Environment;
+use crate::registry::Standing;
+
+/// How an environment stood when the step began.
+#[derive(Debug, Clone)]
+pub enum Captured {
+    /// Exactly this handle, whatever becomes of the id meanwhile.
+    Ready(Environment),
+    Starting,
+    /// It was there and is being got back.
+    Recovering {
+        reason: String,
+    },
+    Failed {
+        reason: String,
+        retry_at: Option<Instant>,
+    },
+    /// It is connected only when somebody says so, and nobody has.
+    Asleep,
+    Missing,
+    Disabled,
+}
+
+impl From<&Standing> for Captured {
+    fn from(standing: &Standing) -> Self {
+        match standing {
+            // Ready without a handle is not ready.
+            Standing::Idle | Standing::Connecting | Standing::Ready => Self::Starting,
+            Standing::Recovering { reason, .. } => Self::Recovering { reason: reason.clone() },
+            Standing::Failed { reason, retry_at, .. } => Self::Failed { reason: reason.clone(), retry_at: *retry_at },
+            Standing::Missing => Self::Missing,
+            Standing::Disabled => Self::Disabled,
+        }
+    }
+}
+
+impl Captured {
+    pub fn handle(&self) -> Option<&Environment> {
+        match self {
+            Self::Ready(handle) => Some(handle),
+            _ => None,
+        }
+    }
+
+    /// In a few words, for people and models.
+    pub fn describe(&self) -> String {
+        match self {
+            Self::Ready(_) => "ready".into(),
+            Self::Starting => "starting".into(),
+            Self::Recovering { reason } => format!("recovering: {reason}"),
+            Self::Failed { reason, .. } => format!("failed: {reason}"),
+            Self::Asleep => "not connected; it is connected only when asked for".into(),
+            Self::Missing => "missing: no such environment is configured".into(),
+            Self::Disabled => "disabled: environments are switched off".into(),
+        }
+    }
+}
+
+/// One environment of a step.
+#[derive(Debug, Clone)]
+pub struct Member {
+    pub id: EnvironmentId,
+    /// Where to work in it. Nothing if it is here only because a capability root is in it: then no tool is offered for it.
+    pub attachment: Option<Attachment>,
+    pub captured: Captured,
+    /// Capability roots that the environment itself offers.
+    pub offered: Vec<CapabilityRoot>,
+}
+
+/// Cheap to clone; all clones are the same frozen view.
+#[derive(Debug, Clone)]
+pub struct StepView(Arc<[Member]>);
+
+/// An environment that can be worked in.
+#[derive(Debug, Clone, Copy)]
+pub struct Workplace<'a> {
+    pub attachment: &'a Attachment,
+    pub handle: &'a Environment,
+}
+
+/// Why a call cannot go where it wants to.
+#[derive(Debug, Clone, Error, PartialEq, Eq)]
+pub enum ViewError {
+    #[error("no environment is selected")]
+    Empty,
+    #[error("unknown turn environment id `{0}`")]
+    NotSelected(String),
+    #[error("environment `{id}` is not ready: {state}")]
+    NotReady { id: EnvironmentId, state: String },
+}
+
+impl StepView {
+    pub(crate) fn capture(
+        selection: &Selection,
+        roots: &[CapabilityRoot],
+        mut capture: impl FnMut(&EnvironmentId) -> (Captured, Vec<CapabilityRoot>),
+    ) -> Self {
+        let mut members: Vec<Member> = Vec::with_capacity(selection.attachments().len());
+        let mut add = |members: &mut Vec<Member>, id: &EnvironmentId, attachment: Option<Attachment>| {
+            let (captured, offered) = capture(id);
+            members.push(Member { id: id.clone(), attachment, captured, offered });
+        };
+        for attachment in selection.attachments() {
+            add(&mut members, &attachment.environment_id, Some(attachment.clone()));
+        }
+        for root in roots {
+            if members.iter().all(|member| member.id != *root.environment_id()) {
+                add(&mut members, root.environment_id(), None);
+            }
+        }
+        Self(members.into())
+    }
+
+    /// All of them: the selected ones in their order, then those that are here for their roots.
+    pub fn members(&self) -> &[Member] {
+        &self.0
+    }
+
+    /// Those that were selected, in their order.
+    pub fn selected(&self) -> impl Iterator<Item = &Member> {
+        self.0.iter().filter(|member| member.attachment.is_some())
+    }
+
+    /// Those that can be worked in; tools are offered for these.
+    pub fn workplaces(&self) -> impl Iterator<Item = Workplace<'_>> {
+        self.0.iter().filter_map(|member| Some(Workplace { attachment: member.attachment.as_ref()?, handle: member.captured.handle()? }))
+    }
+
+    /// The first that was selected. If it is not ready, nothing takes its place.
+    pub fn primary(&self) -> Result<Workplace<'_>, ViewError> {
+        let member = self.selected().next().ok_or(ViewError::Empty)?;
+        member.workplace()
+    }
+
+    /// Where a call goes that names this environment, or none.
+    pub fn workplace(&self, id: Option<&str>) -> Result<Workplace<'_>, ViewError> {
+        let Some(id) = id else { return self.primary() };
+        let member = self.selected().find(|member| member.id.as_str() == id);
+        member.ok_or_else(|| ViewError::NotSelected(id.to_owned()))?.workplace()
+    }
+
+    /// How an environment was captured; nothing if this step has nothing to do with it.
+    pub fn captured(&self, id: &EnvironmentId) -> Option<&Captured> {
+        self.0.iter().find(|member| member.id == *id).map(|member| &member.captured)
+    }
+}
+
+impl Member {
+    fn workplace(&self) -> Result<Workplace<'_>, ViewError> {
+        match (&self.attachment, &self.captured) {
+            (Some(attachment), Captured::Ready(handle)) => Ok(Workplace { attachment, handle }),
+            (None, _) => Err(ViewError::NotSelected(self.id.to_string())),
+            (_, captured) => Err(ViewError::NotReady { id: self.id.clone(), state: captured.describe() }),
+        }
+    }
+}
