@@ -222,8 +222,8 @@ async fn an_interrupted_copy_leaves_nothing_half_written() {
         fs::read_dir(work.path()).unwrap().flatten().any(|entry| entry.file_name().to_string_lossy().ends_with(".part"))
     })
     .await;
-    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
-    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert!(Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(143));
     assert_eq!(fs::read(work.path().join("target")).unwrap(), b"old");
 }
 

@@ -2,5 +2,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod bootstrap;
+mod environment;
 
 const OUTPOST: &str = env!("CARGO_BIN_EXE_outpost");

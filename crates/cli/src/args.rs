@@ -37,6 +37,12 @@ pub enum Command {
     /// Open a terminal in an environment that survives a lost connection
     #[command(after_help = SHELL_HELP)]
     Shell(ShellArguments),
+    /// List, add, remove, check and watch environments
+    #[command(after_help = ENV_HELP)]
+    Env {
+        #[command(subcommand)]
+        command: EnvCommand,
+    },
     /// Copy files and directories between environments
     #[command(after_help = CP_HELP)]
     Cp(CpArguments),
@@ -180,6 +186,121 @@ pub struct ShellArguments {
     /// The directory to start in; by default the home there
     #[arg(short = 'C', long, value_name = "DIR")]
     pub cd: Option<PathBuf>,
+}
+
+const ENV_HELP: &str = "\
+Examples:
+  outpost env add box --ssh me@box.example.org           copies this program there and writes the entry
+  outpost env add gpu --url wss://gpu.example.org --token-file ~/.outpost/tokens/gpu
+  outpost env add web --via 'docker exec -i web outpost executor --listen stdio --keep'
+  outpost env check                                      connects to all of them and tells how they are
+  outpost env watch box                                  connects, and tells every change
+  outpost env remove box
+
+Environments are written down in environments.toml in OUTPOST_HOME (by default ~/.outpost), which may be edited by hand;
+comments and order are kept. `run -e NAME`, `shell -e NAME` and `cp NAME:PATH` use them.";
+
+#[derive(Subcommand)]
+pub enum EnvCommand {
+    /// Show what is written down; nothing is connected
+    List(ListArguments),
+    /// Write an environment down
+    #[command(after_help = ADD_HELP)]
+    Add(Box<AddArguments>),
+    /// Forget an environment; nothing is removed on the machine itself
+    Remove {
+        /// Its name
+        name: String,
+    },
+    /// Connect and tell what is there; exits with 3 if one cannot be reached
+    Check(CheckArguments),
+    /// Follow how environments stand, and changes of the file, until interrupted
+    Watch(WatchArguments),
+}
+
+#[derive(Args)]
+pub struct ListArguments {
+    /// For programs
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct CheckArguments {
+    /// Names or addresses; all that are written down if none is given
+    #[arg(value_name = "NAME")]
+    pub names: Vec<String>,
+    /// For programs
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct WatchArguments {
+    /// Only these; they are connected, which others are only if they say so
+    #[arg(value_name = "NAME")]
+    pub names: Vec<String>,
+    /// One JSON object a line, for programs
+    #[arg(long)]
+    pub json: bool,
+}
+
+const ADD_HELP: &str = "\
+With --ssh, ssh is asked what kind of machine is there, and a fitting program is copied into the far home
+(~/.outpost/bin, checked by its digest) unless it is there already. Nothing else is needed there: no root, no network.
+Whether the machine is the right one is decided by ssh and its known hosts alone; later connections ask for nothing, so
+a key or an agent is needed (BatchMode).";
+
+#[derive(Args)]
+pub struct AddArguments {
+    /// The name that it gets: letters, digits, `-` and `_`
+    pub name: String,
+    #[command(flatten)]
+    pub way: WayArguments,
+    /// A file that holds the token for --url; it is read for every connection
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["ssh", "via"])]
+    pub token_file: Option<PathBuf>,
+    /// The program to copy, if not this one or the static one beside it
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["url", "via"])]
+    pub binary: Option<PathBuf>,
+    /// An argument for ssh itself, such as -p or 2222; may be given several times
+    #[arg(long = "ssh-arg", value_name = "ARG", conflicts_with_all = ["url", "via"], allow_hyphen_values = true)]
+    pub ssh_args: Vec<String>,
+    /// When it is connected: by itself, when it is first used (the default), or only when asked for by name
+    #[arg(long, value_name = "WHEN")]
+    pub connect: Option<Connect>,
+}
+
+/// How it is reached.
+#[derive(Args)]
+#[group(required = true, multiple = false)]
+pub struct WayArguments {
+    /// By ssh: user@host, or a name from the ssh configuration
+    #[arg(long, value_name = "DESTINATION")]
+    pub ssh: Option<String>,
+    /// By its address: ws://HOST:PORT, wss://HOST or unix:///PATH
+    #[arg(long, value_name = "URL")]
+    pub url: Option<String>,
+    /// By a command whose standard input and output are an executor
+    #[arg(long, value_name = "COMMAND")]
+    pub via: Option<String>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub enum Connect {
+    Eager,
+    Lazy,
+    Manual,
+}
+
+impl Connect {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Eager => "eager",
+            Self::Lazy => "lazy",
+            Self::Manual => "manual",
+        }
+    }
 }
 
 const CP_HELP: &str = "\

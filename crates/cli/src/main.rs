@@ -2,6 +2,7 @@
 
 mod args;
 mod commands;
+mod environments;
 mod escape;
 mod home;
 mod local;
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
             Command::Keeper(arguments) => commands::keeper::run(arguments).await,
             Command::Run(arguments) => commands::run::run(arguments).await,
             Command::Shell(arguments) => commands::shell::run(arguments).await,
+            Command::Env { command } => commands::env::run(command).await,
             Command::Cp(arguments) => commands::cp::run(arguments).await,
         }
     });

@@ -2,12 +2,16 @@
 
 use std::time::Duration;
 
-use outpost_environment::{Connector, Environment, EnvironmentOptions, Target, Token};
+use anyhow::Context;
+use outpost_environment::{Connector, Definition, Environment, EnvironmentOptions};
 use outpost_executor::{Executor, Lifetime};
 use outpost_rpc::PeerOptions;
 use outpost_rpc::link::memory;
+use outpost_wire::EnvironmentId;
+use outpost_wire::exec::environment::EnvironmentInfo;
 
 use crate::args::PlaceArguments;
+use crate::environments::{Known, token};
 use crate::local::{ExecutorSettings, executor_config};
 
 /// An environment that is used by a verb.
@@ -17,9 +21,34 @@ pub struct Reached {
     executor: Option<Executor>,
 }
 
+/// Who wants to reach it, and how hard.
+#[derive(Clone, Copy)]
+pub struct Caller {
+    /// How the executor is told who asks.
+    pub client: &'static str,
+    /// How long to try to get a lost connection back.
+    pub patience: Duration,
+}
+
+impl Caller {
+    pub fn options(self) -> EnvironmentOptions {
+        EnvironmentOptions {
+            client_name: self.client.into(),
+            patience: self.patience,
+            jitter_seed: u64::from(std::process::id()),
+            ..EnvironmentOptions::default()
+        }
+    }
+}
+
 impl Reached {
     pub fn is_here(&self) -> bool {
         self.executor.is_some()
+    }
+
+    /// Connects, because a person asks for it, and tells what is there.
+    pub async fn connect(&self) -> anyhow::Result<EnvironmentInfo> {
+        Ok(self.environment.connect().await?)
     }
 
     /// Ends what was started there.
@@ -31,30 +60,49 @@ impl Reached {
     }
 }
 
-/// Nothing is connected yet. `client` is how the executor is told who asks.
-pub fn reach(place: &PlaceArguments, client: &str) -> anyhow::Result<Reached> {
-    if let Some(command) = &place.via {
-        return Ok(there(Connector::command(command), client, place.patience));
+/// Nothing is connected yet.
+pub fn reach(place: &PlaceArguments, client: &'static str) -> anyhow::Result<Reached> {
+    let caller = Caller { client, patience: Duration::from_secs(place.patience) };
+    match (&place.via, &place.environment) {
+        (Some(command), _) => via(command, caller),
+        (None, Some(name)) => named(name, caller),
+        (None, None) => here(caller),
     }
-    match &place.environment {
-        Some(target) => named(target, client, place.patience),
-        None => here(client),
+}
+
+/// An environment by its name or its address.
+pub fn named(name: &str, caller: Caller) -> anyhow::Result<Reached> {
+    if name == EnvironmentId::local().as_str() {
+        return here(caller);
     }
+    let known = Known::load()?;
+    known.snapshot()?;
+    if name.contains("://") {
+        let definition = Definition::url(name, token())?;
+        return Ok(there(definition.connector(), caller));
+    }
+    let id = EnvironmentId::parse(name).context("an environment is given by its name, or as ws://HOST:PORT or unix:///PATH")?;
+    Ok(Reached { environment: known.handle(&id, caller.options())?, executor: None })
 }
 
-/// An environment by its address.
-pub fn named(target: &str, client: &str, patience: u64) -> anyhow::Result<Reached> {
-    let target: Target = target.parse()?;
-    let token = std::env::var("OUTPOST_TOKEN").ok().filter(|token| !token.is_empty()).map_or(Token::None, Token::Bearer);
-    Ok(there(Connector::target(target, token), client, patience))
+/// An environment behind a command.
+pub fn via(command: &str, caller: Caller) -> anyhow::Result<Reached> {
+    Known::load()?.snapshot()?;
+    Ok(there(Connector::command(command), caller))
 }
 
-pub fn there(connector: Connector, client: &str, patience: u64) -> Reached {
-    Reached { environment: Environment::new(connector, options(client, patience)), executor: None }
+fn there(connector: Connector, caller: Caller) -> Reached {
+    Reached { environment: Environment::new(connector, caller.options()), executor: None }
 }
 
-/// This machine, through an executor of this very process.
-pub fn here(client: &str) -> anyhow::Result<Reached> {
+/// This machine.
+pub fn here(caller: Caller) -> anyhow::Result<Reached> {
+    let (connector, executor) = local()?;
+    Ok(Reached { environment: Environment::new(connector, caller.options()), executor: Some(executor) })
+}
+
+/// An executor of this very process, and the way to it.
+pub fn local() -> anyhow::Result<(Connector, Executor)> {
     let settings = ExecutorSettings {
         grace: Duration::from_secs(600),
         spool: 64 << 20,
@@ -70,14 +118,5 @@ pub fn here(client: &str) -> anyhow::Result<Reached> {
         tokio::spawn(async move { executor.serve(theirs, Lifetime::Grace).await });
         std::future::ready(Ok(ours))
     });
-    Ok(Reached { environment: Environment::new(connector, options(client, 0)), executor: Some(executor) })
-}
-
-fn options(client: &str, patience: u64) -> EnvironmentOptions {
-    EnvironmentOptions {
-        client_name: client.into(),
-        patience: Duration::from_secs(patience),
-        jitter_seed: u64::from(std::process::id()),
-        ..EnvironmentOptions::default()
-    }
+    Ok((connector, executor))
 }

@@ -42,6 +42,15 @@ pub struct Progress {
 }
 
 impl Progress {
+    /// Of something of which the size is known.
+    pub fn of(total: u64) -> Self {
+        Self { total: AtomicU64::new(total), done: AtomicU64::new(0) }
+    }
+
+    pub fn add(&self, bytes: u64) {
+        self.done.fetch_add(bytes, Ordering::Relaxed);
+    }
+
     /// Bytes that are there, and bytes that will be.
     pub fn bytes(&self) -> (u64, u64) {
         (self.done.load(Ordering::Relaxed), self.total.load(Ordering::Relaxed))
@@ -335,7 +344,7 @@ impl Transfer {
         let destination = BlockFile { environment: &self.destination.environment, path: &path, handle: &writing };
         let (sender, blocks) = mpsc::channel(WINDOW);
         let count = |bytes: usize| {
-            self.progress.done.fetch_add(bytes as u64, Ordering::Relaxed);
+            self.progress.add(bytes as u64);
         };
         let (read, written) = tokio::join!(source.read(attributes, &self.room, sender), destination.write(blocks, count));
         match read {

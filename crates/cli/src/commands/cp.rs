@@ -4,27 +4,25 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
-use outpost_environment::{EnvironmentError, Location, Summary, Transfer};
+use outpost_environment::{Location, Summary, Transfer};
 use outpost_wire::PathUri;
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
-use super::{FAILED, UNREACHABLE, complain};
+use super::{FAILED, failure};
 use crate::args::CpArguments;
 use crate::outages;
 use crate::progress::{ProgressBar, size};
-use crate::reach::{self, Reached};
+use crate::reach::{self, Caller, Reached};
 use crate::signals::Signals;
 
 pub async fn run(arguments: CpArguments) -> ExitCode {
     match copy(&arguments).await {
         Ok(code) => ExitCode::from(code),
-        Err(error) => {
-            let unreachable = error.chain().any(|cause| matches!(cause.downcast_ref(), Some(EnvironmentError::Unreachable { .. })));
-            complain(&error, if unreachable { UNREACHABLE } else { FAILED })
-        }
+        Err(error) => failure(&error),
     }
 }
 
@@ -120,26 +118,27 @@ impl Side {
     }
 
     fn reach(&self, arguments: &CpArguments) -> anyhow::Result<Reached> {
-        const CLIENT: &str = "outpost-cp";
+        let caller = Caller { client: "outpost-cp", patience: Duration::from_secs(arguments.patience) };
         match (&self.place, &arguments.via) {
-            (Place::Here, _) => reach::here(CLIENT),
-            (Place::Via, Some(command)) => Ok(reach::there(outpost_environment::Connector::command(command), CLIENT, arguments.patience)),
-            (Place::Via, None) => reach::named("via", CLIENT, arguments.patience),
+            (Place::Here, _) => reach::here(caller),
+            (Place::Via, Some(command)) => reach::via(command, caller),
+            (Place::Via, None) => reach::named("via", caller),
             (Place::Named(name), _) => {
-                reach::named(name, CLIENT, arguments.patience).with_context(|| format!("write ./{name}:… for a path of this machine"))
+                let hint = || format!("`{name}:` names an environment; a file of this machine with a colon is written as ./{name}:…");
+                reach::named(name, caller).with_context(hint)
             }
         }
     }
 
     /// A relative path begins in the current directory here, and in the home there.
     async fn locate(&self, reached: &Reached) -> anyhow::Result<Location> {
+        let info = reached.connect().await?;
         let path = Path::new(&self.path);
         let path = if self.place == Place::Here {
             std::env::current_dir().context("the current directory is gone")?.join(path)
         } else if path.is_absolute() {
             path.to_owned()
         } else {
-            let info = reached.environment.info().await?;
             let home = info.user_home_dir.or(info.cwd).context("the executor tells no home; give an absolute path")?;
             let rest = path.strip_prefix("~").unwrap_or(path);
             home.to_native().map(|home: PathBuf| home.join(rest))?

@@ -34,7 +34,7 @@ pub async fn run(arguments: RunArguments) -> ExitCode {
 async fn run_to_end(arguments: RunArguments) -> anyhow::Result<u8> {
     let reached = reach::reach(&arguments.place, "outpost-run")?;
     let environment = reached.environment.clone();
-    let info = environment.info().await?;
+    let info = reached.connect().await?;
     let terminal = if arguments.tty { RawTerminal::enter() } else { None };
     let line_end = if terminal.is_some() { "\r\n" } else { "\n" };
     let pipe_stdin = arguments.tty || info.capabilities.stdin_close || !signals::stdin_is_null();

@@ -39,7 +39,7 @@ async fn run_to_end(arguments: ShellArguments) -> anyhow::Result<u8> {
     }
     let reached = reach::reach(&arguments.place, "outpost-shell")?;
     let environment = reached.environment.clone();
-    let info = environment.info().await?;
+    let info = reached.connect().await?;
     let start = start(&arguments, &info, reached.is_here())?;
     let what = format!("cannot start {} in {} on {}", start.argv[0], start.cwd, environment.name());
     let mut signals = Signals::listen().context("signals cannot be taken")?;

@@ -1,5 +1,7 @@
 //! What a far machine is, and whether a program fits it.
 
+use std::fmt;
+
 use thiserror::Error;
 
 use super::elf::{Binary, Linkage, Version};
@@ -26,6 +28,16 @@ pub enum Libc {
     Musl,
     #[default]
     Unknown,
+}
+
+impl fmt::Display for Libc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Glibc(version) => write!(f, "glibc {version}"),
+            Self::Musl => f.write_str("musl"),
+            Self::Unknown => f.write_str("an unknown C library"),
+        }
+    }
 }
 
 /// Why a program cannot run there.
