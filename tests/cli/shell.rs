@@ -95,7 +95,7 @@ async fn one_can_leave_also_without_a_connection() {
     terminal.type_keys("\r~.");
     assert_eq!(terminal.exit_code(), Some(125));
     assert!(!terminal.is_raw());
-    assert!(terminal.text().contains("ends when the executor's grace is over"), "{}", terminal.text());
+    terminal.wait_for("ends when the executor's grace is over");
 }
 
 #[test]

@@ -143,13 +143,14 @@ pub struct PlaceArguments {
 const RUN_HELP: &str = "\
 Examples:
   outpost run -- uname -a                            here
+  outpost run -e box -- make test                    in an environment of `outpost env add`
   outpost run -e ws://127.0.0.1:7000 -- make test    on an executor that listens
   outpost run --via 'ssh -T box outpost executor --listen stdio --keep' -- make test
   outpost run -t -- top                              on a terminal of its own
 
-Standard input, signals and the size of the window are passed on; the exit code is the command's own (128 + the signal
-if one killed it). A lost connection is taken up again and no byte of output is lost or doubled. A token for -e ws://
-is taken from OUTPOST_TOKEN.";
+Standard input, signals and the size of the window are passed on; the exit code is the command's
+own (128 + the signal if one killed it). A lost connection is taken up again and no byte of output
+is lost or doubled. A token for -e ws:// is taken from OUTPOST_TOKEN.";
 
 #[derive(Args)]
 pub struct RunArguments {
@@ -175,9 +176,10 @@ Examples:
   outpost shell -e box
   outpost shell --via 'docker exec -i web outpost executor --listen stdio --keep'
 
-The user's own shell is started there as a login shell, on a terminal that has the size of this one. A lost connection is
-taken up again and the shell never notices. At the beginning of a line, `~.` leaves at once, also while there is no
-connection; `~~` types a tilde and `~?` lists these keys. The exit code is the shell's own, or 125 for a failure of ours.";
+The user's own shell is started there as a login shell, on a terminal that has the size of this
+one. A lost connection is taken up again and the shell never notices. At the beginning of a line,
+`~.` leaves at once, also while there is no connection; `~~` types a tilde and `~?` lists these
+keys. The exit code is the shell's own, or 125 for a failure of ours.";
 
 #[derive(Args)]
 pub struct ShellArguments {
@@ -190,15 +192,16 @@ pub struct ShellArguments {
 
 const ENV_HELP: &str = "\
 Examples:
-  outpost env add box --ssh me@box.example.org           copies this program there and writes the entry
+  outpost env add box --ssh me@box.example.org     copies this program there, writes the entry
   outpost env add gpu --url wss://gpu.example.org --token-file ~/.outpost/tokens/gpu
   outpost env add web --via 'docker exec -i web outpost executor --listen stdio --keep'
-  outpost env check                                      connects to all of them and tells how they are
-  outpost env watch box                                  connects, and tells every change
+  outpost env check                                connects to all and tells how they are
+  outpost env watch box                            connects, and tells every change
   outpost env remove box
 
-Environments are written down in environments.toml in OUTPOST_HOME (by default ~/.outpost), which may be edited by hand;
-comments and order are kept. `run -e NAME`, `shell -e NAME` and `cp NAME:PATH` use them.";
+Environments are written down in environments.toml in OUTPOST_HOME (by default ~/.outpost), which
+may be edited by hand; comments and order are kept. `run -e NAME`, `shell -e NAME` and `cp
+NAME:PATH` use them.";
 
 #[derive(Subcommand)]
 pub enum EnvCommand {
@@ -246,10 +249,10 @@ pub struct WatchArguments {
 }
 
 const ADD_HELP: &str = "\
-With --ssh, ssh is asked what kind of machine is there, and a fitting program is copied into the far home
-(~/.outpost/bin, checked by its digest) unless it is there already. Nothing else is needed there: no root, no network.
-Whether the machine is the right one is decided by ssh and its known hosts alone; later connections ask for nothing, so
-a key or an agent is needed (BatchMode).";
+With --ssh, ssh is asked what kind of machine is there, and a fitting program is copied into the
+far home (~/.outpost/bin, checked by its digest) unless it is there already. Nothing else is
+needed there: no root, no network. Whether the machine is the right one is decided by ssh and its
+known hosts alone; later connections ask for nothing, so a key or an agent is needed (BatchMode).";
 
 #[derive(Args)]
 pub struct AddArguments {
@@ -311,10 +314,11 @@ Examples:
   outpost cp x ws://127.0.0.1:7000:/tmp/x            to an executor that listens
   outpost cp --via 'docker exec -i web outpost executor --listen stdio' via:/etc/hosts .
 
-ENV:PATH is a path in an environment; PATH is absolute, or begins in the home there. Anything else, and whatever has a
-slash before its first colon, is a path of this machine. Permissions are kept and links inside a directory stay links.
-What is there is replaced in one step when the copy is whole; nothing half-written is left in its place. A lost
-connection is taken up again where it broke.";
+ENV:PATH is a path in an environment; PATH is absolute, or begins in the home there. Anything
+else, and whatever has a slash before its first colon, is a path of this machine. Permissions are
+kept and links inside a directory stay links. What is there is replaced in one step when the copy
+is whole; nothing half-written is left in its place. A lost connection is taken up again where it
+broke.";
 
 #[derive(Args)]
 pub struct CpArguments {

@@ -26,8 +26,8 @@ impl ProgressBar {
         let task = tokio::spawn(async move {
             let start = Instant::now();
             loop {
-                tokio::time::sleep(EVERY).await;
                 draw(&progress, &label, start.elapsed());
+                tokio::time::sleep(EVERY).await;
             }
         });
         Some(Self { _task: AbortOnDropHandle::new(task) })
