@@ -290,6 +290,11 @@ impl Transfer {
             let (path, names) = (item.below(root), item.names.clone());
             let entries = self.source.environment.files().list_attributes(path.clone()).await;
             for entry in entries.map_err(|error| self.unread(&path, error))? {
+                if !is_name(&entry.name.0) {
+                    let reason = format!("it lists {:?} as a name in {}", entry.name, show(&path));
+                    let source = EnvironmentError::Nonsense { name: self.source.environment.name().to_owned(), reason };
+                    return Err(self.unread(&path, source));
+                }
                 if entry.attributes.kind == FileKind::Other {
                     skipped.push(path.child(&entry.name));
                     continue;
@@ -435,7 +440,27 @@ impl Location {
     }
 }
 
+/// Whether this is the name of something in a directory. Whoever is copied from must not choose where things are put.
+fn is_name(bytes: &[u8]) -> bool {
+    !matches!(bytes, b"" | b"." | b"..") && !bytes.iter().any(|byte| matches!(byte, b'/' | 0))
+}
+
 /// As people write it.
 fn show(path: &PathUri) -> String {
     path.to_native().map_or_else(|_| path.to_string(), |path| path.display().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_lead_elsewhere_are_none() {
+        for fine in [&b"a"[..], b"...", b" ", b"\xff", b"a\\b", b"..a"] {
+            assert!(is_name(fine), "{fine:?}");
+        }
+        for bad in [&b""[..], b".", b"..", b"a/b", b"../x", b"/etc", b"a\0"] {
+            assert!(!is_name(bad), "{bad:?}");
+        }
+    }
 }
