@@ -47,7 +47,7 @@ async fn run_to_end(arguments: RunArguments) -> anyhow::Result<u8> {
     let _input = pipe_stdin.then(|| AbortOnDropHandle::new(tokio::spawn(forward_input(process.clone(), info.clone()))));
     let _notices = AbortOnDropHandle::new(tokio::spawn(outages::tell(environment.clone(), line_end)));
     let outcome = tokio::select! {
-        outcome = copy_output(&process) => outcome,
+        outcome = copy_output(&process) => outcome.and_then(Ended::whole),
         Ok(code) = given_up => Ok(code),
     };
     drop(terminal);
@@ -88,8 +88,25 @@ pub fn everything() -> EnvPolicy {
     EnvPolicy { inherit: Inherit::All, ignore_default_excludes: false, exclude: vec![], set: BTreeMap::new(), include_only: vec![] }
 }
 
-/// Copies what the command writes to where it belongs, and returns its exit code.
-pub async fn copy_output(process: &RemoteProcess) -> anyhow::Result<u8> {
+/// How a command ended.
+pub struct Ended {
+    pub code: u8,
+    /// How much of its output nobody read in time.
+    pub lost: Vec<String>,
+}
+
+impl Ended {
+    /// The exit code, if nothing is missing.
+    fn whole(self) -> anyhow::Result<u8> {
+        if self.lost.is_empty() {
+            return Ok(self.code);
+        }
+        bail!("output was lost because nobody read it in time: {}", self.lost.join(", "))
+    }
+}
+
+/// Copies what the command writes to where it belongs, and tells how it ended.
+pub async fn copy_output(process: &RemoteProcess) -> anyhow::Result<Ended> {
     let (mut stdout, mut stderr) = (tokio::io::stdout(), tokio::io::stderr());
     let (mut code, mut lost) = (None, Vec::new());
     while let Some(event) = process.next().await {
@@ -102,7 +119,7 @@ pub async fn copy_output(process: &RemoteProcess) -> anyhow::Result<u8> {
                 if written.is_err() {
                     // Whoever read our output is gone, as would be the command if it had written there itself.
                     let _ = tokio::time::timeout(Duration::from_secs(1), process.terminate()).await;
-                    return Ok(BROKEN_PIPE);
+                    return Ok(Ended { code: BROKEN_PIPE, lost });
                 }
             }
             ProcessEvent::Gap { bytes: Some(bytes) } => lost.push(format!("{bytes} bytes")),
@@ -112,11 +129,8 @@ pub async fn copy_output(process: &RemoteProcess) -> anyhow::Result<u8> {
             ProcessEvent::Lost { reason } => bail!("nobody knows what became of the command: {reason}"),
         }
     }
-    if !lost.is_empty() {
-        bail!("output was lost because nobody read it in time: {}", lost.join(", "));
-    }
     let code = code.context("the command ended without an exit code")?;
-    Ok(u8::try_from(code).unwrap_or(OURS))
+    Ok(Ended { code: u8::try_from(code).unwrap_or(OURS), lost })
 }
 
 async fn write(out: &mut (impl AsyncWriteExt + Unpin), bytes: &[u8]) -> std::io::Result<()> {

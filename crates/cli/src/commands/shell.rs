@@ -55,7 +55,12 @@ async fn run_to_end(arguments: ShellArguments) -> anyhow::Result<u8> {
     let mut output = std::pin::pin!(copy_output(&process));
     let outcome = loop {
         tokio::select! {
-            outcome = &mut output => break outcome,
+            ended = &mut output => break ended.map(|ended| {
+                if !ended.lost.is_empty() {
+                    say(&format!("output was lost while there was no connection: {}", ended.lost.join(", ")));
+                }
+                ended.code
+            }),
             asked = signals.next() => match asked {
                 Asked::Resize => drop(size.send_replace(terminal::size())),
                 Asked::Stop(signal) => break Ok(code(signal)),
