@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 pub mod bench;
+pub mod chaos;
 pub mod client;
 pub mod cutter;
 pub mod executor;
