@@ -1,7 +1,17 @@
 //! The command line, as a person or a script meets it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod cp;
+mod env;
 mod executor;
 mod run;
+mod shell;
 
 const OUTPOST: &str = env!("CARGO_BIN_EXE_outpost");
+
+/// What was ignored when the tests were started (by `nohup`, or in the background of a script) is ignored by us as well.
+fn is_ignored(number: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
+    u64::from_str_radix(ignored.trim(), 16).unwrap() & (1 << (number - 1)) != 0
+}

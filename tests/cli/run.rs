@@ -6,7 +6,7 @@ use std::process::{Command, Output, Stdio};
 
 use outpost_testkit::ExecutorProcess;
 
-use crate::OUTPOST;
+use crate::{OUTPOST, is_ignored};
 
 fn run(arguments: &[&str]) -> Output {
     Command::new(OUTPOST).arg("run").args(arguments).stdin(Stdio::null()).output().unwrap()
@@ -54,12 +54,8 @@ fn standard_input_is_passed_on_to_its_end() {
 
 #[test]
 fn signals_are_passed_on() {
-    // What was ignored when the tests were started (by `nohup`, or in the background of a script) is ignored by us as well.
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
-    let ignored = u64::from_str_radix(ignored.trim(), 16).unwrap();
     for (signal, number, code) in [("INT", 2, 11), ("TERM", 15, 12), ("HUP", 1, 13)] {
-        if ignored & (1 << (number - 1)) != 0 {
+        if is_ignored(number) {
             continue;
         }
         let script = format!("trap 'exit {code}' {signal}; echo ready; while :; do sleep 0.05; done");

@@ -14,3 +14,11 @@ pub fn exec(options: &[&str]) -> anyhow::Result<()> {
     }
     sh(run.args(options))
 }
+
+/// The registry: idle environments, step views, reconnects.
+pub fn environments(options: &[&str]) -> anyhow::Result<()> {
+    sh(cargo().args(["build", "--release", "-p", "outpost"]))?;
+    let mut run = cargo();
+    run.args(["run", "--release", "-p", "outpost-bench", "--", "environments", "--outpost"]).arg(target().join("release/outpost"));
+    sh(run.args(options))
+}

@@ -42,9 +42,25 @@ pub fn codex_without_launcher() -> anyhow::Result<PathBuf> {
         .context("the package has another shape")
 }
 
+/// An ssh server and client, and the shells that people have.
+pub fn shells() -> anyhow::Result<()> {
+    for (program, package) in [
+        ("/usr/sbin/sshd", "openssh-server"),
+        ("ssh", "openssh-client"),
+        ("bash", "bash"),
+        ("dash", "dash"),
+        ("busybox", "busybox"),
+        ("tcsh", "tcsh"),
+    ] {
+        need(program, package)?;
+    }
+    Ok(())
+}
+
 /// Installs a Debian package if a program is missing.
 fn need(program: &str, package: &str) -> anyhow::Result<()> {
-    let found = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
+    // Not all of them can be asked for their version.
+    let found = Command::new("sh").args(["-c", "command -v \"$0\"", program]).stdout(Stdio::null()).status();
     if found.is_ok_and(|status| status.success()) {
         return Ok(());
     }

@@ -1,6 +1,7 @@
-//! Chores of the project: `cargo xtask test | soak NAME | bench NAME`. Whatever a chore needs it installs by itself.
+//! Chores of the project: `cargo xtask test | soak NAME | bench NAME | dist`. Whatever a chore needs it installs by itself.
 
 mod bench;
+mod dist;
 mod install;
 mod soak;
 mod test;
@@ -14,7 +15,10 @@ const USAGE: &str = "\
 usage: cargo xtask test            install what the tests need and run all of them
        cargo xtask soak cuts [N]   `outpost run` through N (default 200) cut connections
        cargo xtask bench exec [--rounds N] [--only SCENARIO] [--markdown]
-                                   figures of the executor against a bare server and the peer, 3 rounds by default";
+                                   figures of the executor against a bare server and the peer, 3 rounds by default
+       cargo xtask bench environments [--rounds N]
+                                   memory of registered environments, step views, reconnects
+       cargo xtask dist            a static program that can be copied to any machine of this kind";
 
 #[expect(clippy::print_stderr, reason = "this is a program for a terminal")]
 fn main() -> ExitCode {
@@ -35,6 +39,8 @@ fn run() -> anyhow::Result<()> {
         ["soak", "cuts"] => soak::cuts(200),
         ["soak", "cuts", count] => soak::cuts(count.parse().with_context(|| format!("`{count}` is no number"))?),
         ["bench", "exec", options @ ..] => bench::exec(options),
+        ["bench", "environments", options @ ..] => bench::environments(options),
+        ["dist"] => dist::run(),
         _ => bail!("{USAGE}"),
     }
 }

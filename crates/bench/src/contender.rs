@@ -102,6 +102,11 @@ impl Server {
         }
     }
 
+    /// `IP:PORT`.
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
     /// A path for files that go away with the server.
     pub fn path(&self, name: &str) -> PathBuf {
         self.home.path().join(name)

@@ -1,7 +1,8 @@
-//! Figures of executors, measured over the wire: `cargo xtask bench exec` runs this program. Only ratios of one run mean
+//! Figures of executors, measured over the wire, and of environments: `cargo xtask bench NAME` runs this program. Only ratios of one run mean
 //! anything, so every contender takes its turn in every round.
 
 mod contender;
+mod environments;
 mod exec;
 mod floor;
 mod scenario;
@@ -17,7 +18,8 @@ use anyhow::{Context, bail};
 use contender::Contender;
 use table::Style;
 
-const USAGE: &str = "usage: outpost-bench exec --outpost PROGRAM [--codex PROGRAM] [--rounds N] [--only SCENARIO] [--markdown]";
+const USAGE: &str = "usage: outpost-bench exec --outpost PROGRAM [--codex PROGRAM] [--rounds N] [--only SCENARIO] [--markdown]
+       outpost-bench environments --outpost PROGRAM [--rounds N]";
 
 #[expect(clippy::print_stderr, reason = "this is a program for a terminal")]
 fn main() -> ExitCode {
@@ -34,6 +36,7 @@ fn run() -> anyhow::Result<()> {
     let mut words = std::env::args().skip(1);
     match words.next().as_deref() {
         Some("exec") => exec::run(&plan(words)?),
+        Some("environments") => environments(words),
         Some(floor::VERB) => floor::serve(),
         Some(PRINT) => print(words.next().context(USAGE)?.parse()?),
         _ => bail!(USAGE),
@@ -56,6 +59,18 @@ fn plan(mut words: impl Iterator<Item = String>) -> anyhow::Result<exec::Plan> {
     let mut contenders = vec![Contender::outpost(outpost.context(USAGE)?), Contender::floor()?];
     contenders.extend(codex.map(Contender::codex));
     Ok(exec::Plan { contenders, rounds, only, style })
+}
+
+fn environments(mut words: impl Iterator<Item = String>) -> anyhow::Result<()> {
+    let (mut outpost, mut rounds) = (None, 3);
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--outpost" => outpost = Some(PathBuf::from(words.next().context(USAGE)?)),
+            "--rounds" => rounds = words.next().context(USAGE)?.parse().context("--rounds wants a number")?,
+            _ => bail!("`{word}` is not known\n{USAGE}"),
+        }
+    }
+    environments::run(outpost.context(USAGE)?, rounds)
 }
 
 /// The hidden verb of the child that prints so many bytes.

@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::ffi::OsString;
 use std::net::IpAddr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -20,7 +21,7 @@ pub struct Arguments {
 
 const EXIT_CODES: &str = "\
 Exit codes: 0 done, 1 the work failed, 2 wrong usage, 3 an environment was unreachable, 70 a bug of ours.
-`run` exits with the command's own code, or 125 for a failure of ours.";
+`run` and `shell` exit with the command's own code, or 125 for a failure of ours.";
 
 #[derive(Subcommand)]
 pub enum Command {
@@ -33,6 +34,18 @@ pub enum Command {
     /// Run a command in an environment and stay with it, whatever happens to the connection
     #[command(after_help = RUN_HELP)]
     Run(RunArguments),
+    /// Open a terminal in an environment that survives a lost connection
+    #[command(after_help = SHELL_HELP)]
+    Shell(ShellArguments),
+    /// List, add, remove, check and watch environments
+    #[command(after_help = ENV_HELP)]
+    Env {
+        #[command(subcommand)]
+        command: EnvCommand,
+    },
+    /// Copy files and directories between environments
+    #[command(after_help = CP_HELP)]
+    Cp(CpArguments),
 }
 
 const EXECUTOR_HELP: &str = "\
@@ -113,25 +126,36 @@ pub enum WsAuth {
     SignedBearerToken,
 }
 
-const RUN_HELP: &str = "\
-Examples:
-  outpost run -- uname -a                            here
-  outpost run -e ws://127.0.0.1:7000 -- make test    on an executor that listens
-  outpost run --via 'ssh -T box outpost executor --listen stdio --keep' -- make test
-  outpost run -t -- top                              on a terminal of its own
-
-Standard input, signals and the size of the window are passed on; the exit code is the command's own (128 + the signal
-if one killed it). A lost connection is taken up again and no byte of output is lost or doubled. A token for -e ws://
-is taken from OUTPOST_TOKEN.";
-
+/// Which environment a verb works in.
 #[derive(Args)]
-pub struct RunArguments {
-    /// The executor to use: ws://HOST:PORT or unix://PATH. Without one, this machine
-    #[arg(short, long, value_name = "TARGET", conflicts_with = "via")]
+pub struct PlaceArguments {
+    /// The environment: a name from environments.toml, ws://HOST:PORT or unix://PATH. Without one, this machine
+    #[arg(short, long, value_name = "ENV", conflicts_with = "via")]
     pub environment: Option<String>,
     /// A command whose standard input and output are an executor
     #[arg(long, value_name = "COMMAND")]
     pub via: Option<String>,
+    /// How long to try to get a lost connection back, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(..=YEAR))]
+    pub patience: u64,
+}
+
+const RUN_HELP: &str = "\
+Examples:
+  outpost run -- uname -a                            here
+  outpost run -e box -- make test                    in an environment of `outpost env add`
+  outpost run -e ws://127.0.0.1:7000 -- make test    on an executor that listens
+  outpost run --via 'ssh -T box outpost executor --listen stdio --keep' -- make test
+  outpost run -t -- top                              on a terminal of its own
+
+Standard input, signals and the size of the window are passed on; the exit code is the command's
+own (128 + the signal if one killed it). A lost connection is taken up again and no byte of output
+is lost or doubled. A token for -e ws:// is taken from OUTPOST_TOKEN.";
+
+#[derive(Args)]
+pub struct RunArguments {
+    #[command(flatten)]
+    pub place: PlaceArguments,
     /// The directory to run in; by default this one here, and the executor's own elsewhere
     #[arg(short = 'C', long, value_name = "DIR")]
     pub cd: Option<PathBuf>,
@@ -142,12 +166,180 @@ pub struct RunArguments {
     /// Run it on a terminal
     #[arg(short, long)]
     pub tty: bool,
-    /// How long to try to get a lost connection back, in seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(..=YEAR))]
-    pub patience: u64,
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub command: Vec<String>,
+}
+
+const SHELL_HELP: &str = "\
+Examples:
+  outpost shell -e box
+  outpost shell --via 'docker exec -i web outpost executor --listen stdio --keep'
+
+The user's own shell is started there as a login shell, on a terminal that has the size of this
+one. A lost connection is taken up again and the shell never notices. At the beginning of a line,
+`~.` leaves at once, also while there is no connection; `~~` types a tilde and `~?` lists these
+keys. The exit code is the shell's own, or 125 for a failure of ours.";
+
+#[derive(Args)]
+pub struct ShellArguments {
+    #[command(flatten)]
+    pub place: PlaceArguments,
+    /// The directory to start in; by default the home there
+    #[arg(short = 'C', long, value_name = "DIR")]
+    pub cd: Option<PathBuf>,
+}
+
+const ENV_HELP: &str = "\
+Examples:
+  outpost env add box --ssh me@box.example.org     copies this program there, writes the entry
+  outpost env add gpu --url wss://gpu.example.org --token-file ~/.outpost/tokens/gpu
+  outpost env add web --via 'docker exec -i web outpost executor --listen stdio --keep'
+  outpost env check                                connects to all and tells how they are
+  outpost env watch box                            connects, and tells every change
+  outpost env remove box
+
+Environments are written down in environments.toml in OUTPOST_HOME (by default ~/.outpost), which
+may be edited by hand; comments and order are kept. `run -e NAME`, `shell -e NAME` and `cp
+NAME:PATH` use them.";
+
+#[derive(Subcommand)]
+pub enum EnvCommand {
+    /// Show what is written down; nothing is connected
+    List(ListArguments),
+    /// Write an environment down
+    #[command(after_help = ADD_HELP)]
+    Add(Box<AddArguments>),
+    /// Forget an environment; nothing is removed on the machine itself
+    Remove {
+        /// Its name
+        name: String,
+    },
+    /// Connect and tell what is there; exits with 3 if one cannot be reached
+    Check(CheckArguments),
+    /// Follow how environments stand, and changes of the file, until interrupted
+    Watch(WatchArguments),
+}
+
+#[derive(Args)]
+pub struct ListArguments {
+    /// For programs
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct CheckArguments {
+    /// Names or addresses; all that are written down if none is given
+    #[arg(value_name = "NAME")]
+    pub names: Vec<String>,
+    /// For programs
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args)]
+pub struct WatchArguments {
+    /// Only these; they are connected, which others are only if they say so
+    #[arg(value_name = "NAME")]
+    pub names: Vec<String>,
+    /// One JSON object a line, for programs
+    #[arg(long)]
+    pub json: bool,
+}
+
+const ADD_HELP: &str = "\
+With --ssh, ssh is asked what kind of machine is there, and a fitting program is copied into the
+far home (~/.outpost/bin, checked by its digest) unless it is there already. Nothing else is
+needed there: no root, no network. Whether the machine is the right one is decided by ssh and its
+known hosts alone; later connections ask for nothing, so a key or an agent is needed (BatchMode).";
+
+#[derive(Args)]
+pub struct AddArguments {
+    /// The name that it gets: letters, digits, `-` and `_`
+    pub name: String,
+    #[command(flatten)]
+    pub way: WayArguments,
+    /// A file that holds the token for --url; it is read for every connection
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["ssh", "via"])]
+    pub token_file: Option<PathBuf>,
+    /// The program to copy, if not this one or the static one beside it
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["url", "via"])]
+    pub binary: Option<PathBuf>,
+    /// An argument for ssh itself, such as -p or 2222; may be given several times
+    #[arg(long = "ssh-arg", value_name = "ARG", conflicts_with_all = ["url", "via"], allow_hyphen_values = true)]
+    pub ssh_args: Vec<String>,
+    /// When it is connected: by itself, when it is first used (the default), or only when asked for by name
+    #[arg(long, value_name = "WHEN")]
+    pub connect: Option<Connect>,
+}
+
+/// How it is reached.
+#[derive(Args)]
+#[group(required = true, multiple = false)]
+pub struct WayArguments {
+    /// By ssh: user@host, or a name from the ssh configuration
+    #[arg(long, value_name = "DESTINATION")]
+    pub ssh: Option<String>,
+    /// By its address: ws://HOST:PORT, wss://HOST or unix:///PATH
+    #[arg(long, value_name = "URL")]
+    pub url: Option<String>,
+    /// By a command whose standard input and output are an executor
+    #[arg(long, value_name = "COMMAND")]
+    pub via: Option<String>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub enum Connect {
+    Eager,
+    Lazy,
+    Manual,
+}
+
+impl Connect {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Eager => "eager",
+            Self::Lazy => "lazy",
+            Self::Manual => "manual",
+        }
+    }
+}
+
+const CP_HELP: &str = "\
+Examples:
+  outpost cp notes.txt box:                          into the home of that environment
+  outpost cp -r box:/srv/data ./data                 a whole directory
+  outpost cp alpha:/var/log/app.log beta:/tmp/       from one environment to another
+  outpost cp x ws://127.0.0.1:7000:/tmp/x            to an executor that listens
+  outpost cp --via 'docker exec -i web outpost executor --listen stdio' via:/etc/hosts .
+
+ENV:PATH is a path in an environment; PATH is absolute, or begins in the home there. Anything
+else, and whatever has a slash before its first colon, is a path of this machine. Permissions are
+kept and links inside a directory stay links. What is there is replaced in one step when the copy
+is whole; nothing half-written is left in its place. A lost connection is taken up again where it
+broke.";
+
+#[derive(Args)]
+pub struct CpArguments {
+    /// What to copy: ENV:PATH or a path of this machine
+    #[arg(value_name = "SRC")]
+    pub source: OsString,
+    /// Where to: ENV:PATH or a path of this machine. Into it, if it is a directory
+    #[arg(value_name = "DST")]
+    pub destination: OsString,
+    /// Copy a directory with everything in it
+    #[arg(short, long)]
+    pub recursive: bool,
+    /// Show no progress
+    #[arg(short, long)]
+    pub quiet: bool,
+    /// A command whose standard input and output are an executor; it is named `via` in SRC and DST
+    #[arg(long, value_name = "COMMAND")]
+    pub via: Option<String>,
+    /// How long to try to get a lost connection back, in seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(..=YEAR))]
+    pub patience: u64,
 }
 
 fn http_target(text: &str) -> Result<String, String> {

@@ -17,6 +17,17 @@ impl Home {
         set("OUTPOST_HOME").or_else(|| set("HOME").map(|home| home.join(".outpost"))).map(Self)
     }
 
+    /// The environments that the user has written down.
+    pub fn environments(&self) -> PathBuf {
+        self.0.join("environments.toml")
+    }
+
+    /// Makes it if it is not there.
+    pub fn make(&self) -> io::Result<PathBuf> {
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.0)?;
+        Ok(self.0.clone())
+    }
+
     pub fn spool(&self) -> PathBuf {
         self.0.join("spool")
     }

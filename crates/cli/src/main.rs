@@ -2,8 +2,13 @@
 
 mod args;
 mod commands;
+mod environments;
+mod escape;
 mod home;
 mod local;
+mod outages;
+mod progress;
+mod reach;
 mod signals;
 mod terminal;
 
@@ -33,6 +38,9 @@ fn main() -> ExitCode {
             Command::Executor(arguments) => commands::executor::run(arguments).await,
             Command::Keeper(arguments) => commands::keeper::run(arguments).await,
             Command::Run(arguments) => commands::run::run(arguments).await,
+            Command::Shell(arguments) => commands::shell::run(arguments).await,
+            Command::Env { command } => commands::env::run(command).await,
+            Command::Cp(arguments) => commands::cp::run(arguments).await,
         }
     });
     // A thread may still be waiting for a line of standard input that never comes.

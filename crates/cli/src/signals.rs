@@ -69,30 +69,42 @@ impl Signals {
         })
     }
 
-    /// Waits for one that asks a program to end.
-    pub async fn stop(&mut self) {
+    /// Waits for one that asks a program to end, and tells the exit code that shells give to that.
+    pub async fn stop(&mut self) -> u8 {
+        loop {
+            if let Asked::Stop(signal) = self.next().await {
+                return code(signal);
+            }
+        }
+    }
+
+    pub async fn next(&mut self) -> Asked {
         tokio::select! {
-            () = self.interrupt.recv() => {}
-            () = self.terminate.recv() => {}
-            () = self.quit.recv() => {}
-            () = self.hangup.recv() => {}
+            () = self.interrupt.recv() => Asked::Stop(Signal::Interrupt),
+            () = self.terminate.recv() => Asked::Stop(Signal::Terminate),
+            () = self.hangup.recv() => Asked::Stop(Signal::Hangup),
+            () = self.quit.recv() => Asked::Stop(Signal::Quit),
+            () = self.window.recv() => Asked::Resize,
         }
     }
 }
 
-/// Forwards signals for ever.
-pub async fn forward(to: Forwarding, mut signals: Signals, tty: bool) {
+/// What a signal wants.
+pub enum Asked {
+    Stop(Signal),
+    Resize,
+}
+
+/// Forwards signals until one asks to give up; then tells the exit code.
+pub async fn forward(to: Forwarding, mut signals: Signals, tty: bool) -> u8 {
     if tty {
         to.resize().await;
     }
     let mut told = false;
     loop {
-        let signal = tokio::select! {
-            () = signals.interrupt.recv() => Signal::Interrupt,
-            () = signals.terminate.recv() => Signal::Terminate,
-            () = signals.hangup.recv() => Signal::Hangup,
-            () = signals.quit.recv() => Signal::Quit,
-            () = signals.window.recv() => {
+        let signal = match signals.next().await {
+            Asked::Stop(signal) => signal,
+            Asked::Resize => {
                 if tty {
                     to.resize().await;
                 }
@@ -104,7 +116,7 @@ pub async fn forward(to: Forwarding, mut signals: Signals, tty: bool) {
             to.send(signal).await;
         } else if told {
             // Asked twice while nobody is there to pass it on to.
-            give_up(signal);
+            return code(signal);
         } else {
             told = true;
             say("not connected; once more to give up");
@@ -140,14 +152,14 @@ fn say(text: &str) {
     eprintln!("outpost: {text}");
 }
 
-fn give_up(signal: Signal) -> ! {
+pub fn code(signal: Signal) -> u8 {
     let number = match signal {
         Signal::Interrupt => 2,
         Signal::Quit => 3,
         Signal::Hangup => 1,
         _ => 15,
     };
-    std::process::exit(128 + number)
+    128 + number
 }
 
 /// Whether standard input is `/dev/null`, which has nothing to say.

@@ -3,6 +3,7 @@
 //! One wrong entry is disabled and stays visible; the others work. A wrong default, a wrong top level or wrong syntax is
 //! fatal: nobody may end up on another machine because of a slip of the pen.
 
+pub mod edit;
 mod entry;
 mod text;
 mod watch;

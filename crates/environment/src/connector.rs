@@ -141,6 +141,11 @@ impl Connector {
         &self.name
     }
 
+    /// One link, for whoever wants to do something of their own with it.
+    pub async fn link(&self) -> Result<Link, LinkError> {
+        Ok(self.connect().await?.link)
+    }
+
     pub(crate) async fn connect(&self) -> Result<Line, LinkError> {
         (self.make)().await
     }

@@ -1,12 +1,15 @@
 //! Files in an environment.
 
 use bytes::Bytes;
-use outpost_wire::PathUri;
+use outpost_wire::exec::attributes::{
+    Attributes, AttributesParams, CreateLink, CreateLinkParams, GetAttributes, ListAttributes, NamedAttributes, SetMode, SetModeParams,
+};
 use outpost_wire::exec::files::{
     Canonicalize, CanonicalizeParams, Copy, CopyParams, CreateDirectory, CreateDirectoryParams, DirectoryEntry, GetMetadata,
     GetMetadataParams, Metadata, ReadDirectory, ReadDirectoryParams, ReadFile, ReadFileParams, Remove, RemoveParams, Rename, RenameParams,
     WriteFile, WriteFileParams,
 };
+use outpost_wire::{Escaped, PathUri};
 
 use crate::environment::{Environment, EnvironmentError};
 
@@ -64,6 +67,25 @@ impl<'a> Files<'a> {
 
     pub async fn rename(&self, source_path: PathUri, destination_path: PathUri) -> Result<(), EnvironmentError> {
         self.0.call_once::<Rename>(&RenameParams { source_path, destination_path, sandbox: None }).await?;
+        Ok(())
+    }
+
+    /// Of the thing itself, be it a link. This and all below need the capability `fileAttributes`.
+    pub async fn attributes(&self, path: PathUri) -> Result<Attributes, EnvironmentError> {
+        self.0.call_again::<GetAttributes>(&AttributesParams { path, sandbox: None }).await
+    }
+
+    pub async fn list_attributes(&self, path: PathUri) -> Result<Vec<NamedAttributes>, EnvironmentError> {
+        Ok(self.0.call_again::<ListAttributes>(&AttributesParams { path, sandbox: None }).await?.entries)
+    }
+
+    pub async fn set_mode(&self, path: PathUri, mode: u32) -> Result<(), EnvironmentError> {
+        self.0.call_again::<SetMode>(&SetModeParams { path, mode, sandbox: None }).await?;
+        Ok(())
+    }
+
+    pub async fn create_link(&self, path: PathUri, target: Escaped) -> Result<(), EnvironmentError> {
+        self.0.call_once::<CreateLink>(&CreateLinkParams { path, target, sandbox: None }).await?;
         Ok(())
     }
 }

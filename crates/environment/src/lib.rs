@@ -4,6 +4,8 @@
 //! *for*, nor anything of the inside of an executor: all it shares with one is the wire.
 
 mod backoff;
+mod blocks;
+pub mod bootstrap;
 pub mod capability;
 pub mod config;
 mod connector;
@@ -20,6 +22,7 @@ pub mod selection;
 mod session;
 mod state;
 mod supervisor;
+mod transfer;
 mod view;
 
 pub use backoff::Waits;
@@ -35,4 +38,5 @@ pub use process::{ProcessStart, RemoteProcess};
 pub use provider::{Configuration, DefaultChoice, Entry, Snapshot, Variable};
 pub use registry::{Cause, Change, Event, InfoError, News, Origin, Registry, RegistryError, RegistryOptions, Standing, Status, Watcher};
 pub use state::{Connected, Failure, FailureKind, Identity, State};
+pub use transfer::{Location, Progress, Summary, Transfer, TransferError};
 pub use view::{Captured, Member, StepView, ViewError, Workplace};

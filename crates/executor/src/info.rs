@@ -25,6 +25,7 @@ fn capabilities() -> Capabilities {
         output_gaps: true,
         fs_rename: true,
         fs_watch: true,
+        file_attributes: true,
         ..Capabilities::default()
     }
 }

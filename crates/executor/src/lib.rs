@@ -4,6 +4,7 @@
 //! the hands, not the head.
 
 mod attachment;
+mod attributes;
 mod config;
 mod connection;
 mod executor;

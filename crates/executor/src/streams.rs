@@ -12,7 +12,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use outpost_wire::Fault;
-use outpost_wire::exec::streams::OpenMode;
 use rustix::buffer::spare_capacity;
 use rustix::io::{Errno, pread};
 use tokio::sync::Mutex as Queue;
@@ -32,21 +31,32 @@ pub struct Streams(Mutex<HashMap<String, Handle>>);
 /// before it is open and after it is closed; such a handle is there only for those who wait.
 type Handle = Arc<Queue<Option<File>>>;
 
+/// What a file is opened for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Opening {
+    Read,
+    /// Emptied first.
+    Replace,
+    /// Its pieces may come over several connections.
+    Part,
+}
+
 impl Streams {
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Handle>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub async fn open(&self, id: &str, path: PathBuf, mode: OpenMode) -> Result<(), Fault> {
+    pub async fn open(&self, id: &str, path: PathBuf, opening: Opening) -> Result<(), Fault> {
         let place = self.reserve(id)?;
         let exists = fault::handle_exists(id);
         let open = move |file: &mut Option<File>| {
             if file.is_some() {
                 return Err(exists);
             }
-            *file = Some(match mode {
-                OpenMode::Read => files::open_regular(&path, Follow::Links)?.0,
-                OpenMode::Replace => files::open_replaced(&path, Follow::Links)?,
+            *file = Some(match opening {
+                Opening::Read => files::open_regular(&path, Follow::Links)?.0,
+                Opening::Replace => files::open_replaced(&path, Follow::Links)?,
+                Opening::Part => files::open_part(&path)?,
             });
             Ok(())
         };

@@ -12,6 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 pub struct Cutter {
     address: SocketAddr,
     connections: Arc<AtomicUsize>,
+    open: tokio::sync::watch::Sender<bool>,
     task: tokio::task::JoinHandle<()>,
 }
 
@@ -22,19 +23,35 @@ impl Cutter {
         let address = listener.local_addr().unwrap();
         let connections = Arc::new(AtomicUsize::new(0));
         let (server, count) = (server.to_owned(), connections.clone());
+        let (open, is_open) = tokio::sync::watch::channel(true);
         let task = tokio::spawn(async move {
             loop {
                 let Ok((client, _)) = listener.accept().await else { return };
                 let index = count.fetch_add(1, Ordering::SeqCst);
                 let budget = plan.get(index).copied().unwrap_or(u64::MAX);
-                tokio::spawn(forward(client, server.clone(), budget));
+                let (server, mut is_open) = (server.clone(), is_open.clone());
+                tokio::spawn(async move {
+                    tokio::select! {
+                        () = forward(client, server, budget) => {}
+                        _ = is_open.wait_for(|open| !open) => {}
+                    }
+                });
             }
         });
-        Self { address, connections, task }
+        Self { address, connections, open, task }
     }
 
     pub fn url(&self) -> String {
         format!("ws://{}", self.address)
+    }
+
+    /// Cuts whatever is connected, and lets nobody through until [`Self::mend`].
+    pub fn cut(&self) {
+        self.open.send_replace(false);
+    }
+
+    pub fn mend(&self) {
+        self.open.send_replace(true);
     }
 
     /// How many connections were made so far.

@@ -3,14 +3,19 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 pub mod bench;
+pub mod chaos;
 pub mod client;
 pub mod cutter;
 pub mod executor;
 pub mod model;
 pub mod raw;
+pub mod sshd;
+pub mod terminal;
 
 pub use bench::{Bench, LinkKind, Setup};
 pub use client::Client;
 pub use cutter::Cutter;
 pub use executor::ExecutorProcess;
 pub use raw::RawSocket;
+pub use sshd::{LoginShell, Sshd};
+pub use terminal::TestTerminal;

@@ -18,4 +18,4 @@ pub use envelope::RequestId;
 pub use fault::Fault;
 pub use intent::{Attachment, CapabilityRoot, EnvironmentId, RootLocation, Selection};
 pub use method::{Method, Notification};
-pub use path::{PathError, PathUri};
+pub use path::{Escaped, PathError, PathUri};

@@ -151,6 +151,49 @@ impl PathUri {
         let bytes: Vec<u8> = percent_decode_str(&self.path).collect();
         Ok(PathBuf::from(OsStr::from_bytes(&bytes)))
     }
+
+    /// What lies in this directory under a name.
+    pub fn child(&self, name: &Escaped) -> Self {
+        let name = percent_encode(&name.0, ESCAPED);
+        let slash = if self.path.ends_with('/') { "" } else { "/" };
+        Self { host: self.host.clone(), path: format!("{}{slash}{name}", self.path) }
+    }
+
+    /// The directory that it lies in and its name there; nothing for the root.
+    pub fn split(&self) -> Option<(Self, Escaped)> {
+        let (parent, name) = self.path.rsplit_once('/').filter(|(_, name)| !name.is_empty())?;
+        let parent = if parent.is_empty() { "/" } else { parent };
+        Some((Self { host: self.host.clone(), path: parent.to_owned() }, Escaped(percent_decode_str(name).collect())))
+    }
+
+    /// Whether this is `other` or lies somewhere below it.
+    pub fn is_within(&self, other: &Self) -> bool {
+        let below = |rest: &str| rest.is_empty() || rest.starts_with('/') || other.path == "/";
+        self.host == other.host && self.path.strip_prefix(&other.path).is_some_and(below)
+    }
+}
+
+/// Bytes that are no whole path, such as a file's name or what a link says; percent-encoded on the wire.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Escaped(pub Vec<u8>);
+
+impl fmt::Debug for Escaped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", percent_encode(&self.0, ESCAPED))
+    }
+}
+
+impl Serialize for Escaped {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&percent_encode(&self.0, ESCAPED))
+    }
+}
+
+impl<'de> Deserialize<'de> for Escaped {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Ok(Self(percent_decode_str(&text).collect()))
+    }
 }
 
 /// Splits off everything from `mark` on; says whether there was one.
@@ -287,6 +330,22 @@ mod tests {
             assert_eq!(uri.to_native().unwrap_err().to_string(), format!("'{text}' is invalid on 'linux'"));
         }
         assert_eq!(native("file:///C:x"), Path::new("/C:x"));
+    }
+
+    #[test]
+    fn paths_are_taken_apart_and_put_together() {
+        let root = PathUri::parse("file:///").unwrap();
+        let name = Escaped(b"a \xff%".to_vec());
+        let child = root.child(&name);
+        assert_eq!(child.to_string(), "file:///a%20%FF%25");
+        assert_eq!(child.split(), Some((root.clone(), name.clone())));
+        assert_eq!(child.child(&name).split(), Some((child.clone(), name.clone())));
+        assert_eq!(root.split(), None);
+        assert_eq!(serde_json::to_string(&name).unwrap(), r#""a%20%FF%25""#);
+        assert_eq!(serde_json::from_str::<Escaped>(r#""a%20%FF%25""#).unwrap(), name);
+        let path = |text| PathUri::parse(text).unwrap();
+        assert!(path("file:///a/b").is_within(&path("file:///a")) && path("file:///a").is_within(&root));
+        assert!(path("file:///a").is_within(&path("file:///a")) && !path("file:///ab").is_within(&path("file:///a")));
     }
 
     #[test]

@@ -83,7 +83,9 @@ fn announce(address: &ListenAddr) -> anyhow::Result<()> {
 
 pub fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
     let mut signals = Signals::listen()?;
-    Ok(async move { signals.stop().await })
+    Ok(async move {
+        signals.stop().await;
+    })
 }
 
 /// Settings that all listeners share.

@@ -1,17 +1,34 @@
 //! One file per verb.
 
+pub mod cp;
+pub mod env;
 pub mod executor;
 pub mod keeper;
 pub mod run;
+pub mod shell;
 
 use std::process::ExitCode;
+
+use outpost_environment::EnvironmentError;
+use outpost_environment::bootstrap::BootstrapError;
 
 /// The work failed.
 pub const FAILED: u8 = 1;
 /// The command line makes no sense.
 pub const USAGE: u8 = 2;
+/// An environment was unreachable.
+pub const UNREACHABLE: u8 = 3;
 /// A failure of ours where the exit code is otherwise the command's.
 pub const OURS: u8 = 125;
+
+/// Says what went wrong and tells by the exit code whether it is worth trying again.
+pub fn failure(error: &anyhow::Error) -> ExitCode {
+    let unreachable = error.chain().any(|cause| {
+        matches!(cause.downcast_ref(), Some(EnvironmentError::Unreachable { .. } | EnvironmentError::Gone { .. }))
+            || matches!(cause.downcast_ref(), Some(BootstrapError::Ssh { .. }))
+    });
+    complain(error, if unreachable { UNREACHABLE } else { FAILED })
+}
 
 /// Says what went wrong, with all its causes on one line.
 #[expect(clippy::print_stderr, reason = "this is where the program speaks to people")]

@@ -6,10 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use outpost_environment::{Connector, Environment, EnvironmentOptions, ProcessEvent, ProcessStart, RemoteProcess, State, Target, Token};
-use outpost_executor::{Executor, Lifetime};
-use outpost_rpc::PeerOptions;
-use outpost_rpc::link::memory;
+use outpost_environment::{ProcessEvent, ProcessStart, RemoteProcess};
 use outpost_wire::PathUri;
 use outpost_wire::exec::environment::EnvironmentInfo;
 use outpost_wire::exec::process::{EnvPolicy, Inherit, Stream};
@@ -19,14 +16,13 @@ use uuid::Uuid;
 
 use super::{OURS, complain};
 use crate::args::RunArguments;
-use crate::local::{ExecutorSettings, executor_config};
+use crate::outages;
+use crate::reach;
 use crate::signals::{self, Forwarding, Signals};
 use crate::terminal::RawTerminal;
 
 /// What a shell says of a command whose reader went away.
 const BROKEN_PIPE: u8 = 128 + 13;
-/// A lost connection that is back sooner is not worth a word.
-const NOTICEABLE: Duration = Duration::from_secs(2);
 
 pub async fn run(arguments: RunArguments) -> ExitCode {
     match run_to_end(arguments).await {
@@ -36,68 +32,27 @@ pub async fn run(arguments: RunArguments) -> ExitCode {
 }
 
 async fn run_to_end(arguments: RunArguments) -> anyhow::Result<u8> {
-    let place = Place::of(&arguments)?;
-    let options = EnvironmentOptions {
-        client_name: "outpost-run".into(),
-        patience: Duration::from_secs(arguments.patience),
-        jitter_seed: u64::from(std::process::id()),
-        ..EnvironmentOptions::default()
-    };
-    let environment = Environment::new(place.connector, options);
-    let info = environment.info().await?;
+    let reached = reach::reach(&arguments.place, "outpost-run")?;
+    let environment = reached.environment.clone();
+    let info = reached.connect().await?;
     let terminal = if arguments.tty { RawTerminal::enter() } else { None };
+    let line_end = if terminal.is_some() { "\r\n" } else { "\n" };
     let pipe_stdin = arguments.tty || info.capabilities.stdin_close || !signals::stdin_is_null();
-    let start = start(&arguments, &info, place.executor.is_some(), pipe_stdin)?;
+    let start = start(&arguments, &info, reached.is_here(), pipe_stdin)?;
     let what = format!("cannot run `{}` in {} on {}", arguments.command[0], start.cwd, environment.name());
     let listening = Signals::listen().context("signals cannot be passed on")?;
     let process = Arc::new(environment.start(start).await.context(what)?);
     let forwarding = Forwarding { process: process.clone(), environment: environment.clone(), capabilities: info.capabilities.clone() };
-    let _signals = AbortOnDropHandle::new(tokio::spawn(signals::forward(forwarding, listening, arguments.tty)));
+    let given_up = AbortOnDropHandle::new(tokio::spawn(signals::forward(forwarding, listening, arguments.tty)));
     let _input = pipe_stdin.then(|| AbortOnDropHandle::new(tokio::spawn(forward_input(process.clone(), info.clone()))));
-    let _notices = AbortOnDropHandle::new(tokio::spawn(tell_outages(environment.clone())));
-    let outcome = copy_output(&process).await;
+    let _notices = AbortOnDropHandle::new(tokio::spawn(outages::tell(environment.clone(), line_end)));
+    let outcome = tokio::select! {
+        outcome = copy_output(&process) => outcome.and_then(Ended::whole),
+        Ok(code) = given_up => Ok(code),
+    };
     drop(terminal);
-    let _ = environment.end().await;
-    if let Some(executor) = place.executor {
-        executor.shut_down().await;
-    }
+    reached.leave().await;
     outcome
-}
-
-/// Where the command runs.
-struct Place {
-    connector: Connector,
-    /// The executor of this very process, if that is where.
-    executor: Option<Executor>,
-}
-
-impl Place {
-    fn of(arguments: &RunArguments) -> anyhow::Result<Self> {
-        if let Some(command) = &arguments.via {
-            return Ok(Self { connector: Connector::command(command), executor: None });
-        }
-        if let Some(target) = &arguments.environment {
-            let target: Target = target.parse()?;
-            let token = std::env::var("OUTPOST_TOKEN").ok().filter(|token| !token.is_empty()).map_or(Token::None, Token::Bearer);
-            return Ok(Self { connector: Connector::target(target, token), executor: None });
-        }
-        let settings = ExecutorSettings {
-            grace: Duration::from_secs(600),
-            spool: 64 << 20,
-            peer: PeerOptions::default(),
-            keeps_fates: false,
-            listener: "this process".into(),
-        };
-        let executor = Executor::new(executor_config(settings)?);
-        let serving = executor.clone();
-        let connector = Connector::new("this machine", move || {
-            let (ours, theirs) = memory::pair();
-            let executor = serving.clone();
-            tokio::spawn(async move { executor.serve(theirs, Lifetime::Grace).await });
-            std::future::ready(Ok(ours))
-        });
-        Ok(Self { connector, executor: Some(executor) })
-    }
 }
 
 fn start(arguments: &RunArguments, info: &EnvironmentInfo, is_here: bool, pipe_stdin: bool) -> anyhow::Result<ProcessStart> {
@@ -109,26 +64,49 @@ fn start(arguments: &RunArguments, info: &EnvironmentInfo, is_here: bool, pipe_s
         None => info.cwd.clone().or_else(|| info.user_home_dir.clone()).context("the executor tells no directory; give one with -C")?,
     };
     let mut env: BTreeMap<String, String> = arguments.set.iter().cloned().collect();
-    if arguments.tty
-        && let Ok(term) = std::env::var("TERM")
-    {
-        env.entry("TERM".into()).or_insert(term);
+    if arguments.tty {
+        env.extend(terminal_kind().filter(|_| !env.contains_key("TERM")));
     }
-    let env_policy =
-        EnvPolicy { inherit: Inherit::All, ignore_default_excludes: false, exclude: vec![], set: BTreeMap::new(), include_only: vec![] };
     Ok(ProcessStart {
         id: format!("run-{}", Uuid::new_v4()),
         argv: arguments.command.clone(),
         cwd,
-        env_policy: Some(env_policy),
+        env_policy: Some(everything()),
         env,
         tty: arguments.tty,
         pipe_stdin,
     })
 }
 
-/// Copies what the command writes to where it belongs, and returns its exit code.
-async fn copy_output(process: &RemoteProcess) -> anyhow::Result<u8> {
+/// What a program on a terminal must know of it.
+pub fn terminal_kind() -> Option<(String, String)> {
+    Some(("TERM".into(), std::env::var("TERM").ok()?))
+}
+
+/// The executor's own variables, except those that look like secrets.
+pub fn everything() -> EnvPolicy {
+    EnvPolicy { inherit: Inherit::All, ignore_default_excludes: false, exclude: vec![], set: BTreeMap::new(), include_only: vec![] }
+}
+
+/// How a command ended.
+pub struct Ended {
+    pub code: u8,
+    /// How much of its output nobody read in time.
+    pub lost: Vec<String>,
+}
+
+impl Ended {
+    /// The exit code, if nothing is missing.
+    fn whole(self) -> anyhow::Result<u8> {
+        if self.lost.is_empty() {
+            return Ok(self.code);
+        }
+        bail!("output was lost because nobody read it in time: {}", self.lost.join(", "))
+    }
+}
+
+/// Copies what the command writes to where it belongs, and tells how it ended.
+pub async fn copy_output(process: &RemoteProcess) -> anyhow::Result<Ended> {
     let (mut stdout, mut stderr) = (tokio::io::stdout(), tokio::io::stderr());
     let (mut code, mut lost) = (None, Vec::new());
     while let Some(event) = process.next().await {
@@ -141,7 +119,7 @@ async fn copy_output(process: &RemoteProcess) -> anyhow::Result<u8> {
                 if written.is_err() {
                     // Whoever read our output is gone, as would be the command if it had written there itself.
                     let _ = tokio::time::timeout(Duration::from_secs(1), process.terminate()).await;
-                    return Ok(BROKEN_PIPE);
+                    return Ok(Ended { code: BROKEN_PIPE, lost });
                 }
             }
             ProcessEvent::Gap { bytes: Some(bytes) } => lost.push(format!("{bytes} bytes")),
@@ -151,11 +129,8 @@ async fn copy_output(process: &RemoteProcess) -> anyhow::Result<u8> {
             ProcessEvent::Lost { reason } => bail!("nobody knows what became of the command: {reason}"),
         }
     }
-    if !lost.is_empty() {
-        bail!("output was lost because nobody read it in time: {}", lost.join(", "));
-    }
     let code = code.context("the command ended without an exit code")?;
-    Ok(u8::try_from(code).unwrap_or(OURS))
+    Ok(Ended { code: u8::try_from(code).unwrap_or(OURS), lost })
 }
 
 async fn write(out: &mut (impl AsyncWriteExt + Unpin), bytes: &[u8]) -> std::io::Result<()> {
@@ -182,25 +157,5 @@ async fn forward_input(process: Arc<RemoteProcess>, info: EnvironmentInfo) {
         let _ = process.close_stdin().await;
     } else {
         tracing::warn!("this executor cannot be told that the input has ended");
-    }
-}
-
-/// Says so when the connection is gone for longer than a moment.
-#[expect(clippy::print_stderr, reason = "this is where the program speaks to people")]
-async fn tell_outages(environment: Environment) {
-    let mut state = environment.watch();
-    loop {
-        let Ok(lost) = state.wait_for(|state| matches!(state, State::Recovering { .. })).await.map(|state| state.clone()) else { return };
-        let back = state.wait_for(|state| !matches!(state, State::Recovering { .. }));
-        if tokio::time::timeout(NOTICEABLE, back).await.is_ok() {
-            continue;
-        }
-        if let State::Recovering { reason, .. } = lost {
-            eprintln!("outpost: connection to {} lost ({reason}); trying to get it back", environment.name());
-        }
-        if state.wait_for(|state| matches!(state, State::Ready(_))).await.is_err() {
-            return;
-        }
-        eprintln!("outpost: connected again");
     }
 }

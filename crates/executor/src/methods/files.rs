@@ -95,20 +95,20 @@ pub fn routes(router: Router<Connection>) -> Router<Connection> {
 }
 
 /// A file call whose turn it is.
-struct FileCall<'a> {
+pub struct FileCall<'a> {
     /// Held until the call is over. One that may take for ever holds up nobody.
     turn: Option<tokio::sync::MutexGuard<'a, ()>>,
 }
 
 impl<'a> FileCall<'a> {
-    async fn new(connection: &'a Connection, path: &Path) -> Self {
+    pub async fn new(connection: &'a Connection, path: &Path) -> Self {
         let may_hang = connection.executor().slow_mounts.hold(path);
         let turn = connection.file_turn().await;
         Self { turn: (!may_hang).then_some(turn) }
     }
 
     /// Runs what is over sooner than another thread would wake up where it was asked for.
-    async fn quick<T: Send + 'static>(&self, work: impl FnOnce() -> Result<T, Fault> + Send + 'static) -> Result<T, Fault> {
+    pub async fn quick<T: Send + 'static>(&self, work: impl FnOnce() -> Result<T, Fault> + Send + 'static) -> Result<T, Fault> {
         if self.turn.is_some() { work() } else { blocking(work).await }
     }
 }

@@ -1,5 +1,6 @@
 //! Where wire shapes become our nouns, one file per family.
 
+mod attributes;
 mod environment;
 mod files;
 mod http;
@@ -21,6 +22,7 @@ pub fn router() -> Router<Connection> {
     let router = process::routes(router);
     let router = files::routes(router);
     let router = streams::routes(router);
+    let router = attributes::routes(router);
     let router = walk::routes(router);
     let router = watch::routes(router);
     http::routes(router)

@@ -2,16 +2,22 @@
 
 use outpost_rpc::{Lane, Router};
 use outpost_wire::exec::session::Empty;
-use outpost_wire::exec::streams::{Close, Open, OpenResponse, ReadBlock, ReadBlockResponse, WriteBlock};
+use outpost_wire::exec::streams::{Close, Open, OpenMode, OpenResponse, ReadBlock, ReadBlockResponse, WriteBlock};
 
 use crate::connection::Connection;
 use crate::methods::native::{admit, open_path};
+use crate::streams::Opening;
 
 pub fn routes(router: Router<Connection>) -> Router<Connection> {
     router
         .on::<Open, _, _>(Lane::Ordinary, admit, |connection, params| async move {
             let path = open_path(&params.path, params.sandbox.as_ref())?;
-            connection.streams().open(&params.handle_id, path, params.mode).await?;
+            let opening = match params.mode {
+                OpenMode::Read => Opening::Read,
+                OpenMode::Replace if params.part == Some(true) => Opening::Part,
+                OpenMode::Replace => Opening::Replace,
+            };
+            connection.streams().open(&params.handle_id, path, opening).await?;
             Ok(OpenResponse { handle_id: params.handle_id })
         })
         .on::<ReadBlock, _, _>(Lane::Ordinary, admit, |connection, params| async move {

@@ -75,6 +75,8 @@ pub struct Capabilities {
     pub fs_rename: bool,
     pub atomic_writes: bool,
     pub fs_watch: bool,
+    /// Permissions, links, names of any bytes, and files written in parts.
+    pub file_attributes: bool,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

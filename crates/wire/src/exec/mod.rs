@@ -1,5 +1,6 @@
 //! The exec protocol: what an executor is asked and what it tells. One file per family of methods.
 
+pub mod attributes;
 pub mod environment;
 pub mod files;
 pub mod http;

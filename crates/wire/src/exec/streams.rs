@@ -17,6 +17,10 @@ pub struct OpenParams {
     pub path: PathUri,
     #[serde(default)]
     pub mode: OpenMode,
+    /// Ours: with `replace`, a file of the client's own that is written in pieces. It is made for its owner only, what
+    /// is in it stays, and a link is refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part: Option<bool>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox: Option<SandboxContext>,
 }

@@ -1,0 +1,96 @@
+//! `outpost env`.
+
+mod add;
+mod check;
+mod list;
+mod ssh;
+mod watch;
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use outpost_environment::config::edit;
+use outpost_wire::EnvironmentId;
+use rustix::fs::{FlockOperation, flock};
+use uuid::Uuid;
+
+use super::failure;
+use crate::args::EnvCommand;
+use crate::home::Home;
+
+pub async fn run(command: EnvCommand) -> ExitCode {
+    let done = match command {
+        EnvCommand::List(arguments) => list::run(&arguments),
+        EnvCommand::Add(arguments) => add::run(*arguments).await,
+        EnvCommand::Remove { name } => remove(&name),
+        EnvCommand::Check(arguments) => check::run(arguments).await,
+        EnvCommand::Watch(arguments) => watch::run(arguments).await,
+    };
+    match done {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => failure(&error),
+    }
+}
+
+fn remove(name: &str) -> anyhow::Result<u8> {
+    let id = EnvironmentId::parse_own(name)?;
+    let home = Home::from_environment().context("there is neither OUTPOST_HOME nor HOME")?;
+    let file = home.environments();
+    if !file.exists() {
+        anyhow::bail!("there is no environment `{id}`: {} does not exist", file.display());
+    }
+    change(&home, |text| edit::remove(text, &file, &id)).with_context(|| format!("{} is unchanged", file.display()))?;
+    say(&format!("removed `{id}` from {}", file.display()));
+    Ok(0)
+}
+
+/// Changes `environments.toml` in one step, one at a time.
+fn change(home: &Home, edit: impl FnOnce(&str) -> Result<String, edit::EditError>) -> anyhow::Result<()> {
+    let directory = home.make().context("the home cannot be made")?;
+    let lock = File::open(&directory).with_context(|| format!("cannot open {}", directory.display()))?;
+    flock(&lock, FlockOperation::LockExclusive).with_context(|| format!("cannot lock {}", directory.display()))?;
+    // What a link leads to is changed, not the link.
+    let file = home.environments();
+    let file = fs::canonicalize(&file).unwrap_or(file);
+    let (text, mode) = match fs::read_to_string(&file) {
+        Ok(text) => (text, fs::metadata(&file)?.permissions().mode() & 0o777),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => (String::new(), 0o600),
+        Err(error) => return Err(error).with_context(|| format!("cannot read {}", file.display())),
+    };
+    replace(&file, &edit(&text)?, mode).with_context(|| format!("cannot write {}", file.display()))
+}
+
+fn replace(path: &Path, text: &str, mode: u32) -> std::io::Result<()> {
+    let aside = path.with_extension(format!("{}.part", Uuid::new_v4().simple()));
+    let mut file = File::options().write(true).create_new(true).mode(mode).open(&aside)?;
+    let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).and_then(|()| fs::rename(&aside, path));
+    if written.is_err() {
+        let _ = fs::remove_file(&aside);
+    }
+    written
+}
+
+#[expect(clippy::print_stderr, reason = "this is where the program speaks to people")]
+fn say(text: &str) {
+    eprintln!("outpost: {text}");
+}
+
+/// A line of what was asked for. A reader that went away is no failure.
+fn print(text: &str) {
+    let _ = writeln!(std::io::stdout(), "{text}");
+}
+
+/// Rows under a heading, each column as wide as its widest text.
+fn table(rows: &[Vec<String>]) {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|text| text.chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    for row in rows {
+        let cells = row.iter().zip(&widths).map(|(text, width)| format!("{text:width$}"));
+        print(cells.collect::<Vec<_>>().join("  ").trim_end());
+    }
+}

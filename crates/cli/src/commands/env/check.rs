@@ -1,0 +1,132 @@
+//! `outpost env check`: connects and tells what is there.
+
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use outpost_environment::{EnvironmentError, Repeat};
+use outpost_wire::PathUri;
+use outpost_wire::exec::environment::{EnvironmentInfo, Status, Unit};
+use serde_json::{Value, json};
+
+use super::{print, table};
+use crate::args::CheckArguments;
+use crate::commands::{FAILED, UNREACHABLE};
+use crate::environments::Known;
+use crate::reach::{self, Caller};
+
+const CALLER: Caller = Caller { client: "outpost-env", patience: Duration::from_secs(10) };
+
+pub async fn run(arguments: CheckArguments) -> anyhow::Result<u8> {
+    let names = match arguments.names.as_slice() {
+        [] => Known::load()?.snapshot()?.ids().iter().map(ToString::to_string).collect(),
+        names => names.to_vec(),
+    };
+    // One that is down holds up no other.
+    let found = join_all(names.iter().map(|name| check(name))).await;
+    if arguments.json {
+        let all: Vec<Value> = found.iter().map(Found::json).collect();
+        print(&json!({"environments": all}).to_string());
+    } else {
+        table(&std::iter::once(Found::heading()).chain(found.iter().map(Found::row)).collect::<Vec<_>>());
+    }
+    Ok(found.iter().map(|found| found.code).max().unwrap_or(0))
+}
+
+/// How one environment stands.
+pub struct Found {
+    name: String,
+    answer: Result<Answer, String>,
+    pub code: u8,
+}
+
+struct Answer {
+    info: EnvironmentInfo,
+    /// From nothing to a session.
+    connect: Duration,
+    /// There and back.
+    latency: Duration,
+}
+
+pub async fn check(name: &str) -> Found {
+    let (answer, code) = match ask(name).await {
+        Ok(answer) => (Ok(answer), 0),
+        Err(error) => {
+            // A name that is not known is a mistake here; everything else is something there.
+            let is_ours = error.downcast_ref::<EnvironmentError>().is_none();
+            (Err(format!("{error:#}")), if is_ours { FAILED } else { UNREACHABLE })
+        }
+    };
+    Found { name: name.to_owned(), answer, code }
+}
+
+async fn ask(name: &str) -> anyhow::Result<Answer> {
+    let reached = reach::named(name, CALLER)?;
+    let start = Instant::now();
+    let info = reached.connect().await?;
+    let connected = start.elapsed();
+    let start = Instant::now();
+    reached.environment.call::<Status>(&Unit, Repeat::Harmless).await?;
+    let latency = start.elapsed();
+    reached.leave().await;
+    Ok(Answer { info, connect: connected, latency })
+}
+
+impl Found {
+    fn heading() -> Vec<String> {
+        ["NAME", "STATE", "EXECUTOR", "VERSION", "SHELL", "DIRECTORY", "CONNECT", "LATENCY"].map(String::from).to_vec()
+    }
+
+    fn row(&self) -> Vec<String> {
+        match &self.answer {
+            Err(reason) => vec![self.name.clone(), format!("failed: {reason}")],
+            Ok(Answer { info, connect, latency }) => {
+                let known = |text: &Option<String>| text.clone().unwrap_or_else(|| "unknown".into());
+                let identity = known(&info.executor_id);
+                vec![
+                    self.name.clone(),
+                    "ready".into(),
+                    identity,
+                    known(&info.executor_version),
+                    info.shell.path.clone(),
+                    info.cwd.as_ref().map_or_else(|| "unknown".into(), PathUri::to_syntax),
+                    milliseconds(*connect),
+                    milliseconds(*latency),
+                ]
+            }
+        }
+    }
+
+    fn json(&self) -> Value {
+        match &self.answer {
+            Err(reason) => json!({"id": self.name, "state": "failed", "reason": reason}),
+            Ok(Answer { info, connect, latency }) => json!({
+                "id": self.name,
+                "state": "ready",
+                "executorId": info.executor_id,
+                "instanceId": info.instance_id,
+                "version": info.executor_version,
+                "os": info.platform_os,
+                "shell": info.shell.path,
+                "cwd": info.cwd.as_ref().map(PathUri::to_syntax),
+                "home": info.user_home_dir.as_ref().map(PathUri::to_syntax),
+                "connectMs": connect.as_secs_f64() * 1000.0,
+                "latencyMs": latency.as_secs_f64() * 1000.0,
+            }),
+        }
+    }
+
+    /// In a sentence.
+    pub fn sentence(&self) -> String {
+        match &self.answer {
+            Err(reason) => format!("{} does not work yet: {reason}", self.name),
+            Ok(Answer { info, latency, .. }) => {
+                let version = info.executor_version.as_deref().unwrap_or("of an unknown version");
+                format!("{} is ready: outpost {version}, {}, {}", self.name, info.shell.path, milliseconds(*latency))
+            }
+        }
+    }
+}
+
+fn milliseconds(time: Duration) -> String {
+    format!("{:.1} ms", time.as_secs_f64() * 1000.0)
+}

@@ -1,0 +1,63 @@
+//! `outpost env list`: what is written down. Nothing is connected for it.
+
+use outpost_environment::{ConnectPolicy, Definition};
+use serde_json::{Value, json};
+
+use super::{print, say, table};
+use crate::args::ListArguments;
+use crate::environments::Known;
+
+pub fn run(arguments: &ListArguments) -> anyhow::Result<u8> {
+    let known = Known::load()?;
+    let snapshot = known.snapshot()?;
+    let default = snapshot.default_id();
+    let local = snapshot.include_local.then(|| Row { id: "local".into(), address: "this machine".into(), connect: "eager", wrong: None });
+    let entries = snapshot.entries.iter().map(|entry| Row::of(entry.id.as_str(), &entry.definition));
+    let rows: Vec<Row> = local.into_iter().chain(entries).collect();
+    let is_default = |row: &Row| default.as_ref().is_some_and(|id| id.as_str() == row.id);
+    if arguments.json {
+        let environments: Vec<Value> = rows
+            .iter()
+            .map(
+                |row| json!({"id": row.id, "address": row.address, "connect": row.connect, "default": is_default(row), "error": row.wrong}),
+            )
+            .collect();
+        print(&json!({"environments": environments, "errors": snapshot.nameless}).to_string());
+        return Ok(0);
+    }
+    let mut lines = vec![["NAME", "CONNECT", "ADDRESS"].map(String::from).to_vec()];
+    for row in &rows {
+        let mark = if is_default(row) { " (default)" } else { "" };
+        let address = row.wrong.as_ref().map_or_else(|| row.address.clone(), |what| format!("wrong: {what}"));
+        lines.push(vec![format!("{}{mark}", row.id), row.connect.into(), address]);
+    }
+    table(&lines);
+    for what in &snapshot.nameless {
+        say(what);
+    }
+    Ok(0)
+}
+
+struct Row {
+    id: String,
+    address: String,
+    connect: &'static str,
+    wrong: Option<String>,
+}
+
+impl Row {
+    fn of(id: &str, definition: &Result<Definition, String>) -> Self {
+        match definition {
+            Ok(definition) => Self { id: id.into(), address: definition.to_string(), connect: policy(definition.connect), wrong: None },
+            Err(what) => Self { id: id.into(), address: String::new(), connect: "never", wrong: Some(what.clone()) },
+        }
+    }
+}
+
+fn policy(connect: ConnectPolicy) -> &'static str {
+    match connect {
+        ConnectPolicy::Eager => "eager",
+        ConnectPolicy::Lazy => "lazy",
+        ConnectPolicy::Manual => "manual",
+    }
+}

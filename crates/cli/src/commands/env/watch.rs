@@ -1,0 +1,110 @@
+//! `outpost env watch`: follows how environments stand, and the file.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::Context;
+use outpost_environment::config::FileWatch;
+use outpost_environment::{Change, News, Standing};
+use outpost_wire::EnvironmentId;
+use serde_json::{Value, json};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::{print, say};
+use crate::args::WatchArguments;
+use crate::environments::Known;
+use crate::home::Home;
+use crate::reach::{self, Caller};
+use crate::signals::Signals;
+
+const CALLER: Caller = Caller { client: "outpost-env", patience: Duration::from_secs(600) };
+
+pub async fn run(arguments: WatchArguments) -> anyhow::Result<u8> {
+    let known = Known::load()?;
+    known.snapshot()?;
+    let ids: Vec<EnvironmentId> = arguments.names.iter().map(|name| EnvironmentId::parse(name)).collect::<Result<_, _>>()?;
+    for id in ids.iter().filter(|id| !id.is_local()) {
+        known.definition(id)?;
+    }
+    let (local, executor) = reach::local()?;
+    let registry = known.registry(CALLER.options(), local)?;
+    let mut signals = Signals::listen().context("signals cannot be taken")?;
+    let mut watcher = registry.watch();
+    let _file = follow(&known, &registry);
+    for handle in ids.iter().filter_map(|id| registry.get(id)) {
+        // Asked for by name, so it is woken. How that goes is told as news.
+        tokio::spawn(async move { handle.connect().await.map(|_| ()) });
+    }
+    let code = loop {
+        tokio::select! {
+            change = watcher.next() => tell(&change, &ids, arguments.json),
+            code = signals.stop() => break code,
+        }
+    };
+    executor.shut_down().await;
+    Ok(code)
+}
+
+/// Takes over every change of the file, if it is the file that counts.
+fn follow(known: &Known, registry: &outpost_environment::Registry) -> Option<AbortOnDropHandle<()>> {
+    let file = known.file.clone().filter(|_| known.from_file)?;
+    Home::from_environment()?.make().ok()?;
+    let watch = FileWatch::new(&file).inspect_err(|error| say(&error.to_string())).ok()?;
+    let registry = registry.clone();
+    Some(AbortOnDropHandle::new(tokio::spawn(async move { registry.follow(&file, watch).await })))
+}
+
+fn tell(change: &Change, wanted: &[EnvironmentId], as_json: bool) {
+    let is_wanted = |id: &EnvironmentId| wanted.is_empty() || wanted.contains(id);
+    let (id, text, mut value) = match &change.news {
+        News::Environment { id, generation, standing, event } => {
+            let (state, reason) = describe(standing);
+            let value = json!({"event": format!("{event:?}").to_lowercase(), "generation": generation, "state": state, "reason": reason});
+            (Some(id), reason.map_or_else(|| state.to_owned(), |reason| format!("{state}: {reason}")), value)
+        }
+        News::OtherExecutor { id, generation, was, now } => {
+            let text = format!("another executor answers: {} was {}", name(&now.executor_id), name(&was.executor_id));
+            let value = json!({"event": "otherExecutor", "generation": generation, "was": was.executor_id, "now": now.executor_id});
+            (Some(id), text, value)
+        }
+        News::Lost { id, generation, processes, reason } => {
+            let value = json!({"event": "lost", "generation": generation, "processes": processes, "reason": reason});
+            (Some(id), format!("lost {}: {reason}", processes.join(", ")), value)
+        }
+        News::Configured => (None, "the configuration was taken over".into(), json!({"event": "configured"})),
+        News::Misconfigured { reason } => {
+            (None, format!("the configuration is not used: {reason}"), json!({"event": "misconfigured", "reason": reason}))
+        }
+    };
+    if id.is_some_and(|id| !is_wanted(id)) {
+        return;
+    }
+    if as_json {
+        value["sequence"] = json!(change.sequence);
+        value["id"] = id.map_or(Value::Null, |id| json!(id));
+        print(&value.to_string());
+    } else {
+        print(&format!("{}  {}  {text}", clock(), id.map_or_else(|| "-".to_owned(), ToString::to_string)));
+    }
+}
+
+fn name(id: &Option<String>) -> &str {
+    id.as_deref().unwrap_or("unknown")
+}
+
+fn describe(standing: &Standing) -> (&'static str, Option<&str>) {
+    match standing {
+        Standing::Idle => ("idle", None),
+        Standing::Connecting => ("connecting", None),
+        Standing::Ready => ("ready", None),
+        Standing::Recovering { reason, .. } => ("recovering", Some(reason)),
+        Standing::Failed { reason, .. } => ("failed", Some(reason)),
+        Standing::Missing => ("missing", None),
+        Standing::Disabled => ("disabled", None),
+    }
+}
+
+/// The time of day, in UTC.
+fn clock() -> String {
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    format!("{:02}:{:02}:{:02}Z", seconds / 3600 % 24, seconds / 60 % 60, seconds % 60)
+}

@@ -1,0 +1,47 @@
+//! Keys that are meant for us and not for the program on the terminal.
+
+/// Follows what is typed. A tilde at the beginning of a line is held back until the next key says what it is for.
+pub struct Escapes {
+    at_line_start: bool,
+    tilde: bool,
+}
+
+/// What came out of some keys.
+#[derive(Default)]
+pub struct Typed {
+    /// To be passed on.
+    pub bytes: Vec<u8>,
+    pub leave: bool,
+    pub help: bool,
+}
+
+impl Escapes {
+    pub fn new() -> Self {
+        Self { at_line_start: true, tilde: false }
+    }
+
+    pub fn feed(&mut self, keys: &[u8]) -> Typed {
+        let mut typed = Typed::default();
+        for &key in keys {
+            match (std::mem::take(&mut self.tilde), key) {
+                (true, b'.') => {
+                    typed.leave = true;
+                    return typed;
+                }
+                (true, b'?') => {
+                    typed.help = true;
+                    continue;
+                }
+                (true, b'~') => typed.bytes.push(key),
+                (true, key) => typed.bytes.extend([b'~', key]),
+                (false, b'~') if self.at_line_start => {
+                    self.tilde = true;
+                    continue;
+                }
+                (false, key) => typed.bytes.push(key),
+            }
+            self.at_line_start = matches!(key, b'\r' | b'\n');
+        }
+        typed
+    }
+}

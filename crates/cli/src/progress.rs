@@ -1,0 +1,93 @@
+//! A line that shows how far a copy is.
+
+use std::io::{IsTerminal, Write};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use outpost_environment::Progress;
+use rustix::termios::tcgetwinsize;
+use tokio_util::task::AbortOnDropHandle;
+
+const EVERY: Duration = Duration::from_millis(100);
+const CLEAR: &str = "\r\x1b[K";
+
+/// Drawn on standard error while it lives; gone without a trace when dropped.
+pub struct ProgressBar {
+    _task: AbortOnDropHandle<()>,
+}
+
+impl ProgressBar {
+    /// Nothing if nobody looks.
+    pub fn start(progress: Arc<Progress>, label: String) -> Option<Self> {
+        let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        if !std::io::stderr().is_terminal() || dumb {
+            return None;
+        }
+        let task = tokio::spawn(async move {
+            let start = Instant::now();
+            loop {
+                draw(&progress, &label, start.elapsed());
+                tokio::time::sleep(EVERY).await;
+            }
+        });
+        Some(Self { _task: AbortOnDropHandle::new(task) })
+    }
+}
+
+impl Drop for ProgressBar {
+    fn drop(&mut self) {
+        let _ = write!(std::io::stderr(), "{CLEAR}");
+    }
+}
+
+fn draw(progress: &Progress, label: &str, elapsed: Duration) {
+    let (done, total) = progress.bytes();
+    let columns = tcgetwinsize(std::io::stderr()).map_or(80, |size| usize::from(size.ws_col).max(20));
+    let line = line(done, total, elapsed, label, columns - 1);
+    let mut out = std::io::stderr().lock();
+    let _ = write!(out, "{CLEAR}{line}").and_then(|()| out.flush());
+}
+
+/// As much of it as fits, the most telling first.
+fn line(done: u64, total: u64, elapsed: Duration, label: &str, columns: usize) -> String {
+    let rate = (done as f64 / elapsed.as_secs_f64().max(0.001)) as u64;
+    let percent = (done.min(total) * 100).checked_div(total).unwrap_or(0);
+    let left = match rate {
+        0 => "--:--".to_owned(),
+        rate => clock(total.saturating_sub(done) / rate),
+    };
+    let figures = format!("{percent:>3}% {:>9} {:>9}/s {left}", size(done), size(rate));
+    let bar_width = 20;
+    let mut text = figures.clone();
+    if columns >= figures.len() + bar_width + 3 {
+        let filled = usize::try_from(percent).unwrap_or_default() * bar_width / 100;
+        text = format!("[{}{}] {figures}", "#".repeat(filled), " ".repeat(bar_width - filled));
+    }
+    if columns > text.len() + 8 {
+        let room = columns - text.len() - 1;
+        let label: String = label.chars().take(room).collect();
+        text = format!("{label} {text}");
+    }
+    text.chars().take(columns).collect()
+}
+
+pub fn size(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+    if bytes < 1024 {
+        return format!("{bytes} B");
+    }
+    let (mut value, mut unit) = (bytes as f64 / 1024.0, 0);
+    while value >= 1000.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{value:.1} {}", UNITS[unit])
+}
+
+fn clock(seconds: u64) -> String {
+    match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
+        (0, minutes, seconds) => format!("{minutes:02}:{seconds:02}"),
+        (hours @ 1..100, minutes, seconds) => format!("{hours}:{minutes:02}:{seconds:02}"),
+        _ => "--:--".into(),
+    }
+}

@@ -1,0 +1,122 @@
+//! From what a person wrote to an environment.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use outpost_environment::{Connector, Definition, Environment, EnvironmentOptions};
+use outpost_executor::{Executor, Lifetime};
+use outpost_rpc::PeerOptions;
+use outpost_rpc::link::memory;
+use outpost_wire::EnvironmentId;
+use outpost_wire::exec::environment::EnvironmentInfo;
+
+use crate::args::PlaceArguments;
+use crate::environments::{Known, token};
+use crate::local::{ExecutorSettings, executor_config};
+
+/// An environment that is used by a verb.
+pub struct Reached {
+    pub environment: Environment,
+    /// The executor of this very process, if that is where.
+    executor: Option<Executor>,
+}
+
+/// Who wants to reach it, and how hard.
+#[derive(Clone, Copy)]
+pub struct Caller {
+    /// How the executor is told who asks.
+    pub client: &'static str,
+    /// How long to try to get a lost connection back.
+    pub patience: Duration,
+}
+
+impl Caller {
+    pub fn options(self) -> EnvironmentOptions {
+        EnvironmentOptions {
+            client_name: self.client.into(),
+            patience: self.patience,
+            jitter_seed: u64::from(std::process::id()),
+            ..EnvironmentOptions::default()
+        }
+    }
+}
+
+impl Reached {
+    pub fn is_here(&self) -> bool {
+        self.executor.is_some()
+    }
+
+    /// Connects, because a person asks for it, and tells what is there.
+    pub async fn connect(&self) -> anyhow::Result<EnvironmentInfo> {
+        Ok(self.environment.connect().await?)
+    }
+
+    /// Ends what was started there.
+    pub async fn leave(self) {
+        let _ = self.environment.end().await;
+        if let Some(executor) = self.executor {
+            executor.shut_down().await;
+        }
+    }
+}
+
+/// Nothing is connected yet.
+pub fn reach(place: &PlaceArguments, client: &'static str) -> anyhow::Result<Reached> {
+    let caller = Caller { client, patience: Duration::from_secs(place.patience) };
+    match (&place.via, &place.environment) {
+        (Some(command), _) => via(command, caller),
+        (None, Some(name)) => named(name, caller),
+        (None, None) => here(caller),
+    }
+}
+
+/// An environment by its name or its address.
+pub fn named(name: &str, caller: Caller) -> anyhow::Result<Reached> {
+    if name == EnvironmentId::local().as_str() {
+        return here(caller);
+    }
+    let known = Known::load()?;
+    known.snapshot()?;
+    if name.contains("://") {
+        let definition = Definition::url(name, token())?;
+        return Ok(there(definition.connector(), caller));
+    }
+    let id = EnvironmentId::parse(name).context("an environment is given by its name, or as ws://HOST:PORT or unix:///PATH")?;
+    Ok(Reached { environment: known.handle(&id, caller.options())?, executor: None })
+}
+
+/// An environment behind a command.
+pub fn via(command: &str, caller: Caller) -> anyhow::Result<Reached> {
+    Known::load()?.snapshot()?;
+    Ok(there(Connector::command(command), caller))
+}
+
+fn there(connector: Connector, caller: Caller) -> Reached {
+    Reached { environment: Environment::new(connector, caller.options()), executor: None }
+}
+
+/// This machine.
+pub fn here(caller: Caller) -> anyhow::Result<Reached> {
+    let (connector, executor) = local()?;
+    Ok(Reached { environment: Environment::new(connector, caller.options()), executor: Some(executor) })
+}
+
+/// An executor of this very process, and the way to it.
+pub fn local() -> anyhow::Result<(Connector, Executor)> {
+    let settings = ExecutorSettings {
+        grace: Duration::from_secs(600),
+        spool: 64 << 20,
+        peer: PeerOptions::default(),
+        keeps_fates: false,
+        listener: "this process".into(),
+    };
+    let executor = Executor::new(executor_config(settings)?);
+    let serving = executor.clone();
+    let connector = Connector::new("this machine", move || {
+        let (ours, theirs) = memory::pair();
+        let executor = serving.clone();
+        tokio::spawn(async move { executor.serve(theirs, Lifetime::Grace).await });
+        std::future::ready(Ok(ours))
+    });
+    Ok((connector, executor))
+}

@@ -1,0 +1,343 @@
+//! Copies of files and trees from one environment to another, or within one.
+//!
+//! What is copied is first written under a name of its own beside its destination and put in place by a rename: whoever
+//! looks there sees the old thing or the new one, whole. Bytes stream through in bounded memory; a connection that is lost
+//! on either side is waited for. Where either side is, even this machine, makes no difference here.
+
+mod tree;
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use outpost_wire::exec::attributes::{Attributes, FileKind};
+use outpost_wire::{Escaped, PathUri, fault};
+use thiserror::Error;
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::timeout;
+
+use crate::blocks::{BlockFile, ReadError, WINDOW};
+use crate::environment::{Environment, EnvironmentError};
+use crate::state::State;
+
+/// Blocks in memory at once, over all files of a transfer.
+const ROOM: usize = 2 * WINDOW;
+/// How long to try to remove what an unfinished transfer leaves.
+const CLEANING: Duration = Duration::from_secs(5);
+
+/// A path somewhere.
+#[derive(Clone)]
+pub struct Location {
+    pub environment: Environment,
+    pub path: PathUri,
+}
+
+/// How far a transfer is; read while it runs.
+#[derive(Debug, Default)]
+pub struct Progress {
+    total: AtomicU64,
+    done: AtomicU64,
+}
+
+impl Progress {
+    /// Of something of which the size is known.
+    pub fn of(total: u64) -> Self {
+        Self { total: AtomicU64::new(total), done: AtomicU64::new(0) }
+    }
+
+    pub fn add(&self, bytes: u64) {
+        self.done.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes that are there, and bytes that will be.
+    pub fn bytes(&self) -> (u64, u64) {
+        (self.done.load(Ordering::Relaxed), self.total.load(Ordering::Relaxed))
+    }
+}
+
+/// What was copied.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Summary {
+    pub files: u64,
+    pub bytes: u64,
+    /// Where it is now.
+    pub path: PathUri,
+    /// Pipes, sockets and devices that were left out.
+    pub skipped: Vec<PathUri>,
+}
+
+#[derive(Debug, Error)]
+pub enum TransferError {
+    #[error("cannot read {path} on {name}")]
+    Source { name: String, path: String, source: EnvironmentError },
+    #[error("cannot write {path} on {name}")]
+    Destination { name: String, path: String, source: EnvironmentError },
+    #[error("{path} on {name} is a directory; copy it with -r")]
+    Directory { name: String, path: String },
+    #[error("{path} on {name} is neither a file nor a directory")]
+    Special { name: String, path: String },
+    #[error("{path} on {name} is a directory, and a file is no substitute for it")]
+    WouldReplaceDirectory { name: String, path: String },
+    #[error("{path} on {name} is no directory, and a directory is no substitute for it")]
+    WouldReplaceFile { name: String, path: String },
+    #[error("{path} on {name} has changed while it was copied")]
+    Changed { name: String, path: String },
+    #[error("{path} would be copied into itself")]
+    IntoItself { path: String },
+    #[error("the executor of {name} cannot tell permissions and links (capability fileAttributes); it needs a newer outpost")]
+    Unable { name: String },
+}
+
+/// One copy.
+pub struct Transfer {
+    source: Location,
+    destination: Location,
+    recursive: bool,
+    /// Random; makes names that nobody else uses.
+    tag: String,
+    names: AtomicU64,
+    room: Arc<Semaphore>,
+    progress: Arc<Progress>,
+    /// Unfinished things at the destination.
+    parts: Mutex<BTreeSet<PathUri>>,
+}
+
+/// How things come to their place.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Placing {
+    /// One by one, each replacing what was there.
+    Each,
+    /// All at once with the directory they lie in, which nobody knows yet.
+    Together,
+}
+
+impl Transfer {
+    pub fn new(source: Location, destination: Location, recursive: bool, tag: String) -> Self {
+        Self {
+            source,
+            destination,
+            recursive,
+            tag,
+            names: AtomicU64::new(0),
+            room: Arc::new(Semaphore::new(ROOM)),
+            progress: Arc::default(),
+            parts: Mutex::default(),
+        }
+    }
+
+    pub fn progress(&self) -> Arc<Progress> {
+        self.progress.clone()
+    }
+
+    /// Copies. Whoever does not wait for the end, or gets an error, calls [`Self::clean_up`].
+    pub async fn run(&self) -> Result<Summary, TransferError> {
+        let source = self.source.environment.info().await.map_err(|error| self.unread(&self.source.path, error))?;
+        let destination = self.destination.environment.info().await.map_err(|error| self.unwritten(&self.destination.path, error))?;
+        for (info, location) in [(source, &self.source), (destination, &self.destination)] {
+            if !info.capabilities.file_attributes {
+                return Err(TransferError::Unable { name: location.environment.name().to_owned() });
+            }
+        }
+        let (root, attributes) = self.find_source().await?;
+        let target = self.find_target(attributes.kind).await?;
+        let mut summary = Summary { files: 0, bytes: 0, path: target.clone(), skipped: Vec::new() };
+        match attributes.kind {
+            FileKind::Directory if !self.recursive => return Err(self.source.refuse(|name, path| TransferError::Directory { name, path })),
+            FileKind::Directory => self.copy_tree(&root, attributes, &target, &mut summary).await?,
+            FileKind::File => {
+                self.progress.total.store(attributes.size, Ordering::Relaxed);
+                self.copy_file(&root, &attributes, &target, Placing::Each).await?;
+                summary.files = 1;
+            }
+            _ => return Err(self.source.refuse(|name, path| TransferError::Special { name, path })),
+        }
+        summary.bytes = self.progress.bytes().0;
+        Ok(summary)
+    }
+
+    /// Removes what is unfinished at the destination, and tells what could not be removed.
+    pub async fn clean_up(&self) -> Vec<String> {
+        let parts = std::mem::take(&mut *self.lock());
+        let mut left = Vec::new();
+        for part in parts {
+            // Nobody waits for a connection only to tidy up.
+            let connected = matches!(*self.destination.environment.watch().borrow(), State::Ready(_));
+            let removed =
+                connected && matches!(timeout(CLEANING, self.destination.environment.files().remove(part.clone())).await, Ok(Ok(())));
+            if !removed {
+                left.push(show(&part));
+            }
+        }
+        left
+    }
+
+    /// What to copy. A link that was named is followed; links inside a tree stay links.
+    async fn find_source(&self) -> Result<(PathUri, Attributes), TransferError> {
+        let Location { environment, path } = &self.source;
+        let failed = |error| self.unread(path, error);
+        let attributes = environment.files().attributes(path.clone()).await.map_err(failed)?;
+        if attributes.kind != FileKind::Symlink {
+            return Ok((path.clone(), attributes));
+        }
+        let path = environment.files().canonicalize(path.clone()).await.map_err(failed)?;
+        let attributes = environment.files().attributes(path.clone()).await.map_err(failed)?;
+        Ok((path, attributes))
+    }
+
+    /// Where to: into a directory that is there, or exactly there.
+    async fn find_target(&self, kind: FileKind) -> Result<PathUri, TransferError> {
+        let (mut target, mut there) = self.resolve_target(self.destination.path.clone()).await?;
+        if let (Some(FileKind::Directory), Some((_, name))) = (there, self.source.path.split()) {
+            (target, there) = self.resolve_target(target.child(&name)).await?;
+        }
+        let refuse = |error: fn(String, String) -> TransferError| Err(error(self.destination.environment.name().to_owned(), show(&target)));
+        match (there, kind) {
+            (Some(FileKind::Directory), FileKind::File) => return refuse(|name, path| TransferError::WouldReplaceDirectory { name, path }),
+            (Some(FileKind::File), FileKind::Directory) => return refuse(|name, path| TransferError::WouldReplaceFile { name, path }),
+            // A rename would put a plain file in the place of a device.
+            (Some(FileKind::Other), _) => return refuse(|name, path| TransferError::Special { name, path }),
+            _ => {}
+        }
+        if self.is_one_machine().await && target.is_within(&self.source.path) && kind == FileKind::Directory {
+            return Err(TransferError::IntoItself { path: show(&self.source.path) });
+        }
+        Ok(target)
+    }
+
+    /// Where a path of the destination leads and what is there. What a link leads to is replaced, not the link, unless it
+    /// leads nowhere.
+    async fn resolve_target(&self, path: PathUri) -> Result<(PathUri, Option<FileKind>), TransferError> {
+        let files = self.destination.environment.files();
+        let found = |found: Result<Attributes, EnvironmentError>| match found {
+            Ok(attributes) => Ok(Some(attributes.kind)),
+            Err(EnvironmentError::Fault(fault)) if fault.code == fault::NOT_FOUND => Ok(None),
+            Err(error) => Err(self.unwritten(&self.destination.path, error)),
+        };
+        let there = found(files.attributes(path.clone()).await)?;
+        if there != Some(FileKind::Symlink) {
+            return Ok((path, there));
+        }
+        match files.canonicalize(path.clone()).await {
+            Ok(path) => {
+                let there = found(files.attributes(path.clone()).await)?;
+                Ok((path, there))
+            }
+            Err(EnvironmentError::Fault(fault)) if fault.code == fault::NOT_FOUND => Ok((path, None)),
+            Err(error) => Err(self.unwritten(&path, error)),
+        }
+    }
+
+    async fn is_one_machine(&self) -> bool {
+        let (source, destination) = (self.source.environment.info().await, self.destination.environment.info().await);
+        matches!((source, destination), (Ok(one), Ok(other)) if one.executor_id.is_some() && one.executor_id == other.executor_id)
+    }
+
+    async fn copy_link(&self, target: &Escaped, to: &PathUri, placing: Placing) -> Result<(), TransferError> {
+        let files = self.destination.environment.files();
+        let path = self.begin(to, placing);
+        loop {
+            match files.create_link(path.clone(), target.clone()).await {
+                Ok(()) => break,
+                Err(EnvironmentError::Unknown { .. }) => match files.attributes(path.clone()).await {
+                    Ok(attributes) if attributes.link_target.as_ref() == Some(target) => break,
+                    _ => {}
+                },
+                Err(error) => return Err(self.unwritten(to, error)),
+            }
+        }
+        self.finish(&path, to, placing).await
+    }
+
+    async fn copy_file(&self, from: &PathUri, attributes: &Attributes, to: &PathUri, placing: Placing) -> Result<(), TransferError> {
+        let path = self.begin(to, placing);
+        let number = self.names.fetch_add(1, Ordering::Relaxed);
+        let (reading, writing) = (format!("{}-{number}r", self.tag), format!("{}-{number}w", self.tag));
+        let source = BlockFile { environment: &self.source.environment, path: from, handle: &reading };
+        let destination = BlockFile { environment: &self.destination.environment, path: &path, handle: &writing };
+        let (sender, blocks) = mpsc::channel(WINDOW);
+        let count = |bytes: usize| {
+            self.progress.add(bytes as u64);
+        };
+        let (read, written) = tokio::join!(source.read(attributes, &self.room, sender), destination.write(blocks, count));
+        match read {
+            Err(ReadError::Environment(error)) => return Err(self.unread(from, error)),
+            Err(ReadError::Changed) => {
+                return Err(TransferError::Changed { name: self.source.environment.name().to_owned(), path: show(from) });
+            }
+            Ok(()) => {}
+        }
+        let settled = async {
+            written?;
+            self.destination.environment.files().set_mode(path.clone(), attributes.mode).await
+        };
+        settled.await.map_err(|error| self.unwritten(to, error))?;
+        self.finish(&path, to, placing).await
+    }
+
+    /// The name under which something is written before it is in its place.
+    fn begin(&self, to: &PathUri, placing: Placing) -> PathUri {
+        match placing {
+            Placing::Together => to.clone(),
+            Placing::Each => {
+                let part = self.part_beside(to);
+                self.lock().insert(part.clone());
+                part
+            }
+        }
+    }
+
+    async fn finish(&self, path: &PathUri, to: &PathUri, placing: Placing) -> Result<(), TransferError> {
+        match placing {
+            Placing::Together => Ok(()),
+            Placing::Each => self.put_in_place(path, to).await,
+        }
+    }
+
+    async fn put_in_place(&self, part: &PathUri, to: &PathUri) -> Result<(), TransferError> {
+        let files = self.destination.environment.files();
+        loop {
+            match files.rename(part.clone(), to.clone()).await {
+                Ok(()) => break,
+                // It has been renamed if it is not there any more.
+                Err(EnvironmentError::Unknown { .. }) => match files.attributes(part.clone()).await {
+                    Err(EnvironmentError::Fault(fault)) if fault.code == fault::NOT_FOUND => break,
+                    Err(error) => return Err(self.unwritten(to, error)),
+                    Ok(_) => {}
+                },
+                Err(error) => return Err(self.unwritten(to, error)),
+            }
+        }
+        self.lock().remove(part);
+        Ok(())
+    }
+
+    fn unread(&self, path: &PathUri, source: EnvironmentError) -> TransferError {
+        TransferError::Source { name: self.source.environment.name().to_owned(), path: show(path), source }
+    }
+
+    fn unwritten(&self, path: &PathUri, source: EnvironmentError) -> TransferError {
+        TransferError::Destination { name: self.destination.environment.name().to_owned(), path: show(path), source }
+    }
+
+    fn part_beside(&self, path: &PathUri) -> PathUri {
+        let number = self.names.fetch_add(1, Ordering::Relaxed);
+        let name = Escaped(format!(".outpost-{}-{number}.part", self.tag).into_bytes());
+        path.split().map_or_else(|| path.child(&name), |(parent, _)| parent.child(&name))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeSet<PathUri>> {
+        self.parts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Location {
+    fn refuse(&self, error: fn(String, String) -> TransferError) -> TransferError {
+        error(self.environment.name().to_owned(), show(&self.path))
+    }
+}
+
+/// As people write it.
+fn show(path: &PathUri) -> String {
+    path.to_native().map_or_else(|_| path.to_string(), |path| path.display().to_string())
+}

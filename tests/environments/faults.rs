@@ -1,0 +1,224 @@
+//! Hosts that do not answer, answer wrongly, or die in the middle.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use outpost_environment::{
+    Connector, Definition, Environment, EnvironmentError, EnvironmentOptions, FailureKind, ProcessEvent, State, Token,
+};
+use outpost_rpc::link::{memory, ws};
+use outpost_testkit::{Client, ExecutorProcess};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+
+use crate::support::{OUTPOST, finish, id, options, read_line, registry, shell, soon};
+
+fn impatient() -> EnvironmentOptions {
+    EnvironmentOptions { connect_timeout: Duration::from_millis(300), initialize_timeout: Duration::from_millis(300), ..options() }
+}
+
+/// An executor that says what it is told to say: one answer per request, in order; then it hangs up or falls silent.
+fn scripted(answers: Vec<Value>, then: Then) -> Connector {
+    Connector::new("scripted", move || {
+        let (ours, theirs) = memory::pair();
+        let (answers, then) = (answers.clone(), then);
+        tokio::spawn(async move {
+            let mut client = Client::new(theirs);
+            for answer in answers {
+                let Ok(request) = soon("a request", client.receive()).await else { return };
+                if answer.is_null() {
+                    return;
+                }
+                let id = request["id"].clone();
+                client.send(&outpost_testkit::bench::with(answer.clone(), json!({"id": answer.get("id").cloned().unwrap_or(id)})));
+            }
+            if let Then::Silence = then {
+                std::future::pending::<()>().await;
+            }
+        });
+        std::future::ready(Ok(ours))
+    })
+}
+
+#[derive(Clone, Copy)]
+enum Then {
+    Silence,
+    HangUp,
+}
+
+async fn refusal(connector: Connector) -> String {
+    let environment = Environment::new(connector, impatient());
+    let error = soon("it is given up", environment.info()).await.unwrap_err();
+    assert!(matches!(error, EnvironmentError::Unreachable { .. }), "{error}");
+    assert!(
+        matches!(environment.state(), State::Failed(failure) if failure.kind == FailureKind::Unreachable && failure.retry_at.is_some())
+    );
+    error.to_string()
+}
+
+#[tokio::test]
+async fn a_host_that_accepts_and_never_answers() {
+    // Not even the upgrade.
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("ws://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        let mut held = Vec::new();
+        while let Ok((stream, _)) = listener.accept().await {
+            held.push(stream);
+        }
+    });
+    let definition = Definition::url(&address, Token::None).unwrap();
+    let definition = Definition { connect_timeout: Duration::from_millis(300), ..definition };
+    let registry = registry();
+    registry.add(id("mute"), definition).unwrap();
+    let error = soon("it is given up", registry.info(&id("mute"))).await.unwrap_err();
+    assert!(error.to_string().contains("no connection within 300ms"), "{error}");
+    // Not the handshake.
+    assert!(refusal(scripted(vec![], Then::Silence)).await.contains("no answer to the handshake within 300ms"));
+}
+
+#[tokio::test]
+async fn a_host_that_answers_wrongly() {
+    for (answers, why) in [
+        (vec![json!({"result": {"no": "session"}})], "sessionId"),
+        (vec![json!({"result": "text"})], "initialize"),
+        (vec![json!({"result": {"sessionId": "s", "environmentInfo": {"shell": 7}}})], "initialize"),
+        (vec![json!({"error": {"code": -32600, "message": "go away"}})], "go away"),
+        (vec![json!({"id": 4711, "result": {"sessionId": "s"}})], "an answer to a request that was never made"),
+    ] {
+        let error = refusal(scripted(answers, Then::Silence)).await;
+        assert!(error.contains(why), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_command_that_is_no_executor() {
+    for (command, why) in [
+        ("echo hello; exit 3", "exit status: 3"),
+        ("echo 'Permission denied (publickey).' >&2; exit 255", "Permission denied (publickey)."),
+        ("yes | head -c 100000; sleep 1000", "no answer to the handshake"),
+        ("exec /no/such/program", "exit status: 127"),
+    ] {
+        let line = outpost_environment::CommandLine {
+            program: "/bin/sh".into(),
+            args: vec!["-c".into(), command.into()],
+            ..outpost_environment::CommandLine::default()
+        };
+        let error = refusal(Connector::program(line)).await;
+        assert!(error.contains(why), "{command}: {error}");
+    }
+    let missing = outpost_environment::CommandLine { program: "/no/such/program".into(), ..outpost_environment::CommandLine::default() };
+    assert!(refusal(Connector::program(missing)).await.contains("cannot run `/no/such/program`"));
+}
+
+#[tokio::test]
+async fn a_host_that_dies_during_initialize() {
+    let error = refusal(scripted(vec![Value::Null], Then::HangUp)).await;
+    assert!(error.contains("during the handshake"), "{error}");
+    let error = refusal(scripted(vec![json!({"result": {"sessionId": "s"}})], Then::HangUp)).await;
+    assert!(error.contains("during the handshake"), "{error}");
+}
+
+/// An executor that is started, killed and started again at the same place.
+struct Mortal {
+    executor: Option<ExecutorProcess>,
+    url: Arc<Mutex<String>>,
+    work: tempfile::TempDir,
+}
+
+impl Mortal {
+    fn new() -> Self {
+        let executor = ExecutorProcess::start(Path::new(OUTPOST), &["--no-auth"]);
+        let url = Arc::new(Mutex::new(executor.url().to_owned()));
+        Self { executor: Some(executor), url, work: tempfile::tempdir().unwrap() }
+    }
+    fn environment(&self, patience: Duration) -> Environment {
+        let url = self.url.clone();
+        let connector = Connector::new("mortal", move || {
+            let url = url.lock().unwrap().clone();
+            async move { ws::connect(&url, &ws::ClientOptions::default()).await }
+        });
+        Environment::new(connector, EnvironmentOptions { patience, ..options() })
+    }
+    fn kill(&mut self) -> tempfile::TempDir {
+        self.executor.take().unwrap().kill_and_keep_home()
+    }
+    fn start(&mut self, home: tempfile::TempDir) {
+        let executor = ExecutorProcess::start_in(Path::new(OUTPOST), &["--no-auth"], home);
+        *self.url.lock().unwrap() = executor.url().to_owned();
+        self.executor = Some(executor);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_host_that_dies_during_output_and_comes_back_answers_for_its_processes() {
+    let mut mortal = Mortal::new();
+    let environment = mortal.environment(Duration::from_secs(30));
+    let process = environment.start(shell("p", "echo begun; exec sleep 1000", mortal.work.path())).await.unwrap();
+    let finished = environment.start(shell("q", "exit 3", mortal.work.path())).await.unwrap();
+    assert_eq!(finish(&finished).await.1, Some(3));
+    assert_eq!(read_line(&process, &mut String::new()).await, "begun");
+    let home = mortal.kill();
+    mortal.start(home);
+    let event = soon("its fate", process.next()).await;
+    assert!(matches!(event, Some(ProcessEvent::Lost { .. })), "{event:?}");
+    let process = environment.start(shell("r", "echo again", mortal.work.path())).await.unwrap();
+    assert_eq!(finish(&process).await, ("again\n".into(), Some(0)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_host_that_dies_during_start_or_write_and_stays_dead_keeps_nobody_waiting() {
+    let mut mortal = Mortal::new();
+    let environment = mortal.environment(Duration::from_millis(300));
+    let process = environment.start(shell("p", "cat", mortal.work.path())).await.unwrap();
+    let _home = mortal.kill();
+    let (starting, writing) = tokio::join!(
+        soon("the start", environment.start(shell("q", "true", mortal.work.path()))),
+        soon("the write", process.write(Bytes::from_static(b"x"))),
+    );
+    for error in [starting.err().unwrap(), writing.err().unwrap()] {
+        assert!(matches!(error, EnvironmentError::Unreachable { .. } | EnvironmentError::Unknown { .. }), "{error}");
+    }
+    assert!(matches!(soon("its fate", process.next()).await, Some(ProcessEvent::Lost { .. })));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_start_whose_session_is_over_is_not_repeated_in_the_next() {
+    // The start goes out, the answer never comes, and the session is gone when the connection is back.
+    let mortal = Mortal::new();
+    let url = mortal.url.clone();
+    let lost = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let count = lost.clone();
+    let connector = Connector::new("forgetful", move || {
+        let (url, n) = (url.lock().unwrap().clone(), count.fetch_add(1, std::sync::atomic::Ordering::SeqCst));
+        async move {
+            if n == 1 {
+                // Whoever answers the resume knows of no session.
+                let (ours, theirs) = memory::pair();
+                tokio::spawn(async move {
+                    let mut client = Client::new(theirs);
+                    let Ok(request) = client.receive().await else { return };
+                    client.send(&json!({"id": request["id"], "error": {"code": -32600, "message": "unknown session"}}));
+                    let _ = client.receive().await;
+                });
+                return Ok(ours);
+            }
+            let link = ws::connect(&url, &ws::ClientOptions::default()).await?;
+            // initialize, its answer, initialized, the start; its answer is lost.
+            Ok(if n == 0 { outpost_testkit::chaos::cut_after(link, 4) } else { link })
+        }
+    });
+    let environment = Environment::new(connector, options());
+    let mark = mortal.work.path().join("runs");
+    let script = format!("echo run >> {}", mark.display());
+    let error = soon("the start", environment.start(shell("p", &script, mortal.work.path()))).await.err().unwrap();
+    assert!(error.to_string().contains("unknown session"), "{error}");
+    // A new session works; the start of the old one is not in it.
+    let State::Failed(failure) = environment.state() else { panic!() };
+    tokio::time::sleep_until(failure.retry_at.unwrap()).await;
+    environment.info().await.unwrap();
+    outpost_testkit::executor::eventually("it ran", || mark.exists()).await;
+    assert_eq!(std::fs::read_to_string(&mark).unwrap(), "run\n");
+}
