@@ -19,7 +19,8 @@ fn tool_names(request: &outpost_testkit::model::Request) -> Vec<String> {
 /// Thread value × turn value: what the turn sees, and what the thread keeps.
 #[tokio::test]
 async fn the_matrix() {
-    let rows: [(&[usize], Option<&[usize]>, &[usize]); 8] = [
+    type Indices = &'static [usize];
+    let rows: [(Indices, Option<Indices>, Indices); 8] = [
         (&[0], None, &[0]),
         (&[1], None, &[1]),
         (&[0, 1], None, &[0, 1]),

@@ -31,6 +31,9 @@ pub enum Command {
     /// The detached executor behind `--keep`; started by it
     #[command(name = "__keeper", hide = true)]
     Keeper(KeeperArguments),
+    /// Let an agent work on a prompt, and show what it does
+    #[command(after_help = EXEC_HELP)]
+    Exec(ExecArguments),
     /// Run a command in an environment and stay with it, whatever happens to the connection
     #[command(after_help = RUN_HELP)]
     Run(RunArguments),
@@ -362,4 +365,56 @@ fn name_and_value(text: &str) -> Result<(String, String), String> {
             Err(error) => Err(format!("{text}: {error}")),
         },
     }
+}
+
+const EXEC_HELP: &str = "\
+Examples:
+  outpost exec '$ make test'                                  no key needed: the offline provider runs what you write
+  outpost exec -e local -e box=/srv/app '$ uname -a
+@box $ uname -a'                                              on two machines at once
+  OPENAI_API_KEY=… outpost exec 'why does the build fail?'
+  outpost exec --provider ollama --model qwen3 'explain main.rs'
+  outpost exec resume ID 'and now fix it'                     the same thread, the same environments
+
+What happens is told on standard error, the answer is on standard output. Nobody is asked anything: what would need an
+answer is refused. Exit code 0 if the turn was completed, 1 otherwise.";
+
+#[derive(Args)]
+pub struct ExecArguments {
+    /// The model provider: `offline`, `openai`, `ollama`, or one of config.toml
+    #[arg(long, value_name = "NAME")]
+    pub provider: Option<String>,
+    /// The model
+    #[arg(short, long, value_name = "NAME")]
+    pub model: Option<String>,
+    /// An environment to work in, and where in it; may be given several times. The first one is the primary
+    #[arg(short, long = "environment", value_name = "ENV[=CWD]")]
+    pub environments: Vec<String>,
+    /// The directory to work in on this machine
+    #[arg(short = 'C', long, value_name = "DIR")]
+    pub cd: Option<PathBuf>,
+    /// What commands may do: read-only, workspace-write or danger-full-access
+    #[arg(short, long, value_name = "MODE")]
+    pub sandbox: Option<String>,
+    /// A setting of config.toml for this run; may be given several times
+    #[arg(short = 'c', long = "config", value_name = "KEY=VALUE")]
+    pub settings: Vec<String>,
+    /// The prompt; `-` or nothing reads it from standard input
+    #[arg(value_name = "PROMPT")]
+    pub prompt: Option<String>,
+    #[command(subcommand)]
+    pub command: Option<ExecCommand>,
+}
+
+#[derive(Subcommand)]
+pub enum ExecCommand {
+    /// Go on with a thread
+    Resume {
+        /// The thread
+        #[arg(value_name = "ID")]
+        id: String,
+        /// What to say to it; without it, an unfinished turn is finished
+        #[arg(value_name = "PROMPT")]
+        prompt: Option<String>,
+    },
 }

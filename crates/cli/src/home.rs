@@ -17,6 +17,15 @@ impl Home {
         set("OUTPOST_HOME").or_else(|| set("HOME").map(|home| home.join(".outpost"))).map(Self)
     }
 
+    pub fn config(&self) -> PathBuf {
+        self.0.join("config.toml")
+    }
+
+    /// The user's rules about commands.
+    pub fn rules(&self) -> PathBuf {
+        self.0.join("rules.toml")
+    }
+
     /// The environments that the user has written down.
     pub fn environments(&self) -> PathBuf {
         self.0.join("environments.toml")

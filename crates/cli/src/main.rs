@@ -1,7 +1,9 @@
 //! `outpost`: arguments, wiring and printing. Anything worth a unit test lives in another crate.
 
 mod args;
+mod assembly;
 mod commands;
+mod config;
 mod environments;
 mod escape;
 mod home;
@@ -38,6 +40,7 @@ fn main() -> ExitCode {
             Command::Executor(arguments) => commands::executor::run(arguments).await,
             Command::Keeper(arguments) => commands::keeper::run(arguments).await,
             Command::Run(arguments) => commands::run::run(arguments).await,
+            Command::Exec(arguments) => commands::exec::run(arguments).await,
             Command::Shell(arguments) => commands::shell::run(arguments).await,
             Command::Env { command } => commands::env::run(command).await,
             Command::Cp(arguments) => commands::cp::run(arguments).await,

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use outpost_runtime::model::{
-    Answer, Key, Model, ModelError, Progress, Prompt, Provider, ToolInput, ToolSpec, WireApi, built_in, http_client, raw,
+    Answer, Key, Model, ModelError, Progress, Prompt, Provider, ToolInput, ToolSpec, WireApi, built_in, http_client,
 };
 use outpost_testkit::model::{Reply, ScriptedModel, call, message, response_events};
 use outpost_thread::Raw;

@@ -2,6 +2,7 @@
 
 pub mod cp;
 pub mod env;
+pub mod exec;
 pub mod executor;
 pub mod keeper;
 pub mod run;

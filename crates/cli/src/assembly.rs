@@ -1,0 +1,163 @@
+//! The runtime as this program runs it: home, store, environments, models.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, bail};
+use outpost_environment::{Registry, SessionMemory};
+use outpost_executor::Executor;
+use outpost_runtime::config::RuntimeConfig;
+use outpost_runtime::model::built_in;
+use outpost_runtime::models::{Models, Variables};
+use outpost_runtime::rules::{Rule, Rules};
+use outpost_runtime::{Parts, Runtime};
+use outpost_store::{Clock, CommitConfig, Durability, LocalConfig, LocalStore, MemoryStore, Store};
+use outpost_thread::ThreadId;
+use serde::Deserialize;
+use uuid::Uuid;
+
+use crate::config::{self, Config};
+use crate::environments::Known;
+use crate::home::Home;
+use crate::reach::{Caller, local};
+
+/// Everything that runs in this process.
+pub struct Assembly {
+    pub runtime: Runtime,
+    executor: Executor,
+    /// Why the provider is not the one that a newcomer expects, if so.
+    pub note: Option<String>,
+}
+
+/// What a verb decides about the runtime that it wants.
+pub struct Wish {
+    pub config: Config,
+    pub provider: Option<String>,
+    pub model: Option<String>,
+    /// Whether somebody can be asked while it runs.
+    pub questions: bool,
+    /// Whether sessions on other machines are kept for the next start of this program.
+    pub keeps_sessions: bool,
+}
+
+impl Assembly {
+    pub fn new(home: &Home, wish: Wish) -> anyhow::Result<Self> {
+        let Wish { config, provider, model, questions, keeps_sessions } = wish;
+        let clock = clock();
+        let directory = home.make().context("the home cannot be made")?;
+        let (provider, note) = choose(provider.or_else(|| config.model_provider.clone()));
+        let (connector, executor) = local()?;
+        let caller = Caller { client: "outpost", patience: Duration::from_secs(600) };
+        let mut options = caller.options();
+        if keeps_sessions {
+            options.sessions = Some(Arc::new(SessionMemory::new(home.run().join("sessions"))));
+        }
+        let registry: Registry = Known::load()?.registry(options, connector)?;
+        let mut providers = built_in();
+        providers.extend(config.model_providers.clone());
+        let model = model.or_else(|| config.model.clone()).unwrap_or_else(|| default_model(&provider).to_owned());
+        let ids: Arc<dyn Fn() -> String + Send + Sync> = Arc::new(|| Uuid::now_v7().to_string());
+        let variables: Variables = Arc::new(|name| std::env::var(name).ok());
+        let mut windows = config.model_context_windows.clone();
+        if let Some(window) = config.model_context_window {
+            windows.entry("default".into()).or_insert(window);
+        }
+        let parts = Parts {
+            config: RuntimeConfig {
+                model: model.clone(),
+                model_provider: provider.clone(),
+                approval: config.approval_policy.unwrap_or_default(),
+                sandbox: config.sandbox()?,
+                budgets: config.budgets,
+                context_windows: windows,
+                questions,
+                ..RuntimeConfig::default()
+            },
+            store: store(&config, directory, clock.clone())?,
+            ephemeral: Store::Memory(MemoryStore::new(clock.clone(), None)),
+            registry,
+            models: Models::new(providers, (provider, model), variables, ids.clone()),
+            rules: rules(home)?,
+            clock,
+            ids,
+            thread_ids: Arc::new(|| ThreadId::new(Uuid::now_v7())),
+        };
+        Ok(Self { runtime: Runtime::new(parts), executor, note })
+    }
+
+    /// Ends what runs here.
+    pub async fn shut_down(self) {
+        self.runtime.shutdown(Duration::from_secs(10)).await;
+        self.executor.shut_down().await;
+    }
+}
+
+pub fn clock() -> Clock {
+    Arc::new(|| SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX)))
+}
+
+/// With neither a configuration nor a key there is the provider that needs none.
+fn choose(wanted: Option<String>) -> (String, Option<String>) {
+    if let Some(provider) = wanted {
+        return (provider, None);
+    }
+    let has_key = std::env::var("OPENAI_API_KEY").is_ok_and(|key| !key.trim().is_empty());
+    if has_key {
+        return ("openai".into(), None);
+    }
+    let note = "no model is configured and OPENAI_API_KEY is not set: using the offline provider, which only runs the commands you write";
+    ("offline".into(), Some(note.into()))
+}
+
+fn default_model(provider: &str) -> &'static str {
+    match provider {
+        "openai" => "gpt-5",
+        "ollama" => "qwen3",
+        _ => "offline",
+    }
+}
+
+fn store(config: &Config, home: PathBuf, clock: Clock) -> anyhow::Result<Store> {
+    match config.store.as_deref().unwrap_or("local") {
+        "memory" => Ok(Store::Memory(MemoryStore::new(clock, None))),
+        "local" => {
+            let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+            let durability = match config.durability {
+                Some(config::Durability::Stored) => Durability::Stored,
+                Some(config::Durability::Turn) => Durability::Turn,
+                Some(config::Durability::Effect) | None => Durability::Effect,
+            };
+            Ok(Store::Local(LocalStore::open(LocalConfig {
+                home,
+                instance: Uuid::new_v4().to_string(),
+                host,
+                clock,
+                durability,
+                commit: CommitConfig::default(),
+                lease_ms: 30_000,
+                redactor: None,
+            })?))
+        }
+        other => bail!("store is `local`, `memory` or a postgres:// URL, not `{other}`"),
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RuleFile {
+    #[serde(default)]
+    rules: Vec<Rule>,
+}
+
+/// The user's command rules. A file that cannot be read forbids nothing, so it is an error.
+fn rules(home: &Home) -> anyhow::Result<Rules> {
+    let file = home.rules();
+    let text = match std::fs::read_to_string(&file) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Rules::default()),
+        Err(error) => return Err(error).with_context(|| format!("{} cannot be read", file.display())),
+    };
+    let parsed: RuleFile = toml::from_str(&text).with_context(|| format!("{}", file.display()))?;
+    Rules::new(parsed.rules).with_context(|| format!("{}", file.display()))
+}
