@@ -4,6 +4,7 @@
 mod approvals;
 mod faults;
 mod harness;
+mod recovery;
 mod selection;
 mod tools;
 mod turns;

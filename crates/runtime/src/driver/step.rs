@@ -22,8 +22,6 @@ use crate::tools::StepTools;
 #[serde(rename_all = "camelCase", default)]
 struct StepDetail {
     surroundings: Surroundings,
-    /// What the model was told of the project's instructions, as a digest.
-    instructions: Option<String>,
 }
 
 impl Driver {
@@ -57,8 +55,10 @@ impl Driver {
                 } else if let Some(context) = &mut context {
                     context.apply(entry);
                 }
-                if let Fact::StepCaptured(step) = &entry.fact {
-                    self.told = step.detail.as_ref().and_then(|detail| detail.read::<StepDetail>().ok()).map(|detail| detail.surroundings);
+                if let Fact::StepCaptured(step) = &entry.fact
+                    && let Some(Ok(detail)) = step.detail.as_ref().map(Raw::read::<StepDetail>)
+                {
+                    self.told = Some(detail.surroundings);
                 }
             }
         }
@@ -97,8 +97,16 @@ impl Driver {
             items.extend(tools.instructions(self.context.as_ref()).await);
         }
         items.extend(surroundings.message(self.told.as_ref()).map(|text| user_message(&text)));
-        let detail = StepDetail { surroundings: surroundings.clone(), instructions: None };
-        let captured = StepCaptured { turn: turn.clone(), step, environments: environments(&tools), items, detail: Raw::of(&detail).ok() };
+        // Only what is new is written down.
+        let is_news = self.told.as_ref() != Some(&surroundings);
+        let detail = is_news.then(|| StepDetail { surroundings: surroundings.clone() });
+        let captured = StepCaptured {
+            turn: turn.clone(),
+            step,
+            environments: environments(&tools),
+            items,
+            detail: detail.and_then(|detail| Raw::of(&detail).ok()),
+        };
         let name = self.shared.models.model_name(&self.thread.settings);
         let asked = ModelAsked { turn: turn.clone(), step, model: Some(name.clone()), provider: Some(model.provider().name.clone()) };
         self.record(vec![captured.into(), asked.into()], Need::Stored).await?;

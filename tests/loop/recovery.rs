@@ -1,0 +1,192 @@
+//! The program is killed at every stage of a turn and started again: nothing runs twice, and the turn ends as if nothing
+//! had happened wherever the executor lived on.
+
+use std::fmt::Write as _;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use outpost_testkit::ExecutorProcess;
+use outpost_testkit::model::{Reply, ScriptedModel};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::harness::OUTPOST;
+
+/// A home, a working directory on this machine and one on another executor.
+struct Stage {
+    home: TempDir,
+    work: TempDir,
+    model: ScriptedModel,
+    worker: ExecutorProcess,
+}
+
+impl Stage {
+    async fn new(replies: Vec<Reply>) -> Self {
+        let model = ScriptedModel::with(replies).await;
+        let worker = ExecutorProcess::start(Path::new(OUTPOST), &["--no-auth"]);
+        let (home, work) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let mut config = String::from("model = \"m\"\nmodel_provider = \"scripted\"\nsandbox_mode = \"danger-full-access\"\n");
+        write!(config, "[model_providers.scripted]\nbase_url = \"{}\"\nwire_api = \"responses\"\n", model.base_url()).unwrap();
+        std::fs::write(home.path().join("config.toml"), config).unwrap();
+        let environments = format!("[[environments]]\nid = \"worker\"\nurl = \"{}\"\n", worker.url());
+        std::fs::write(home.path().join("environments.toml"), environments).unwrap();
+        Self { home, work, model, worker }
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(OUTPOST);
+        command.arg("exec").args(arguments).current_dir(self.work.path()).env("OUTPOST_HOME", self.home.path());
+        command.env_remove("OUTPOST_EXEC_SERVER_URL").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    fn in_worker(&self) -> String {
+        format!("worker={}", self.work.path().display())
+    }
+
+    /// Starts a turn, kills the program once `ready` says so, and resumes. Returns what the second program said.
+    async fn kill_and_resume(&self, arguments: &[&str], ready: impl Fn(&Self) -> bool, between: impl FnOnce(&Self)) -> Output {
+        let mut child = self.command(&[arguments, &["go"]].concat()).spawn().unwrap();
+        let began = Instant::now();
+        while !ready(self) {
+            assert!(began.elapsed() < Duration::from_secs(20), "it does not get there");
+            assert!(child.try_wait().unwrap().is_none(), "it ended too soon");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        child.kill().unwrap();
+        assert_eq!(child.wait().unwrap().signal(), Some(9));
+        between(self);
+        let thread = self.thread();
+        let mut resumed = self.command(&["resume", &thread]);
+        tokio::task::spawn_blocking(move || resumed.output().unwrap()).await.unwrap()
+    }
+
+    fn journal(&self) -> PathBuf {
+        fn find(directory: &Path) -> Option<PathBuf> {
+            std::fs::read_dir(directory).ok()?.flatten().find_map(|entry| match entry.path() {
+                path if path.is_dir() => find(&path),
+                path => path.extension().is_some_and(|extension| extension == "jsonl").then_some(path),
+            })
+        }
+        find(&self.home.path().join("threads")).expect("there is a journal")
+    }
+
+    fn thread(&self) -> String {
+        self.journal().file_stem().unwrap().to_str().unwrap().to_owned()
+    }
+
+    fn kinds(&self) -> Vec<String> {
+        let text = std::fs::read_to_string(self.journal()).unwrap_or_default();
+        text.lines().skip(1).filter_map(|line| serde_json::from_str::<Value>(line).ok()?["kind"].as_str().map(str::to_owned)).collect()
+    }
+
+    fn file(&self, name: &str) -> Option<String> {
+        std::fs::read_to_string(self.work.path().join(name)).ok()
+    }
+
+    fn told(&self) -> String {
+        self.model.requests().last().unwrap().body["input"].to_string()
+    }
+}
+
+fn slow() -> Reply {
+    let command = "echo run >> counter; while [ ! -e go ]; do sleep 0.01; done; echo survived";
+    Reply::call("c", "exec_command", &json!({"cmd": command, "yield_time_ms": 30000, "login": false}))
+}
+
+fn said(output: &Output) -> String {
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
+
+#[tokio::test]
+async fn killed_while_the_model_thinks() {
+    let stage = Stage::new(vec![Reply::Silent(String::new()), Reply::message("second try")]).await;
+    let output = stage.kill_and_resume(&[], |stage| !stage.model.requests().is_empty(), |_| {}).await;
+    assert_eq!(said(&output), "second try");
+    assert_eq!(stage.model.requests().len(), 2);
+}
+
+#[tokio::test]
+async fn killed_while_a_command_runs_elsewhere() {
+    let stage = Stage::new(vec![slow(), Reply::message("all there")]).await;
+    let place = stage.in_worker();
+    let let_go = |stage: &Stage| std::fs::write(stage.work.path().join("go"), "").unwrap();
+    let output = stage.kill_and_resume(&["-e", &place], |stage| stage.file("counter").is_some(), let_go).await;
+    assert_eq!(said(&output), "all there");
+    assert_eq!(stage.file("counter").as_deref(), Some("run\n"), "it ran once");
+    assert!(stage.told().contains("survived") && stage.told().contains("Exit code: 0"), "{}", stage.told());
+}
+
+/// The command ends while nobody is there.
+#[tokio::test]
+async fn killed_and_the_command_ends_before_anybody_is_back() {
+    let stage = Stage::new(vec![slow(), Reply::message("all there")]).await;
+    let place = stage.in_worker();
+    let let_go = |stage: &Stage| {
+        std::fs::write(stage.work.path().join("go"), "").unwrap();
+        std::thread::sleep(Duration::from_millis(300));
+    };
+    let output = stage.kill_and_resume(&["-e", &place], |stage| stage.file("counter").is_some(), let_go).await;
+    assert_eq!(said(&output), "all there");
+    assert!(stage.told().contains("survived") && stage.told().contains("Exit code: 0"), "{}", stage.told());
+}
+
+/// On this machine the executor dies with the program: the call is lost, shown as such, and not run again.
+#[tokio::test]
+async fn killed_while_a_command_runs_here() {
+    let stage = Stage::new(vec![slow(), Reply::message("I see")]).await;
+    let output = stage.kill_and_resume(&[], |stage| stage.file("counter").is_some(), |_| {}).await;
+    assert_eq!(said(&output), "I see");
+    assert_eq!(stage.file("counter").as_deref(), Some("run\n"), "it ran once");
+    assert!(stage.told().contains("nobody knows what became of it"), "{}", stage.told());
+}
+
+/// The executor is restarted meanwhile: it knows the fate of its processes, and nothing is run again.
+#[tokio::test]
+async fn killed_together_with_the_executor() {
+    let mut stage = Stage::new(vec![slow(), Reply::message("I see")]).await;
+    let place = stage.in_worker();
+    let mut child = stage.command(&["-e", &place, "go"]).spawn().unwrap();
+    while stage.file("counter").is_none() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    stage.worker = ExecutorProcess::start(Path::new(OUTPOST), &["--no-auth"]);
+    let environments = format!("[[environments]]\nid = \"worker\"\nurl = \"{}\"\n", stage.worker.url());
+    std::fs::write(stage.home.path().join("environments.toml"), environments).unwrap();
+    let thread = stage.thread();
+    let mut resumed = stage.command(&["resume", &thread]);
+    let output = tokio::task::spawn_blocking(move || resumed.output().unwrap()).await.unwrap();
+    assert_eq!(said(&output), "I see");
+    assert_eq!(stage.file("counter").as_deref(), Some("run\n"), "it ran once");
+    assert!(stage.told().contains("nobody knows what became of it"), "{}", stage.told());
+}
+
+#[tokio::test]
+async fn killed_after_the_calls_and_before_the_answer() {
+    let quick = Reply::call("c", "exec_command", &json!({"cmd": "echo run >> counter", "login": false}));
+    let stage = Stage::new(vec![quick, Reply::Silent(String::new()), Reply::message("done")]).await;
+    let output = stage.kill_and_resume(&[], |stage| stage.model.requests().len() == 2, |_| {}).await;
+    assert_eq!(said(&output), "done");
+    assert_eq!(stage.file("counter").as_deref(), Some("run\n"));
+    assert_eq!(stage.kinds().iter().filter(|kind| *kind == "callStarted").count(), 1);
+}
+
+#[tokio::test]
+async fn resumed_after_its_end() {
+    let stage = Stage::new(vec![Reply::message("one"), Reply::message("two")]).await;
+    let mut first = stage.command(&["go"]);
+    said(&tokio::task::spawn_blocking(move || first.output().unwrap()).await.unwrap());
+    let thread = stage.thread();
+    let mut idle = stage.command(&["resume", &thread]);
+    let output = tokio::task::spawn_blocking(move || idle.output().unwrap()).await.unwrap();
+    assert_eq!(said(&output), "");
+    let mut next = stage.command(&["resume", &thread, "more"]);
+    let output = tokio::task::spawn_blocking(move || next.output().unwrap()).await.unwrap();
+    assert_eq!(said(&output), "two");
+    assert_eq!(stage.model.requests().len(), 2);
+}
