@@ -222,3 +222,22 @@ async fn a_start_whose_session_is_over_is_not_repeated_in_the_next() {
     outpost_testkit::executor::eventually("it ran", || mark.exists()).await;
     assert_eq!(std::fs::read_to_string(&mark).unwrap(), "run\n");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tls_is_spoken_to_whom_this_machine_trusts_and_to_nobody_else() {
+    let executor = ExecutorProcess::start(Path::new(OUTPOST), &["--no-auth"]);
+    let proxy = outpost_testkit::TlsProxy::start(executor.address()).await;
+    let run = |trusted: bool| {
+        let mut command = tokio::process::Command::new(OUTPOST);
+        command.args(["run", "-e", &proxy.url(), "--", "echo", "through tls"]).stdin(std::process::Stdio::null());
+        if trusted {
+            command.env("SSL_CERT_FILE", proxy.certificate());
+        }
+        async move { command.output().await.unwrap() }
+    };
+    let output = run(true).await;
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "through tls\n", "{}", String::from_utf8_lossy(&output.stderr));
+    let output = run(false).await;
+    assert_eq!(output.status.code(), Some(125));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("certificate"), "{}", String::from_utf8_lossy(&output.stderr));
+}

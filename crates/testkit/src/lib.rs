@@ -9,9 +9,11 @@ pub mod cutter;
 pub mod executor;
 pub mod model;
 pub mod raw;
+pub mod tls;
 
 pub use bench::{Bench, LinkKind, Setup};
 pub use client::Client;
 pub use cutter::Cutter;
 pub use executor::ExecutorProcess;
 pub use raw::RawSocket;
+pub use tls::TlsProxy;

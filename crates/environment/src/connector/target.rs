@@ -8,6 +8,8 @@ use outpost_rpc::link::{unix, ws};
 use outpost_rpc::{Link, LinkError};
 use thiserror::Error;
 
+use super::tls::Tls;
+
 /// Where an executor listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
@@ -108,7 +110,7 @@ impl fmt::Display for Target {
     }
 }
 
-pub async fn connect(target: &Target, token: &Token) -> Result<Link, LinkError> {
+pub async fn connect(target: &Target, token: &Token, tls: &Tls) -> Result<Link, LinkError> {
     match target {
         Target::WebSocket(url) => {
             let bearer = match token {
@@ -116,7 +118,8 @@ pub async fn connect(target: &Target, token: &Token) -> Result<Link, LinkError> 
                 Token::Bearer(token) => Some(token.clone()),
                 Token::File(path) => Some(read_token(path).await?),
             };
-            ws::connect(url, &ws::ClientOptions { bearer, ..ws::ClientOptions::default() }).await
+            let options = ws::ClientOptions { bearer, ..ws::ClientOptions::default() };
+            if url.starts_with("wss://") { tls.connect(url, &options).await } else { ws::connect(url, &options).await }
         }
         Target::Unix(path) => unix::connect(path, &ws::ClientOptions::default()).await,
     }
