@@ -6,6 +6,7 @@ mod capability;
 mod chaos;
 mod config;
 mod faults;
+mod http;
 mod identity;
 mod joined;
 mod pending;

@@ -18,7 +18,7 @@ impl Tls {
     /// Connects to `wss://HOST[:PORT][/PATH]`.
     pub async fn connect(&self, url: &str, options: &ClientOptions) -> Result<Link, LinkError> {
         let refused = |why: String| LinkError::Protocol(format!("`{url}`: {why}"));
-        let uri: http::Uri = url.parse().map_err(|error: http::uri::InvalidUri| refused(error.to_string()))?;
+        let uri: ::http::Uri = url.parse().map_err(|error: ::http::uri::InvalidUri| refused(error.to_string()))?;
         let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
         let name = ServerName::try_from(host.to_owned()).map_err(|error| refused(error.to_string()))?;
         let port = uri.port_u16().unwrap_or(443);
