@@ -19,6 +19,7 @@ use crate::backoff::Waits;
 use crate::connector::Connector;
 use crate::files::Files;
 use crate::memory::SessionMemory;
+use crate::http::Bodies;
 use crate::session::Processes;
 use crate::state::{Connected, Failure, FailureKind, Identity, State};
 use crate::supervisor::Supervisor;
@@ -137,6 +138,7 @@ pub(crate) struct Shared {
     idle: Mutex<Option<Supervisor>>,
     identity: Arc<Mutex<Option<Identity>>>,
     pub processes: Arc<Processes>,
+    pub bodies: Arc<Bodies>,
     stop: CancellationToken,
     _stop: DropGuard,
 }
@@ -152,6 +154,7 @@ impl Environment {
         let (sender, state) = watch::channel(State::Idle);
         let (wanted, stop) = (Arc::new(Notify::new()), CancellationToken::new());
         let (processes, identity) = (Arc::new(Processes::default()), Arc::new(Mutex::new(None)));
+        let bodies = Arc::new(Bodies::default());
         let policy = options.connect;
         let supervisor = Supervisor {
             name: label.name.clone(),
@@ -160,13 +163,25 @@ impl Environment {
             state: sender,
             observer,
             processes: processes.clone(),
+            bodies: bodies.clone(),
             identity: identity.clone(),
             wanted: wanted.clone(),
             stop: stop.clone(),
             left: Mutex::default(),
         };
         let idle = Mutex::new(Some(supervisor));
-        Self(Arc::new(Shared { label, policy, state, wanted, idle, identity, processes, stop: stop.clone(), _stop: stop.drop_guard() }))
+        Self(Arc::new(Shared {
+            label,
+            policy,
+            state,
+            wanted,
+            idle,
+            identity,
+            processes,
+            bodies,
+            stop: stop.clone(),
+            _stop: stop.drop_guard(),
+        }))
     }
 
     /// Its id where it has one, else the address that it is reached by.

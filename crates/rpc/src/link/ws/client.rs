@@ -12,8 +12,6 @@ use futures_util::{Sink, SinkExt, Stream, StreamExt, stream};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, MissedTickBehavior, interval};
-use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::{self, pki_types::ServerName};
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::error::ProtocolError;
 use tokio_tungstenite::tungstenite::http::{HeaderValue, header};
@@ -21,7 +19,6 @@ use tokio_tungstenite::tungstenite::protocol::{CloseFrame, WebSocketConfig, fram
 use tokio_tungstenite::tungstenite::{self, Message, Utf8Bytes};
 
 use crate::link::{Close, FrameDrain, FrameSource, Gate, Link, LinkError, Liveness, MAX_MESSAGE, queue};
-use crate::tls;
 
 /// So much is written in one go.
 const BATCH: usize = 32 << 10;
@@ -50,36 +47,18 @@ impl Default for ClientOptions {
     }
 }
 
-/// Connects to `ws://HOST[:PORT][/PATH]` or the same with `wss://`.
+/// Connects to `ws://HOST:PORT[/PATH]`.
 pub async fn connect(url: &str, options: &ClientOptions) -> Result<Link, LinkError> {
-    let (rest, port) = match (url.strip_prefix("ws://"), url.strip_prefix("wss://")) {
-        (Some(rest), _) => (rest, 80),
-        (_, Some(rest)) => (rest, 443),
-        _ => return Err(LinkError::Protocol(format!("`{url}` is neither a ws:// nor a wss:// URL"))),
+    let rest = url.strip_prefix("ws://").ok_or_else(|| LinkError::Protocol(format!("`{url}` is not a ws:// URL")))?;
+    let authority = rest.split('/').next().unwrap_or_default();
+    let address = if authority.rsplit(']').next().is_some_and(|after| after.contains(':')) {
+        authority.to_owned()
+    } else {
+        format!("{authority}:80")
     };
-    let authority = rest.split(['/', '?']).next().unwrap_or_default();
-    let has_port = authority.rsplit(']').next().is_some_and(|after| after.contains(':'));
-    let address = if has_port { authority.to_owned() } else { format!("{authority}:{port}") };
     let stream = TcpStream::connect(&address).await?;
     stream.set_nodelay(true)?;
-    let name = format!("websocket {address}");
-    if port == 80 {
-        return handshake(stream, url, name, options).await;
-    }
-    let host = address.rsplit_once(':').map_or(address.as_str(), |(host, _)| host).trim_matches(['[', ']']).to_owned();
-    let server = ServerName::try_from(host).map_err(|error| LinkError::Protocol(format!("`{url}`: {error}")))?;
-    let config = tokio::task::spawn_blocking(|| tls::client(&["http/1.1"])).await.map_err(io::Error::other)?;
-    let connector = TlsConnector::from(Arc::new(config.map_err(|error| LinkError::Protocol(error.to_string()))?));
-    let stream = connector.connect(server, stream).await.map_err(untrusted)?;
-    handshake(stream, url, name, options).await
-}
-
-/// What rustls has to say about the other side's certificate comes wrapped into an error of the connection.
-fn untrusted(error: io::Error) -> LinkError {
-    match error.get_ref() {
-        Some(inner) if inner.is::<rustls::Error>() => LinkError::Protocol(format!("no safe connection: {inner}")),
-        _ => LinkError::Io(error),
-    }
+    handshake(stream, url, format!("websocket {address}"), options).await
 }
 
 /// The client's side of the upgrade, over any stream.
