@@ -13,3 +13,4 @@ mod recovery;
 mod registry;
 mod step;
 mod support;
+mod transfer;
