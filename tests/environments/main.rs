@@ -18,3 +18,4 @@ mod recovery;
 mod registry;
 mod step;
 mod support;
+mod transfer;
