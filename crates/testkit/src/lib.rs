@@ -7,6 +7,7 @@ pub mod client;
 pub mod cutter;
 pub mod executor;
 pub mod model;
+pub mod postgres;
 pub mod raw;
 
 pub use bench::{Bench, LinkKind, Setup};
