@@ -1,6 +1,6 @@
 //! Every JSON shape that crosses a network, and nothing else.
 //!
-//! This room knows the envelope, the exec protocol and the faults. It must not know tokio, files, or any other crate of
+//! This room knows the envelope, the exec protocol, the faults and the intent that threads and environments share. It must not know tokio, files, or any other crate of
 //! ours: a shape is data, what is done with it lives elsewhere.
 
 pub mod base64;
@@ -8,6 +8,7 @@ pub mod encode;
 pub mod envelope;
 pub mod exec;
 pub mod fault;
+pub mod intent;
 pub mod method;
 pub mod path;
 
@@ -15,5 +16,6 @@ pub use base64::Base64;
 pub use encode::Encode;
 pub use envelope::RequestId;
 pub use fault::Fault;
+pub use intent::{Attachment, CapabilityRoot, EnvironmentId, RootLocation, Selection};
 pub use method::{Method, Notification};
 pub use path::{PathError, PathUri};

@@ -92,6 +92,49 @@ impl PathUri {
         Ok(Self { host: String::new(), path: normalise(&encoded) })
     }
 
+    /// An absolute path as somebody would type it on the machine it belongs to, POSIX or Windows, whichever this one is.
+    pub fn from_syntax(text: &str) -> Result<Self, PathError> {
+        let relative = || PathError::Relative(PathBuf::from(text));
+        if text.contains('\0') {
+            return Err(PathError::NotNative { uri: text.to_owned() });
+        }
+        if text.starts_with('/') {
+            return Self::from_native(Path::new(text));
+        }
+        let encode = |path: &str| normalise(&percent_encode(path.replace('\\', "/").as_bytes(), ESCAPED).to_string());
+        if let Some(share) = text.strip_prefix(r"\\") {
+            let (host, path) = share.split_once('\\').ok_or_else(relative)?;
+            let is_host = !host.is_empty() && host.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_'));
+            return if is_host { Ok(Self { host: host.to_ascii_lowercase(), path: encode(path) }) } else { Err(relative()) };
+        }
+        match text.as_bytes() {
+            [letter, b':', b'/' | b'\\', ..] if letter.is_ascii_alphabetic() => Ok(Self { host: String::new(), path: encode(text) }),
+            _ => Err(relative()),
+        }
+    }
+
+    /// A URI, or an absolute path of either kind.
+    pub fn parse_either(text: &str) -> Result<Self, PathError> {
+        match split_scheme(text) {
+            // One letter is a drive.
+            Some((scheme, _)) if scheme.len() > 1 => Self::parse(text),
+            _ => Self::from_syntax(text),
+        }
+    }
+
+    /// The path as somebody would type it on the machine it belongs to. Bytes that are not UTF-8 are shown as such.
+    pub fn to_syntax(&self) -> String {
+        let path = percent_decode_str(&self.path).decode_utf8_lossy();
+        if !self.host.is_empty() {
+            return format!(r"\\{}{}", self.host, path.replace('/', r"\"));
+        }
+        if has_drive_letter(&self.path) {
+            let drive = path.trim_start_matches('/').replace('/', r"\");
+            return if drive.len() == 2 { drive + r"\" } else { drive };
+        }
+        path.into_owned()
+    }
+
     /// The path on this machine. A share or a drive letter has none here.
     pub fn to_native(&self) -> Result<PathBuf, PathError> {
         if !self.host.is_empty() || has_drive_letter(&self.path) {
@@ -236,6 +279,29 @@ mod tests {
             assert_eq!(uri.to_native().unwrap_err().to_string(), format!("'{text}' is invalid on 'linux'"));
         }
         assert_eq!(native("file:///C:x"), Path::new("/C:x"));
+    }
+
+    #[test]
+    fn paths_are_read_and_shown_as_their_machine_spells_them() {
+        for (text, uri) in [
+            ("/a b/../c%", "file:///c%25"),
+            (r"C:\Users\me", "file:///C:/Users/me"),
+            ("c:/x", "file:///c:/x"),
+            (r"D:\", "file:///D:"),
+            (r"\\Srv\share\x", "file://srv/share/x"),
+        ] {
+            assert_eq!(PathUri::from_syntax(text).unwrap().to_string(), uri, "{text}");
+            assert_eq!(PathUri::parse_either(text).unwrap(), PathUri::parse_either(uri).unwrap());
+        }
+        for (uri, text) in
+            [("file:///c%25/d", "/c%/d"), ("file:///C:/a%20b", r"C:\a b"), ("file:///C:", r"C:\"), ("file://srv/share/x", r"\\srv\share\x")]
+        {
+            assert_eq!(PathUri::parse(uri).unwrap().to_syntax(), text);
+        }
+        for text in ["", "x/y", "C:x", "C:", r"\x", "file:///x", r"\\", r"\\srv", "~/x"] {
+            assert!(PathUri::from_syntax(text).is_err(), "{text}");
+        }
+        assert!(PathUri::from_syntax("/a\0b").is_err());
     }
 
     #[test]
