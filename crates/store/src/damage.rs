@@ -1,0 +1,78 @@
+//! What is not as it was written, said exactly.
+
+use std::fmt;
+
+use outpost_thread::{DamagedRange, Seq};
+
+/// A place in a journal that is not as it was written. Ordinals `from` to `to` cannot be read; if `from` is greater than
+/// `to`, no entry is lost.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Damage {
+    pub from: Seq,
+    pub to: Seq,
+    /// Where in the file.
+    pub offset: u64,
+    pub bytes: u64,
+    pub what: DamageKind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DamageKind {
+    /// Bytes that no longer are what was written.
+    Altered,
+    /// Entries that are not there.
+    Missing,
+    /// An entry that stands in the wrong place, or twice.
+    Misplaced,
+    /// A line is whole, but its sum does not fit to the line before it: one of them was replaced.
+    Unchained,
+    /// The last line was being written when its writer ended. It was never acknowledged.
+    Torn,
+    /// The file ends with zeroes: the disk lost what was not synced.
+    Zeroes,
+    /// The file ends with a whole line, but more entries are known to have been written.
+    CutOff,
+    /// The first line cannot be read.
+    Header,
+    /// The entry is whole, but the blob that holds its content is missing or altered.
+    Blob,
+}
+
+impl DamageKind {
+    /// What every crash may leave behind, as opposed to what should never happen.
+    pub const fn is_tail(self) -> bool {
+        matches!(self, Self::Torn | Self::Zeroes)
+    }
+}
+
+impl fmt::Display for DamageKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Altered => "altered",
+            Self::Missing => "missing",
+            Self::Misplaced => "in the wrong place",
+            Self::Unchained => "not the line that stood here",
+            Self::Torn => "torn off while it was written",
+            Self::Zeroes => "zeroes at the end",
+            Self::CutOff => "cut off at the end",
+            Self::Header => "first line unreadable",
+            Self::Blob => "content missing",
+        })
+    }
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.from {
+            from if from > self.to => write!(f, "{}: {} bytes at byte {}", self.what, self.bytes, self.offset),
+            from if from == self.to => write!(f, "entry {from} {}, at byte {}", self.what, self.offset),
+            from => write!(f, "entries {from} to {} {}, at byte {}", self.to, self.what, self.offset),
+        }
+    }
+}
+
+impl Damage {
+    pub fn range(&self) -> DamagedRange {
+        DamagedRange { from: self.from, to: self.to, what: self.what.to_string() }
+    }
+}

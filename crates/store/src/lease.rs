@@ -1,0 +1,141 @@
+//! One writer per thread, also across processes.
+//!
+//! A lease is a small file beside the journal that says who writes it, and a *fencing number* that grows with every change
+//! of hands. Whoever writes the journal holds the file's lock for that moment and compares the number: after a take-over the
+//! old holder's next write fails, however late it comes. Whether a holder still lives is told by the lock that it holds on
+//! its own commit log (`commit.rs`); a holder on another machine is believed for as long as its lease time.
+
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+
+use outpost_thread::ThreadId;
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+
+/// The right to write a thread. Not cloned: there is one.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Lease {
+    pub thread: ThreadId,
+    /// The fencing number. A store refuses a write with any but the newest.
+    pub epoch: u64,
+}
+
+/// What to do about another holder.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClaimMode {
+    /// Only if nobody holds it, or whoever did is gone.
+    IfFree,
+    /// Also from a holder that lives: somebody with the right to decide has decided.
+    TakeOver,
+}
+
+/// Who holds a lease.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Holder {
+    /// One start of a program.
+    pub instance: String,
+    pub host: String,
+    pub pid: u32,
+    /// Milliseconds since 1970.
+    pub since: u64,
+    pub renewed: u64,
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "process {} on {}", self.pid, self.host)
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ClaimError {
+    #[error("there is no thread {0}")]
+    NotFound(ThreadId),
+    #[error("thread {0} exists already")]
+    Exists(ThreadId),
+    #[error("thread {thread} is being written by {holder}, for {} s; take it over, or end that process", age_ms / 1000)]
+    Held { thread: ThreadId, holder: Holder, age_ms: u64 },
+    #[error("the journal of thread {thread} cannot be opened: {why}")]
+    Journal { thread: ThreadId, why: crate::reader::JournalError },
+    #[error("cannot claim: {0}")]
+    Io(#[from] io::Error),
+    #[error("the database: {0}")]
+    Database(String),
+}
+
+/// What stands in the file.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(crate) struct Record {
+    pub fence: u64,
+    /// Nobody, once it was given back.
+    pub holder: Option<Holder>,
+    /// Counts how often the journal was replaced by another file. What commit logs hold of an older one is void.
+    pub edition: u64,
+}
+
+/// Always this long, so that it can be rewritten on a full disk.
+const LENGTH: usize = 512;
+
+/// The file of a lease.
+#[derive(Debug)]
+pub(crate) struct LeaseFile(File);
+
+/// The file's lock, held for a moment.
+pub(crate) struct Locked<'a>(&'a File);
+
+impl LeaseFile {
+    pub fn open(path: &Path) -> io::Result<Self> {
+        File::options().read(true).write(true).create(true).truncate(false).mode(0o600).open(path).map(Self)
+    }
+
+    pub fn lock(&self) -> io::Result<Locked<'_>> {
+        flock(&self.0, FlockOperation::LockExclusive)?;
+        Ok(Locked(&self.0))
+    }
+}
+
+impl Locked<'_> {
+    /// What stands there; None if that is not readable.
+    pub fn read(&self) -> io::Result<Option<Record>> {
+        let mut bytes = [0; LENGTH];
+        let mut length = 0;
+        while length < LENGTH {
+            match self.0.read_at(&mut bytes[length..], length as u64)? {
+                0 => break,
+                count => length += count,
+            }
+        }
+        let text = bytes[..length].trim_ascii();
+        if text.is_empty() {
+            return Ok(Some(Record::default()));
+        }
+        Ok(serde_json::from_slice(text).ok())
+    }
+
+    pub fn write(&self, record: &Record) -> io::Result<()> {
+        let mut bytes = serde_json::to_vec(record)?;
+        if bytes.len() >= LENGTH {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the name of the host is too long for a lease"));
+        }
+        bytes.resize(LENGTH - 1, b' ');
+        bytes.push(b'\n');
+        self.0.write_all_at(&bytes, 0)
+    }
+
+    /// Durable, too: for what must hold after a power cut.
+    pub fn write_durably(&self, record: &Record) -> io::Result<()> {
+        self.write(record)?;
+        self.0.sync_data()
+    }
+}
+
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        let _ = flock(self.0, FlockOperation::Unlock);
+    }
+}

@@ -1,0 +1,41 @@
+//! Where threads are kept: journals, leases, blobs; on disk, in memory.
+//!
+//! The shape, for whoever builds on it:
+//!
+//! * [`Store`] is a closed set with one face. [`Store::create`] or [`Store::claim`] give a [`Lease`]; [`Store::append`] writes
+//!   [`outpost_thread::Entry`]s whose ordinals follow the last one (that is the compare-and-set) and gives them back as they
+//!   were stored; [`Store::page`] reads backwards, [`Store::history`] forwards. [`open`] puts a state together from a
+//!   checkpoint and what came after it.
+//! * `journal.rs` is the format of a line, `reader.rs` reads files of them, `damage.rs` names what is wrong with them.
+//! * `commit.rs` is what makes appends durable: one pre-written log that all threads of a program share.
+//! * `local.rs` is a home on disk: `threads/YYYY/MM/DD/<id>.jsonl`, a `.lease` beside it, `blobs/`, `commit/`, `index/`.
+//!   Everything below `index/` may be deleted at any time.
+//! * A fork's own ordinals go on from its parent's, and its first entry names the prefix that it shares.
+//!
+//! This room must not know models, tools or network protocols.
+
+mod blob;
+mod commit;
+mod damage;
+mod journal;
+mod lease;
+mod local;
+mod memory;
+mod open;
+mod reader;
+mod redact;
+mod store;
+
+pub use blob::{BlobError, Digest, NotADigest};
+pub use commit::CommitConfig;
+pub use damage::{Damage, DamageKind};
+pub use journal::{Header, HeaderError, LINE_LIMIT, Line, NotASum, Sum, read as read_line, read_header};
+pub use lease::{ClaimError, ClaimMode, Holder, Lease};
+pub use local::{LocalConfig, LocalHistory, LocalStore, OpenError};
+pub use memory::{MemoryHistory, MemoryStore};
+pub use open::{Opened, open};
+pub use reader::{Backward, Forward, Found, JournalError, Place, Start, Tail, locate, start, tail};
+pub use store::{
+    AppendError, Appended, Batch, Clock, DeleteError, Durability, ForkRequest, ForkStoreError, Head, History, Need, Page, PageRequest,
+    ReadError, Redactor, Store,
+};

@@ -1,0 +1,525 @@
+//! A home on disk: `threads/YYYY/MM/DD/<id>.jsonl` with a `.lease` beside each, `blobs/`, `commit/`, `index/checkpoints/`.
+//!
+//! Several programs may use one home at the same time. What is written here is 0600, folders are 0700.
+
+mod forks;
+mod history;
+mod rewrite;
+mod segment;
+mod writer;
+
+use std::collections::HashMap;
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use outpost_thread::{Checkpoint, Entry, Fact, Seq, ThreadId};
+
+use crate::blob::{BlobError, Blobs, Digest};
+use crate::commit::{self, CommitConfig, CommitLog, Piece};
+use crate::lease::{ClaimError, ClaimMode, Holder, Lease, LeaseFile, Record};
+use crate::store::{
+    AppendError, Appended, Clock, DeleteError, Durability, ForkRequest, ForkStoreError, Head, Need, Page, PageRequest, ReadError, Redactor,
+};
+
+pub use history::LocalHistory;
+use segment::Lineage;
+use writer::Writer;
+
+/// Everything that a home needs to be told.
+#[derive(Clone)]
+pub struct LocalConfig {
+    pub home: PathBuf,
+    /// A name for this start of the program that no other start has.
+    pub instance: String,
+    pub host: String,
+    pub clock: Clock,
+    pub durability: Durability,
+    pub commit: CommitConfig,
+    /// How long a holder on another machine is believed without a sign of life, in milliseconds.
+    pub lease_ms: u64,
+    pub redactor: Option<Arc<dyn Redactor>>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("cannot use the home at {path}: {why}")]
+    Home { path: String, why: io::Error },
+    #[error("cannot replay the commit logs below {path}: {why}")]
+    Replay { path: String, why: io::Error },
+}
+
+/// A home on disk.
+#[derive(Clone)]
+pub struct LocalStore(Arc<Home>);
+
+pub(crate) struct Home {
+    config: LocalConfig,
+    blobs: Blobs,
+    writers: Mutex<HashMap<ThreadId, Arc<Mutex<Writer>>>>,
+    /// Where threads are that cannot be found by their id alone.
+    places: Mutex<HashMap<ThreadId, PathBuf>>,
+    /// Made with the first lease, so that merely reading leaves no trace.
+    log: OnceLock<CommitLog>,
+    making_log: Mutex<()>,
+    is_full: AtomicBool,
+    /// A sync failed: what the disk has is not known any more.
+    is_broken: AtomicBool,
+}
+
+impl LocalStore {
+    /// Opens a home, after writing into the journals what programs that ended badly left in their commit logs.
+    pub fn open(config: LocalConfig) -> Result<Self, OpenError> {
+        let shown = config.home.display().to_string();
+        make_folder(&config.home).map_err(|why| OpenError::Home { path: shown.clone(), why })?;
+        let home = Home {
+            blobs: Blobs::new(config.home.join("blobs")),
+            config,
+            writers: Mutex::default(),
+            places: Mutex::default(),
+            log: OnceLock::new(),
+            making_log: Mutex::default(),
+            is_full: AtomicBool::new(false),
+            is_broken: AtomicBool::new(false),
+        };
+        home.replay().map_err(|why| OpenError::Replay { path: shown, why })?;
+        Ok(Self(Arc::new(home)))
+    }
+
+    pub async fn create(&self, thread: ThreadId) -> Result<Lease, ClaimError> {
+        self.0.create(thread)
+    }
+
+    pub async fn claim(&self, thread: ThreadId, mode: ClaimMode) -> Result<Lease, ClaimError> {
+        let home = self.0.clone();
+        blocking(move || home.claim(thread, mode)).await
+    }
+
+    pub async fn release(&self, lease: Lease) {
+        self.0.release(&lease);
+    }
+
+    pub async fn append(&self, lease: &Lease, entries: Vec<Entry>, need: Need) -> Result<Appended, AppendError> {
+        self.0.append(lease, entries, need).await
+    }
+
+    pub async fn head(&self, thread: ThreadId) -> Result<Head, ReadError> {
+        let home = self.0.clone();
+        blocking(move || home.head(thread)).await
+    }
+
+    pub async fn page(&self, thread: ThreadId, request: PageRequest) -> Result<Page, ReadError> {
+        let home = self.0.clone();
+        blocking(move || home.page(thread, request)).await
+    }
+
+    pub async fn history(&self, thread: ThreadId, after: Seq) -> Result<LocalHistory, ReadError> {
+        let home = self.0.clone();
+        blocking(move || LocalHistory::new(home, thread, after)).await
+    }
+
+    pub async fn fork(&self, request: ForkRequest) -> Result<Lease, ForkStoreError> {
+        let home = self.0.clone();
+        blocking(move || home.fork(request)).await
+    }
+
+    pub async fn delete(&self, thread: ThreadId, mode: ClaimMode) -> Result<(), DeleteError> {
+        let home = self.0.clone();
+        blocking(move || home.delete(thread, mode)).await
+    }
+
+    pub async fn threads(&self) -> Result<Vec<ThreadId>, ReadError> {
+        let home = self.0.clone();
+        blocking(move || Ok(home.journals()?.into_iter().map(|(thread, _)| thread).collect())).await
+    }
+
+    pub async fn put_checkpoint(&self, checkpoint: &Checkpoint) -> Result<(), ReadError> {
+        self.0.put_checkpoint(checkpoint)
+    }
+
+    pub async fn checkpoint(&self, thread: ThreadId) -> Option<Checkpoint> {
+        let home = self.0.clone();
+        blocking(move || home.checkpoint(thread)).await
+    }
+
+    pub async fn put_blob(&self, content: Vec<u8>) -> Result<Digest, AppendError> {
+        let home = self.0.clone();
+        blocking(move || home.blobs.put(&content).map_err(|error| home.failed(error))).await
+    }
+
+    pub async fn blob(&self, digest: Digest) -> Result<Vec<u8>, BlobError> {
+        let blobs = self.0.blobs.clone();
+        blocking(move || blobs.get(digest)).await
+    }
+
+    /// The journal of a thread, if it has one.
+    pub fn journal(&self, thread: ThreadId) -> Option<PathBuf> {
+        self.0.find(thread)
+    }
+
+    /// All journals, with their threads.
+    pub fn journals(&self) -> io::Result<Vec<(ThreadId, PathBuf)>> {
+        self.0.journals()
+    }
+
+    /// Syncs all journals, so that nothing is left to be replayed.
+    pub async fn checkpoint_commits(&self) -> Result<(), AppendError> {
+        let Some(log) = self.0.log.get() else { return Ok(()) };
+        match log.checkpoint().await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(why)) => Err(AppendError::NotDurable(why)),
+            Err(_) => Err(AppendError::NotDurable("the commit log is closed".into())),
+        }
+    }
+}
+
+/// Runs what waits for a disk where waiting is allowed.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(value) => value,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
+}
+
+/// Makes a folder and those above it, for nobody but the owner.
+pub(crate) fn make_folder(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+impl Home {
+    pub(crate) fn now(&self) -> u64 {
+        (self.config.clock)()
+    }
+
+    fn threads(&self) -> PathBuf {
+        self.config.home.join("threads")
+    }
+
+    fn commits(&self) -> PathBuf {
+        self.config.home.join("commit")
+    }
+
+    /// Where the journal of a thread belongs: by the day that its id tells, or else by the day on which it was created.
+    fn place(&self, thread: ThreadId, created: u64) -> PathBuf {
+        let told = thread.uuid().get_timestamp().map(|time| {
+            let (seconds, nanos) = time.to_unix();
+            seconds.saturating_mul(1000) + u64::from(nanos) / 1_000_000
+        });
+        let (year, month, day) = date(told.unwrap_or(created));
+        self.threads().join(format!("{year:04}/{month:02}/{day:02}/{thread}.jsonl"))
+    }
+
+    /// The journal of a thread, if it has one.
+    pub(crate) fn find(&self, thread: ThreadId) -> Option<PathBuf> {
+        if thread.uuid().get_timestamp().is_some() {
+            let path = self.place(thread, 0);
+            if path.exists() {
+                return Some(path);
+            }
+        }
+        if let Some(path) = lock(&self.places).get(&thread).filter(|path| path.exists()) {
+            return Some(path.clone());
+        }
+        // It was put there by hand, or its id tells no time.
+        let path = self.journals().ok()?.into_iter().find(|(id, _)| *id == thread)?.1;
+        lock(&self.places).insert(thread, path.clone());
+        Some(path)
+    }
+
+    pub(crate) fn journals(&self) -> io::Result<Vec<(ThreadId, PathBuf)>> {
+        let mut found = Vec::new();
+        let mut folders = vec![self.threads()];
+        while let Some(folder) = folders.pop() {
+            let entries = match fs::read_dir(&folder) {
+                Ok(entries) => entries,
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => return Err(error),
+            };
+            for entry in entries {
+                let entry = entry?;
+                if entry.file_type()?.is_dir() {
+                    folders.push(entry.path());
+                } else if let Some(thread) = entry.file_name().to_str().and_then(|name| name.strip_suffix(".jsonl")?.parse().ok()) {
+                    found.push((thread, entry.path()));
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    fn lease_path(journal: &Path) -> PathBuf {
+        journal.with_extension("lease")
+    }
+
+    fn me(&self) -> Holder {
+        let now = self.now();
+        Holder { instance: self.config.instance.clone(), host: self.config.host.clone(), pid: std::process::id(), since: now, renewed: now }
+    }
+
+    /// Whether a holder is still there, as far as can be known from here.
+    fn is_alive(&self, holder: &Holder) -> bool {
+        if holder.instance == self.config.instance {
+            return true;
+        }
+        if holder.host == self.config.host {
+            return commit::is_alive(&self.commits(), &holder.instance);
+        }
+        self.now().saturating_sub(holder.renewed) < self.config.lease_ms
+    }
+
+    fn log(&self) -> io::Result<&CommitLog> {
+        if let Some(log) = self.log.get() {
+            return Ok(log);
+        }
+        let _making = lock(&self.making_log);
+        if self.log.get().is_none() {
+            let made = CommitLog::create(&self.commits(), &self.config.instance, self.config.commit)?;
+            let _ = self.log.set(made);
+        }
+        self.log.get().ok_or_else(|| io::Error::other("the commit log could not be kept"))
+    }
+
+    fn create(&self, thread: ThreadId) -> Result<Lease, ClaimError> {
+        if self.find_exactly(thread).is_some() {
+            return Err(ClaimError::Exists(thread));
+        }
+        let mut writers = lock(&self.writers);
+        if writers.contains_key(&thread) {
+            return Err(ClaimError::Exists(thread));
+        }
+        writers.insert(thread, Arc::new(Mutex::new(Writer::unborn(thread))));
+        Ok(Lease { thread, epoch: writer::FIRST_EPOCH })
+    }
+
+    /// Without a search of the whole home: for an id that was just made there is nothing to find elsewhere.
+    fn find_exactly(&self, thread: ThreadId) -> Option<PathBuf> {
+        if thread.uuid().get_timestamp().is_some() { Some(self.place(thread, 0)).filter(|path| path.exists()) } else { self.find(thread) }
+    }
+
+    fn claim(&self, thread: ThreadId, mode: ClaimMode) -> Result<Lease, ClaimError> {
+        let held_here = lock(&self.writers).get(&thread).cloned();
+        if let (Some(_), ClaimMode::IfFree) = (&held_here, mode) {
+            let holder = self.me();
+            return Err(ClaimError::Held { thread, holder, age_ms: 0 });
+        }
+        let path = self.find(thread).ok_or(ClaimError::NotFound(thread))?;
+        self.log()?;
+        let file = LeaseFile::open(&Self::lease_path(&path))?;
+        let writer = {
+            let locked = file.lock()?;
+            // A number that nobody can have used yet, if the file does not tell.
+            let record = locked.read()?.unwrap_or_else(|| Record { fence: self.now(), ..Record::default() });
+            if let Some(holder) = record.holder.filter(|holder| mode == ClaimMode::IfFree && self.is_alive(holder)) {
+                let age_ms = self.now().saturating_sub(holder.since);
+                return Err(ClaimError::Held { thread, holder, age_ms });
+            }
+            let epoch = record.fence + 1;
+            let writer = Writer::open(thread, &path, epoch, record.edition).map_err(|why| ClaimError::Journal { thread, why })?;
+            locked.write(&Record { fence: epoch, holder: Some(self.me()), edition: record.edition })?;
+            writer
+        };
+        let lease = Lease { thread, epoch: writer.epoch() };
+        lock(&self.writers).insert(thread, Arc::new(Mutex::new(writer.with_lease(file))));
+        Ok(lease)
+    }
+
+    fn release(&self, lease: &Lease) {
+        let writer = {
+            let mut writers = lock(&self.writers);
+            let is_newest = writers.get(&lease.thread).is_some_and(|writer| lock(writer).epoch() == lease.epoch);
+            if is_newest { writers.remove(&lease.thread) } else { None }
+        };
+        if let Some(writer) = writer
+            && let Err(error) = lock(&writer).give_back()
+        {
+            tracing::warn!(thread = %lease.thread, %error, "the lease could not be given back");
+        }
+    }
+
+    async fn append(&self, lease: &Lease, entries: Vec<Entry>, need: Need) -> Result<Appended, AppendError> {
+        if self.is_broken.load(Ordering::Relaxed) {
+            return Err(AppendError::NotDurable("an earlier sync failed".into()));
+        }
+        self.check_space()?;
+        let lost = || AppendError::LeaseLost { thread: lease.thread, holder: "another holder".into() };
+        let writer = lock(&self.writers).get(&lease.thread).cloned().ok_or_else(lost)?;
+        let waits = self.config.durability.waits_for(need);
+        let (appended, commit) = {
+            let mut writer = lock(&writer);
+            if writer.epoch() != lease.epoch {
+                return Err(lost());
+            }
+            writer.append(self, entries, waits)?
+        };
+        let Some(commit) = commit else { return Ok(appended) };
+        match commit.await {
+            Ok(Ok(())) => {
+                lock(&writer).committed(appended.last);
+                Ok(Appended { durable: appended.last, ..appended })
+            }
+            Ok(Err(why)) => {
+                // After a failed sync nobody can say what the disk has. Going on would be guessing.
+                self.is_broken.store(true, Ordering::Relaxed);
+                Err(AppendError::NotDurable(why))
+            }
+            Err(_) => Err(AppendError::NotDurable("the commit log is closed".into())),
+        }
+    }
+
+    /// Once the disk was full nothing is tried until there is some room again.
+    fn check_space(&self) -> Result<(), AppendError> {
+        const ROOM: u64 = 4 << 20;
+        if !self.is_full.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let space = rustix::fs::statvfs(&self.config.home).map_err(io::Error::from)?;
+        if space.f_bavail.saturating_mul(space.f_frsize) < ROOM.min(space.f_blocks.saturating_mul(space.f_frsize) / 16) {
+            return Err(AppendError::NoSpace);
+        }
+        self.is_full.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+
+    pub(crate) fn failed(&self, error: io::Error) -> AppendError {
+        if matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) {
+            self.is_full.store(true, Ordering::Relaxed);
+            return AppendError::NoSpace;
+        }
+        AppendError::Io(error)
+    }
+
+    fn head(&self, thread: ThreadId) -> Result<Head, ReadError> {
+        if let Some(writer) = lock(&self.writers).get(&thread).cloned()
+            && let Some(head) = lock(&writer).unborn_head(thread)
+        {
+            return Ok(head);
+        }
+        let mut head = Lineage::open(self, thread)?.head(self)?;
+        if let Some(writer) = lock(&self.writers).get(&thread) {
+            head.durable = lock(writer).durable();
+        }
+        Ok(head)
+    }
+
+    fn checkpoint_path(&self, thread: ThreadId) -> PathBuf {
+        let name = thread.to_string();
+        // The end of an id is random, its beginning is a time: this spreads them.
+        self.config.home.join("index/checkpoints").join(&name[name.len() - 2..]).join(format!("{name}.json"))
+    }
+
+    fn put_checkpoint(&self, checkpoint: &Checkpoint) -> Result<(), ReadError> {
+        let path = self.checkpoint_path(checkpoint.thread.id);
+        let folder = path.parent().unwrap_or(&self.config.home);
+        make_folder(folder)?;
+        let bytes = checkpoint.encode().map_err(io::Error::other)?;
+        let aside = path.with_extension(format!("{}.new", self.config.instance));
+        let written = File::options()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&aside)
+            .and_then(|file| file.write_all_at(&bytes, 0))
+            .and_then(|()| fs::rename(&aside, &path));
+        if written.is_err() {
+            let _ = fs::remove_file(&aside);
+        }
+        Ok(written?)
+    }
+
+    fn checkpoint(&self, thread: ThreadId) -> Option<Checkpoint> {
+        let checkpoint = Checkpoint::decode(&fs::read(self.checkpoint_path(thread)).ok()?).ok()?;
+        let lineage = Lineage::open(self, thread).ok()?;
+        (checkpoint.thread.id == thread && lineage.bears_out(checkpoint.seq, &checkpoint.sum)).then_some(checkpoint)
+    }
+
+    /// The highest ordinal that anything but the journal itself knows of.
+    pub(crate) fn known_last(&self, thread: ThreadId) -> Option<Seq> {
+        let checkpoint = fs::read(self.checkpoint_path(thread)).ok().and_then(|bytes| Checkpoint::decode(&bytes).ok());
+        checkpoint.filter(|checkpoint| checkpoint.thread.id == thread).map(|checkpoint| checkpoint.seq)
+    }
+
+    fn replay(&self) -> io::Result<()> {
+        let replayed = commit::replay(&self.commits(), |thread, pieces| self.restore(thread, &pieces))?;
+        if replayed > 0 {
+            tracing::info!(journals = replayed, "commit logs of earlier starts were replayed");
+        }
+        Ok(())
+    }
+
+    /// Writes into a journal what it should hold.
+    fn restore(&self, thread: ThreadId, pieces: &[Piece]) -> io::Result<()> {
+        let Some(first) = pieces.first() else { return Ok(()) };
+        let path = self.config.home.join(&first.path);
+        let journal = match File::options().read(true).write(true).open(&path) {
+            Ok(journal) => journal,
+            // Its folder was synced before anything was told as durable, so it was removed since.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let lease = LeaseFile::open(&Self::lease_path(&path))?;
+        let locked = lease.lock()?;
+        let record = locked.read()?.unwrap_or_default();
+        if record.holder.as_ref().is_some_and(|holder| self.is_alive(holder)) {
+            // It has written there since, so no power was cut and nothing is missing.
+            return Ok(());
+        }
+        let mut changed = 0_u64;
+        for piece in pieces.iter().filter(|piece| piece.edition == record.edition) {
+            let mut present = vec![0; piece.bytes.len()];
+            if journal.read_exact_at(&mut present, piece.offset).is_err() || present != piece.bytes {
+                journal.write_all_at(&piece.bytes, piece.offset)?;
+                changed += piece.bytes.len() as u64;
+            }
+        }
+        if changed > 0 {
+            tracing::warn!(%thread, bytes = changed, "a journal had lost what was durable; it was restored from the commit log");
+        }
+        journal.sync_data()
+    }
+
+    fn relative(&self, path: &Path) -> String {
+        path.strip_prefix(&self.config.home).unwrap_or(path).to_string_lossy().into_owned()
+    }
+}
+
+/// A poisoned lock only says that somebody failed; what it guards is changed in one piece.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Year, month and day (UTC) of a time in milliseconds since 1970.
+fn date(ms: u64) -> (u64, u64, u64) {
+    // Days since 0000-03-01, so that leap days come last.
+    let days = ms / 86_400_000 + 719_468;
+    let era = days / 146_097;
+    let of_era = days % 146_097;
+    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let from_march = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * from_march + 2) / 5 + 1;
+    let month = if from_march < 10 { from_march + 3 } else { from_march - 9 };
+    (year_of_era + era * 400 + u64::from(month <= 2), month, day)
+}
+
+/// Whether a thread comes to be on disk with this entry. What only describes it can wait.
+pub(crate) fn gives_birth(entry: &Entry) -> bool {
+    !matches!(entry.fact, Fact::ThreadCreated(_) | Fact::MetadataChanged(_) | Fact::SettingsChanged(_) | Fact::SelectionChanged(_))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn days_are_those_of_the_calendar() {
+        assert_eq!(date(0), (1970, 1, 1));
+        assert_eq!(date(951_782_400_000), (2000, 2, 29));
+        assert_eq!(date(1_763_247_600_000), (2025, 11, 15));
+        assert_eq!(date(1_767_225_599_999), (2025, 12, 31));
+        assert_eq!(date(1_767_225_600_000), (2026, 1, 1));
+    }
+}

@@ -1,0 +1,134 @@
+//! Forks by reference, and what must happen before a thread that others share can go.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
+
+use outpost_thread::{Base, Entry, Fact, ThreadId};
+
+use super::segment::Lineage;
+use super::writer::{encode, sync_folders};
+use super::{Home, lock, make_folder};
+use crate::journal;
+use crate::lease::{ClaimMode, Lease, LeaseFile, Record};
+use crate::store::{AppendError, DeleteError, ForkRequest, ForkStoreError, ReadError};
+
+impl Home {
+    pub(super) fn fork(&self, request: ForkRequest) -> Result<Lease, ForkStoreError> {
+        let ForkRequest { mut forked, cut, at } = request;
+        let (thread, parent) = (forked.thread, forked.parent);
+        if self.find_exactly(thread).is_some() || lock(&self.writers).contains_key(&thread) {
+            return Err(ForkStoreError::Exists(thread));
+        }
+        let lineage = Lineage::open(self, parent)?;
+        // What lies in an ancestor is taken from there, so that chains of forks do not grow with every fork.
+        let segment = &lineage.segments()[lineage.index_of(cut.ordinal)];
+        let place = segment.locate(cut.ordinal + 1).map_err(ReadError::from)?;
+        let (true, Some(sum)) = (place.last == cut.ordinal && cut.ordinal > 0, place.sum) else {
+            return Err(ForkStoreError::OutOfRange { thread: parent, ordinal: cut.ordinal });
+        };
+        forked.base = Base { thread: segment.thread, ordinal: cut.ordinal, sum: sum.to_string() };
+        let mut facts: Vec<Fact> = vec![forked.into()];
+        facts.extend(cut.close.map(Fact::from));
+        let entries: Vec<Entry> = facts.into_iter().zip(cut.ordinal + 1..).map(|(fact, seq)| Entry { seq, at, fact }).collect();
+        let path = self.place(thread, at);
+        self.publish(thread, &path, &entries).map_err(ForkStoreError::Append)?;
+        self.claim(thread, ClaimMode::IfFree).map_err(|error| ForkStoreError::Append(AppendError::Io(std::io::Error::other(error))))
+    }
+
+    /// Writes a journal with these entries, so that it is there whole or not at all.
+    fn publish(&self, thread: ThreadId, path: &Path, entries: &[Entry]) -> Result<(), AppendError> {
+        let (mut bytes, sum) = journal::header(thread);
+        let (lines, _, _) = encode(self, sum, entries)?;
+        bytes.extend(lines);
+        let folder = path.parent().unwrap_or(path);
+        let aside = path.with_extension(format!("{}.new", self.config.instance));
+        let written = || -> std::io::Result<()> {
+            make_folder(folder)?;
+            let file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&aside)?;
+            file.write_all_at(&bytes, 0)?;
+            file.sync_data()?;
+            fs::rename(&aside, path)?;
+            sync_folders(path, &self.config.home)
+        };
+        written().map_err(|error| {
+            let _ = fs::remove_file(&aside);
+            self.failed(error)
+        })
+    }
+
+    pub(super) fn delete(&self, thread: ThreadId, mode: ClaimMode) -> Result<(), DeleteError> {
+        // A thread that never had input has nothing to remove.
+        if let Some(writer) = lock(&self.writers).get(&thread).cloned()
+            && lock(&writer).held().is_some()
+        {
+            lock(&self.writers).remove(&thread);
+            return Ok(());
+        }
+        let lease = self.claim(thread, mode)?;
+        let result = self.remove(thread);
+        match &result {
+            Ok(()) => drop(lock(&self.writers).remove(&thread)),
+            Err(_) => self.release(&lease),
+        }
+        result
+    }
+
+    fn remove(&self, thread: ThreadId) -> Result<(), DeleteError> {
+        let path = self.find(thread).ok_or(ReadError::NotFound(thread))?;
+        for child in self.children(thread)? {
+            self.give_own_copy(child).map_err(|error| DeleteError::Child { child, why: error.to_string() })?;
+        }
+        let removed = || -> std::io::Result<()> {
+            fs::remove_file(&path)?;
+            let _ = fs::remove_file(Self::lease_path(&path));
+            let _ = fs::remove_file(self.checkpoint_path(thread));
+            File::open(path.parent().unwrap_or(&path))?.sync_all()
+        };
+        removed().map_err(|error| self.failed(error))?;
+        if let Some(log) = self.log.get() {
+            log.forget(thread);
+        }
+        lock(&self.places).remove(&thread);
+        Ok(())
+    }
+
+    /// The threads whose shared past lies in the journal of `thread`.
+    fn children(&self, thread: ThreadId) -> Result<Vec<ThreadId>, ReadError> {
+        let mut children = Vec::new();
+        for (child, path) in self.journals()? {
+            if child != thread && base_of(&path).is_some_and(|base| base.thread == thread) {
+                children.push(child);
+            }
+        }
+        Ok(children)
+    }
+
+    /// Replaces a fork's journal by one that has everything in it.
+    fn give_own_copy(&self, child: ThreadId) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        let path = self.find(child).ok_or(ReadError::NotFound(child))?;
+        let lease = LeaseFile::open(&Self::lease_path(&path))?;
+        // Whoever writes the child waits for a moment, and goes on in the new file.
+        let locked = lease.lock()?;
+        let record = locked.read()?.unwrap_or_default();
+        let lineage = Lineage::open(self, child)?;
+        self.rewrite(child, &path, lineage.segments())?;
+        locked.write_durably(&Record { edition: record.edition + 1, ..record })?;
+        Ok(())
+    }
+}
+
+fn base_of(path: &Path) -> Option<Base> {
+    use crate::reader::{Forward, Found, Place};
+    let file = File::open(path).ok()?;
+    let start = crate::reader::start(&file).ok()?;
+    match Forward::new(&file, Place { offset: start.end, last: 0, sum: None }, u64::MAX).find_next().ok()? {
+        Found::Line { line, .. } if line.kind == "threadForked" => serde_json::from_str::<HasBase>(line.data).ok().map(|fork| fork.base),
+        _ => None,
+    }
+}
+
+#[derive(serde::Deserialize)]
+struct HasBase {
+    base: Base,
+}

@@ -1,0 +1,212 @@
+//! Reading a thread over all its files, forwards in pieces and backwards by pages.
+
+use std::sync::Arc;
+
+use outpost_thread::{Entry, Seq, ThreadId};
+
+use super::segment::{Lineage, Segment, entry};
+use super::{Home, blocking, lock};
+use crate::damage::Damage;
+use crate::journal;
+use crate::reader::{self, Backward, Forward, Found, Place};
+use crate::store::{Batch, Page, PageRequest, ReadError};
+
+/// How much of a file is read at a time.
+const PIECE: u64 = 4 << 20;
+
+/// A history that is read forwards.
+pub struct LocalHistory(Option<Cursor>);
+
+struct Cursor {
+    home: Arc<Home>,
+    lineage: Lineage,
+    index: usize,
+    place: Place,
+    after: Seq,
+    /// Entries of a thread that is not on disk yet.
+    held: Vec<Entry>,
+}
+
+impl LocalHistory {
+    pub(super) fn new(home: Arc<Home>, thread: ThreadId, after: Seq) -> Result<Self, ReadError> {
+        if let Some(mut held) = home.held(thread) {
+            held.retain(|entry| entry.seq > after);
+            let place = Place { offset: 0, last: 0, sum: None };
+            return Ok(Self(Some(Cursor { home, lineage: Lineage::none(), index: 0, place, after, held })));
+        }
+        let lineage = Lineage::open(&home, thread)?;
+        let index = lineage.index_of(after + 1);
+        let place = lineage.segments()[index].locate(after + 1)?;
+        Ok(Self(Some(Cursor { home, lineage, index, place, after, held: Vec::new() })))
+    }
+
+    pub(crate) async fn next(&mut self) -> Result<Option<Batch>, ReadError> {
+        let Some(mut cursor) = self.0.take() else { return Ok(None) };
+        let (cursor, batch) = blocking(move || {
+            let batch = cursor.read();
+            (cursor, batch)
+        })
+        .await;
+        let batch = batch?;
+        if batch.is_some() {
+            self.0 = Some(cursor);
+        }
+        Ok(batch)
+    }
+}
+
+impl Cursor {
+    fn read(&mut self) -> Result<Option<Batch>, ReadError> {
+        if !self.held.is_empty() {
+            return Ok(Some(Batch { entries: std::mem::take(&mut self.held), damage: Vec::new() }));
+        }
+        while let Some(segment) = self.lineage.segments().get(self.index) {
+            let mut batch = Batch::default();
+            let is_done = read_piece(&self.home, segment, &mut self.place, self.after, &mut batch)?;
+            if is_done {
+                self.index += 1;
+                if let Some(next) = self.lineage.segments().get(self.index) {
+                    self.place = next.beginning();
+                }
+            }
+            if !batch.entries.is_empty() || !batch.damage.is_empty() {
+                return Ok(Some(batch));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// Reads a piece of a segment from `place` on. Says whether that was the last.
+fn read_piece(home: &Home, segment: &Segment, place: &mut Place, after: Seq, batch: &mut Batch) -> Result<bool, ReadError> {
+    let begin = place.offset;
+    let until = segment.until.unwrap_or(Seq::MAX);
+    let mut forward = Forward::new(&segment.file, *place, u64::MAX);
+    loop {
+        match forward.find_next()? {
+            Found::End => return Ok(true),
+            Found::Damage(damage) if damage.from > until => return Ok(true),
+            Found::Damage(mut damage) => {
+                damage.to = damage.to.min(until);
+                batch.damage.push(damage);
+            }
+            Found::Line { line, .. } if line.seq > until => return Ok(true),
+            Found::Line { line, offset } => {
+                if line.seq > after {
+                    match entry(&home.blobs, segment.start.header.version, &line) {
+                        Ok(entry) => batch.entries.push(entry),
+                        Err(what) => batch.damage.push(Damage { from: line.seq, to: line.seq, offset, bytes: 0, what }),
+                    }
+                }
+                if offset - begin >= PIECE {
+                    *place = forward.place();
+                    return Ok(false);
+                }
+            }
+        }
+    }
+}
+
+impl Home {
+    /// The entries of a thread that is not on disk yet.
+    pub(super) fn held(&self, thread: ThreadId) -> Option<Vec<Entry>> {
+        let writer = lock(&self.writers).get(&thread).cloned()?;
+        lock(&writer).held().map(<[Entry]>::to_vec)
+    }
+
+    /// The entries before `request.before`, as many turns as are asked for.
+    pub(super) fn page(&self, thread: ThreadId, request: PageRequest) -> Result<Page, ReadError> {
+        if let Some(mut entries) = self.held(thread) {
+            entries.retain(|entry| request.before.is_none_or(|before| entry.seq < before));
+            return Ok(Page { entries, ..Page::default() });
+        }
+        let lineage = Lineage::open(self, thread)?;
+        let mut budget = Budget { turns: 0, bytes: 0, request };
+        let mut pages = Vec::new();
+        let mut before = request.before;
+        let mut index = before.map_or(lineage.segments().len() - 1, |before| lineage.index_of(before.saturating_sub(1)));
+        let next = loop {
+            let segment = &lineage.segments()[index];
+            let bound = [before, segment.until.map(|until| until + 1)].into_iter().flatten().min();
+            let (page, is_full) = self.page_of(segment, bound, &mut budget)?;
+            // Nothing of it fitted if it has no first entry.
+            before = page.before.or(bound);
+            pages.push(page);
+            if is_full {
+                break before.filter(|before| *before > 1);
+            }
+            if index == 0 {
+                break None;
+            }
+            index -= 1;
+            before = None;
+        };
+        let mut all = Page { before: next, ..Page::default() };
+        for page in pages.into_iter().rev() {
+            all.entries.extend(page.entries);
+            all.damage.extend(page.damage);
+        }
+        Ok(all)
+    }
+
+    fn page_of(&self, segment: &Segment, bound: Option<Seq>, budget: &mut Budget) -> Result<(Page, bool), ReadError> {
+        let end = match bound {
+            Some(seq) => segment.locate(seq)?.offset,
+            None => reader::tail(&segment.file, &segment.start, segment.first)?.end,
+        };
+        let mut back = Backward::new(&segment.file, segment.start.end, end);
+        let mut begin = end;
+        let mut is_full = false;
+        while let Some((bytes, offset)) = back.raw_line()? {
+            if budget.is_spent(journal::read(bytes).map_or("", |line| line.kind), bytes.len()) {
+                is_full = true;
+                break;
+            }
+            begin = offset;
+        }
+        // Read again in order: this is how lines are checked against each other, and damage gets its name.
+        let place = if begin == segment.start.end { segment.beginning() } else { Place { offset: begin, last: 0, sum: None } };
+        let mut page = Page::default();
+        let mut forward = Forward::new(&segment.file, place, end);
+        loop {
+            match forward.find_next()? {
+                Found::End => break,
+                Found::Damage(damage) => page.damage.push(damage),
+                Found::Line { line, offset } => {
+                    page.before = page.before.or(Some(line.seq));
+                    match entry(&self.blobs, segment.start.header.version, &line) {
+                        Ok(entry) => page.entries.push(entry),
+                        Err(what) => page.damage.push(Damage { from: line.seq, to: line.seq, offset, bytes: 0, what }),
+                    }
+                }
+            }
+        }
+        Ok((page, is_full))
+    }
+}
+
+/// What a page may still hold.
+struct Budget {
+    turns: usize,
+    bytes: usize,
+    request: PageRequest,
+}
+
+impl Budget {
+    /// Whether a line of this kind, read backwards, belongs to the page before.
+    fn is_spent(&mut self, kind: &str, length: usize) -> bool {
+        if self.bytes > 0 && self.bytes + length > self.request.bytes {
+            return true;
+        }
+        // The end of the turn before: whatever stands between the two belongs to the later one.
+        if kind == TURN_FINISHED && self.turns >= self.request.turns {
+            return true;
+        }
+        self.turns += usize::from(kind == TURN_STARTED);
+        self.bytes += length;
+        false
+    }
+}
+
+const TURN_STARTED: &str = "turnStarted";
+const TURN_FINISHED: &str = "turnFinished";

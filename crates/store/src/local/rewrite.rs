@@ -1,0 +1,85 @@
+//! Writes a journal anew: when a fork gets its own copy of what it shared, and when a damaged one is repaired.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use outpost_thread::{DamageNoted, Fact, Seq, ThreadId};
+
+use super::Home;
+use super::segment::Segment;
+use super::writer::sync_folders;
+use crate::damage::Damage;
+use crate::journal::{self, Parts, Sum};
+use crate::reader::{Forward, Found};
+
+impl Home {
+    /// Replaces the journal at `path` by one that has all whole lines of these segments, and a `damageNoted` in the place of
+    /// those that are not. Tells what that was. The file is there whole or not at all.
+    pub(super) fn rewrite(&self, thread: ThreadId, path: &Path, segments: &[Segment]) -> io::Result<Vec<Damage>> {
+        let aside = path.with_extension(format!("{}.new", self.config.instance));
+        let written = self.write_aside(thread, &aside, segments);
+        let published = written.and_then(|damage| {
+            fs::rename(&aside, path)?;
+            sync_folders(path, &self.config.home)?;
+            Ok(damage)
+        });
+        if published.is_err() {
+            let _ = fs::remove_file(&aside);
+        }
+        published
+    }
+
+    fn write_aside(&self, thread: ThreadId, aside: &Path, segments: &[Segment]) -> io::Result<Vec<Damage>> {
+        let file = File::options().write(true).create(true).truncate(true).mode(0o600).open(aside)?;
+        let mut out = Output { file: BufWriter::with_capacity(1 << 20, file), line: Vec::new(), sum: Sum::default() };
+        let (header, sum) = journal::header(thread);
+        out.file.write_all(&header)?;
+        out.sum = sum;
+        let mut all = Vec::new();
+        for segment in segments {
+            let until = segment.until.unwrap_or(Seq::MAX);
+            let mut forward = Forward::new(&segment.file, segment.beginning(), u64::MAX);
+            loop {
+                match forward.find_next()? {
+                    Found::End => break,
+                    Found::Damage(damage) if damage.from > until => break,
+                    Found::Damage(mut damage) => {
+                        damage.to = damage.to.min(until);
+                        if damage.from <= damage.to {
+                            out.note(&damage, self.now())?;
+                        }
+                        all.push(damage);
+                    }
+                    Found::Line { line, .. } if line.seq > until => break,
+                    Found::Line { line, .. } => out.write(line.parts())?,
+                }
+            }
+        }
+        out.file.flush()?;
+        out.file.get_ref().sync_data()?;
+        Ok(all)
+    }
+}
+
+struct Output {
+    file: BufWriter<File>,
+    line: Vec<u8>,
+    sum: Sum,
+}
+
+impl Output {
+    fn write(&mut self, parts: Parts<'_>) -> io::Result<()> {
+        self.line.clear();
+        self.sum = journal::write(&mut self.line, self.sum, parts);
+        self.file.write_all(&self.line)
+    }
+
+    /// One line for all that are gone.
+    fn note(&mut self, damage: &Damage, at: u64) -> io::Result<()> {
+        let fact = Fact::from(DamageNoted { damage: vec![damage.range()], through: Some(damage.to) });
+        let data = fact.data().map_err(io::Error::other)?;
+        self.write(Parts { seq: damage.from, at, kind: fact.kind(), data: data.get() })
+    }
+}

@@ -1,0 +1,138 @@
+//! The files that make up one thread: its own journal, and of its ancestors as much as it shares.
+
+use std::fs::File;
+use std::sync::Arc;
+
+use outpost_thread::{Entry, Fact, Raw, Seq, ThreadId};
+
+use super::Home;
+use crate::blob::Blobs;
+use crate::damage::{Damage, DamageKind};
+use crate::journal::{self, Line};
+use crate::reader::{self, Forward, Found, JournalError, Place, Start};
+use crate::store::{Head, ReadError};
+
+/// A journal, and which of its entries belong to the thread.
+#[derive(Clone)]
+pub(crate) struct Segment {
+    pub thread: ThreadId,
+    pub file: Arc<File>,
+    pub start: Start,
+    pub first: Seq,
+    /// The last entry that is shared; none for the thread's own journal.
+    pub until: Option<Seq>,
+}
+
+/// All segments, oldest first. The last one is the thread's own.
+#[derive(Clone)]
+pub(crate) struct Lineage(Vec<Segment>);
+
+impl Segment {
+    fn open(home: &Home, thread: ThreadId, until: Option<Seq>) -> Result<(Self, Option<Entry>), ReadError> {
+        let path = home.find(thread).ok_or(ReadError::NotFound(thread))?;
+        let failed = |why| ReadError::Journal { thread, why };
+        let file = File::open(path).map_err(|error| failed(error.into()))?;
+        let start = reader::start(&file).map_err(failed)?;
+        let beginning = Place { offset: start.end, last: 0, sum: None };
+        let first = match Forward::new(&file, beginning, u64::MAX).find_next().map_err(|error| failed(JournalError::Io(error)))? {
+            Found::Line { line, .. } => entry(&home.blobs, start.header.version, &line).ok(),
+            _ => None,
+        };
+        let segment = Self { thread, file: Arc::new(file), first: first.as_ref().map_or(1, |entry| entry.seq), start, until };
+        Ok((segment, first))
+    }
+
+    /// The place at its beginning.
+    pub fn beginning(&self) -> Place {
+        Place { offset: self.start.end, last: self.first - 1, sum: Some(self.start.header.sum) }
+    }
+
+    pub fn length(&self) -> std::io::Result<u64> {
+        Ok(self.file.metadata()?.len())
+    }
+
+    /// The place before entry `seq`.
+    pub fn locate(&self, seq: Seq) -> std::io::Result<Place> {
+        reader::locate(&self.file, &self.start, self.first, self.length()?, seq)
+    }
+}
+
+impl Lineage {
+    pub fn open(home: &Home, thread: ThreadId) -> Result<Self, ReadError> {
+        let mut segments = Vec::new();
+        let mut wanted = (thread, None);
+        loop {
+            let (segment, first) = Segment::open(home, wanted.0, wanted.1).map_err(|error| match (error, wanted.1) {
+                (ReadError::NotFound(base), Some(ordinal)) => ReadError::Lineage { thread, base, ordinal },
+                (error, _) => error,
+            })?;
+            let base = first.and_then(|entry| if let Fact::ThreadForked(fork) = entry.fact { Some(fork.base) } else { None });
+            let own_first = segment.first;
+            segments.push(segment);
+            let Some(base) = base else { break };
+            // Ordinals only become smaller on the way up, so that there is an end even if somebody tied files in a ring.
+            if base.ordinal + 1 != own_first || segments.iter().any(|segment| segment.thread == base.thread) {
+                return Err(ReadError::Lineage { thread, base: base.thread, ordinal: base.ordinal });
+            }
+            wanted = (base.thread, Some(base.ordinal));
+        }
+        segments.reverse();
+        Ok(Self(segments))
+    }
+
+    /// Of a thread that has no files yet.
+    pub const fn none() -> Self {
+        Self(Vec::new())
+    }
+
+    pub fn segments(&self) -> &[Segment] {
+        &self.0
+    }
+
+    /// The segment that has entry `seq`, or would have it.
+    pub fn index_of(&self, seq: Seq) -> usize {
+        self.0.iter().position(|segment| segment.until.is_none_or(|until| seq <= until)).unwrap_or(self.0.len() - 1)
+    }
+
+    pub fn head(&self, home: &Home) -> Result<Head, ReadError> {
+        let Some(own) = self.0.last() else { return Err(ReadError::NotFound(ThreadId::new(uuid::Uuid::nil()))) };
+        let tail = reader::tail(&own.file, &own.start, own.first)?;
+        let mut damage = Vec::new();
+        if tail.torn > 0 {
+            let what = DamageKind::Torn;
+            damage.push(Damage { from: tail.last + 1, to: tail.last, offset: tail.end, bytes: tail.torn, what });
+        }
+        if tail.spoiled > 0 {
+            let from = tail.last + 1 - tail.spoiled;
+            damage.push(Damage { from, to: tail.last, offset: tail.end, bytes: 0, what: DamageKind::Altered });
+        }
+        if let Some(known) = home.known_last(own.thread).filter(|known| *known > tail.last) {
+            damage.push(Damage { from: tail.last + 1, to: known, offset: tail.end, bytes: 0, what: DamageKind::CutOff });
+        }
+        let first = match Forward::new(&own.file, own.beginning(), u64::MAX).find_next()? {
+            Found::Line { line, .. } => entry(&home.blobs, own.start.header.version, &line).ok(),
+            _ => None,
+        };
+        let bytes = own.length()?;
+        Ok(Head { thread: own.thread, first, last: tail.last, sum: tail.sum.to_string(), durable: 0, bytes, damage })
+    }
+
+    /// Whether entry `seq` is there and has this checksum.
+    pub fn bears_out(&self, seq: Seq, sum: &str) -> bool {
+        let segment = &self.0[self.index_of(seq)];
+        segment.locate(seq + 1).is_ok_and(|place| place.last == seq && place.sum.is_some_and(|found| found.to_string() == sum))
+    }
+}
+
+/// The entry of a line, with its content fetched if that is a blob.
+pub(crate) fn entry(blobs: &Blobs, version: u32, line: &Line<'_>) -> Result<Entry, DamageKind> {
+    let data = match journal::as_blob(line.data) {
+        None => line.raw().map_err(|_| DamageKind::Altered)?,
+        Some(blob) => {
+            let digest = blob.blob.parse().map_err(|_| DamageKind::Blob)?;
+            let content = blobs.get(digest).map_err(|_| DamageKind::Blob)?;
+            String::from_utf8(content).ok().and_then(|text| Raw::parse(text).ok()).ok_or(DamageKind::Blob)?
+        }
+    };
+    Ok(journal::entry(version, line, data))
+}

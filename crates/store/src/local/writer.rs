@@ -1,0 +1,346 @@
+//! The writer of one thread: knows where the next line goes, and puts it there.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use outpost_thread::{Entry, Fact, Raw, Seq, ThreadId};
+use tokio::sync::oneshot;
+
+use super::{Home, gives_birth, make_folder};
+use crate::commit::{Extent, Piece};
+use crate::journal::{self, BlobData, LINE_LIMIT, Parts, Sum};
+use crate::lease::{Holder, LeaseFile, Locked, Record};
+use crate::reader::{self, JournalError};
+use crate::store::{AppendError, Appended, Head};
+
+pub(super) const FIRST_EPOCH: u64 = 1;
+/// A lease is marked as alive when this much of the lease time has passed: a quarter.
+const RENEWALS: u64 = 4;
+
+/// An answer that comes when something is durable.
+pub(super) type Commit = oneshot::Receiver<Result<(), String>>;
+
+pub(crate) struct Writer {
+    thread: ThreadId,
+    epoch: u64,
+    last: Seq,
+    durable: Seq,
+    state: State,
+}
+
+enum State {
+    /// Nothing is on disk: it has had no input yet.
+    Unborn {
+        held: Vec<Entry>,
+    },
+    Open(Journal),
+}
+
+struct Journal {
+    file: Arc<File>,
+    lease: Option<Arc<LeaseFile>>,
+    path: PathBuf,
+    end: u64,
+    sum: Sum,
+    /// The bytes at its end that are neither durable nor on their way.
+    pending: Vec<u8>,
+    /// There were more of them than a commit log should hold.
+    is_too_much: bool,
+    /// Which file it is; another number in the lease says that it was replaced.
+    edition: u64,
+    /// The folder does not durably name it yet.
+    is_new: bool,
+    renewed: u64,
+}
+
+impl Writer {
+    pub fn unborn(thread: ThreadId) -> Self {
+        Self { thread, epoch: FIRST_EPOCH, last: 0, durable: 0, state: State::Unborn { held: Vec::new() } }
+    }
+
+    /// Goes on with a journal. What was torn off while it was written is cut away.
+    pub fn open(thread: ThreadId, path: &Path, epoch: u64, edition: u64) -> Result<Self, JournalError> {
+        let file = File::options().read(true).write(true).open(path)?;
+        let start = reader::start(&file)?;
+        let first = reader::first_seq(&file, &start)?;
+        let tail = reader::tail(&file, &start, first)?;
+        if tail.torn > 0 {
+            tracing::warn!(%thread, bytes = tail.torn, "the end of a journal was torn off; the part of a line is cut away");
+            file.set_len(tail.end)?;
+        }
+        let journal = Journal {
+            file: Arc::new(file),
+            lease: None,
+            path: path.to_owned(),
+            end: tail.end,
+            sum: tail.sum,
+            pending: Vec::new(),
+            is_too_much: false,
+            edition,
+            is_new: false,
+            renewed: 0,
+        };
+        // What another program has written may not be durable: the first commit syncs the file itself.
+        Ok(Self { thread, epoch, last: tail.last, durable: 0, state: State::Open(journal) })
+    }
+
+    pub fn with_lease(mut self, lease: LeaseFile) -> Self {
+        if let State::Open(journal) = &mut self.state {
+            journal.lease = Some(Arc::new(lease));
+        }
+        self
+    }
+
+    pub const fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    pub const fn durable(&self) -> Seq {
+        self.durable
+    }
+
+    pub fn committed(&mut self, last: Seq) {
+        self.durable = self.durable.max(last);
+    }
+
+    /// What is known of a thread that is not on disk yet.
+    pub fn unborn_head(&self, thread: ThreadId) -> Option<Head> {
+        let State::Unborn { held } = &self.state else { return None };
+        let first = held.first().cloned();
+        Some(Head { thread, first, last: self.last, sum: String::new(), durable: 0, bytes: 0, damage: Vec::new() })
+    }
+
+    /// The entries of a thread that is not on disk yet.
+    pub fn held(&self) -> Option<&[Entry]> {
+        match &self.state {
+            State::Unborn { held } => Some(held),
+            State::Open(_) => None,
+        }
+    }
+
+    pub fn give_back(&mut self) -> io::Result<()> {
+        let State::Open(Journal { lease: Some(lease), .. }) = &self.state else { return Ok(()) };
+        let locked = lease.lock()?;
+        match locked.read()? {
+            Some(record) if record.fence == self.epoch => locked.write(&Record { holder: None, ..record }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes the entries; all or none.
+    pub fn append(&mut self, home: &Home, entries: Vec<Entry>, waits: bool) -> Result<(Appended, Option<Commit>), AppendError> {
+        for (entry, expected) in entries.iter().zip(self.last + 1..) {
+            if entry.seq != expected {
+                return Err(AppendError::Conflict { expected, found: entry.seq });
+            }
+            if !journal::is_plain(entry.fact.kind()) {
+                return Err(AppendError::Unwritable { kind: entry.fact.kind().to_owned(), why: "its name is not plain".into() });
+            }
+        }
+        if let State::Unborn { held } = &mut self.state {
+            if !entries.iter().any(gives_birth) {
+                held.extend(entries.iter().cloned());
+                self.last += entries.len() as Seq;
+                return Ok((Appended { entries, last: self.last, durable: 0 }, None));
+            }
+            let mut all = std::mem::take(held);
+            let before = all.len();
+            all.extend(entries);
+            return match self.be_born(home, &all) {
+                Ok(stored) => self.finish(home, stored.into_iter().skip(before).collect(), waits),
+                Err(error) => {
+                    all.truncate(before);
+                    self.state = State::Unborn { held: all };
+                    Err(error)
+                }
+            };
+        }
+        let stored = self.write(home, &entries)?;
+        self.finish(home, stored, waits)
+    }
+
+    fn finish(&mut self, home: &Home, entries: Vec<Entry>, waits: bool) -> Result<(Appended, Option<Commit>), AppendError> {
+        let commit = if waits { Some(self.commit(home)?) } else { None };
+        Ok((Appended { entries, last: self.last, durable: self.durable }, commit))
+    }
+
+    /// Makes the file and writes everything that was held back.
+    fn be_born(&mut self, home: &Home, entries: &[Entry]) -> Result<Vec<Entry>, AppendError> {
+        let created = entries.first().map_or(0, |entry| entry.at);
+        let path = home.place(self.thread, created);
+        let folder = path.parent().unwrap_or(&path);
+        let made = || -> io::Result<Journal> {
+            make_folder(folder)?;
+            home.log()?;
+            let lease = LeaseFile::open(&Home::lease_path(&path))?;
+            {
+                let locked = lease.lock()?;
+                // Whatever stands there was left by a start that ended before it made the journal.
+                locked.write(&Record { fence: self.epoch, holder: Some(home.me()), edition: 0 })?;
+            }
+            let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+            let (line, sum) = journal::header(self.thread);
+            Ok(Journal {
+                file: Arc::new(file),
+                lease: Some(Arc::new(lease)),
+                path: path.clone(),
+                end: 0,
+                sum,
+                pending: line,
+                is_too_much: false,
+                edition: 0,
+                is_new: true,
+                renewed: home.now(),
+            })
+        };
+        let mut journal = made().map_err(|error| home.failed(error))?;
+        // The first line goes out together with the first entries.
+        let header = std::mem::take(&mut journal.pending);
+        let (bytes, sum, stored) = encode(home, journal.sum, entries)?;
+        let all = [header, bytes].concat();
+        if let Err(error) = journal.file.write_all_at(&all, 0) {
+            let _ = std::fs::remove_file(&path);
+            return Err(home.failed(error));
+        }
+        journal.end = all.len() as u64;
+        journal.sum = sum;
+        journal.pending = all;
+        self.last = entries.last().map_or(0, |entry| entry.seq);
+        self.state = State::Open(journal);
+        Ok(stored)
+    }
+
+    fn write(&mut self, home: &Home, entries: &[Entry]) -> Result<Vec<Entry>, AppendError> {
+        let State::Open(journal) = &mut self.state else { return Ok(Vec::new()) };
+        if entries.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (mut bytes, mut sum, stored) = encode(home, journal.sum, entries)?;
+        {
+            // Nobody can take the lease between this look and the write.
+            let lease = journal.lease.clone();
+            let locked = lease.as_deref().map(LeaseFile::lock).transpose()?;
+            if let Some(locked) = &locked {
+                let record = locked.read()?;
+                let Some(record) = record.filter(|record| record.fence == self.epoch) else {
+                    return Err(AppendError::LeaseLost { thread: self.thread, holder: name_of(locked.read()?) });
+                };
+                if record.edition != journal.edition {
+                    // It was given its own copy of what it shared. The last line is the same, its sum is not.
+                    let Self { thread, epoch, .. } = *self;
+                    let fresh = Self::open(thread, &journal.path, epoch, record.edition)
+                        .map_err(|error| AppendError::Io(io::Error::other(error)))?;
+                    journal.go_on_in(fresh);
+                    (bytes, sum, _) = encode(home, journal.sum, entries)?;
+                }
+                journal.renew(locked, record, home)?;
+            }
+            if let Err(error) = journal.file.write_all_at(&bytes, journal.end) {
+                // A part of it may be there; nobody was told, so it must not stay.
+                let _ = journal.file.set_len(journal.end);
+                return Err(home.failed(error));
+            }
+        }
+        journal.end += bytes.len() as u64;
+        journal.sum = sum;
+        journal.pending.extend_from_slice(&bytes);
+        if journal.pending.len() > home.config.commit.largest {
+            // Too much for the log; the file itself will be synced.
+            journal.pending = Vec::new();
+            journal.is_too_much = true;
+        }
+        self.last = entries.last().map_or(self.last, |entry| entry.seq);
+        Ok(stored)
+    }
+
+    /// Makes everything so far durable.
+    fn commit(&mut self, home: &Home) -> Result<Commit, AppendError> {
+        let (thread, fence, last) = (self.thread, self.epoch, self.last);
+        let is_first = self.durable == 0;
+        let State::Open(journal) = &mut self.state else {
+            return Err(AppendError::NotDurable("the thread is not on disk yet".into()));
+        };
+        let mut extent = Extent::Bytes;
+        if journal.is_new {
+            sync_folders(&journal.path, &home.config.home).map_err(|error| home.failed(error))?;
+            journal.is_new = false;
+        } else if journal.is_too_much || is_first {
+            // Bytes that the log has not seen: written by another program, or too many.
+            extent = Extent::Journal;
+            journal.pending.clear();
+        }
+        journal.is_too_much = false;
+        let bytes = std::mem::take(&mut journal.pending);
+        let offset = journal.end - bytes.len() as u64;
+        let log = home.log().map_err(|error| home.failed(error))?;
+        let piece = Piece { thread, fence, edition: journal.edition, offset, last, path: home.relative(&journal.path), bytes };
+        Ok(log.commit(piece, journal.file.clone(), extent))
+    }
+}
+
+fn name_of(record: Option<Record>) -> String {
+    record.and_then(|record| record.holder).map_or_else(|| "another holder".to_owned(), |holder| holder.to_string())
+}
+
+impl Journal {
+    /// The file was replaced by another with the same entries.
+    fn go_on_in(&mut self, fresh: Writer) {
+        if let State::Open(fresh) = fresh.state {
+            (self.file, self.end, self.sum, self.edition) = (fresh.file, fresh.end, fresh.sum, fresh.edition);
+            // Who replaced it has synced it.
+            self.pending = Vec::new();
+            self.is_too_much = false;
+        }
+    }
+
+    /// Shows now and then that the holder is alive.
+    fn renew(&mut self, locked: &Locked<'_>, record: Record, home: &Home) -> io::Result<()> {
+        let now = home.now();
+        if now.saturating_sub(self.renewed) <= home.config.lease_ms / RENEWALS {
+            return Ok(());
+        }
+        self.renewed = now;
+        let holder = record.holder.map(|holder| Holder { renewed: now, ..holder });
+        locked.write(&Record { holder, ..record })
+    }
+}
+
+/// The folders that lead to a new file, from the innermost to the home.
+pub(super) fn sync_folders(path: &Path, home: &Path) -> io::Result<()> {
+    for folder in path.ancestors().skip(1) {
+        File::open(folder)?.sync_all()?;
+        if folder == home {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// The lines of entries, after secrets were taken out and large content was put aside, and the entries as they now are.
+pub(super) fn encode(home: &Home, mut sum: Sum, entries: &[Entry]) -> Result<(Vec<u8>, Sum, Vec<Entry>), AppendError> {
+    let mut bytes = Vec::new();
+    let mut stored = Vec::with_capacity(entries.len());
+    for entry in entries {
+        let unwritable = |why: String| AppendError::Unwritable { kind: entry.fact.kind().to_owned(), why };
+        let mut data = entry.fact.data().map_err(|error| unwritable(error.to_string()))?;
+        let mut entry = entry.clone();
+        if let Some(clean) = home.config.redactor.as_deref().and_then(|redactor| crate::redact::redact(redactor, &data)) {
+            entry.fact = Fact::read(outpost_thread::VERSION, entry.fact.kind(), clean.clone());
+            data = clean;
+        }
+        let line = if journal::length(entry.fact.kind(), &data) > LINE_LIMIT {
+            let digest = home.blobs.put(data.get().as_bytes()).map_err(|error| home.failed(error))?;
+            Raw::of(&BlobData { blob: digest.to_string(), bytes: data.get().len() as u64 })
+                .map_err(|error| unwritable(error.to_string()))?
+        } else {
+            data
+        };
+        let parts = Parts { seq: entry.seq, at: entry.at, kind: entry.fact.kind(), data: line.get() };
+        sum = journal::write(&mut bytes, sum, parts);
+        stored.push(entry);
+    }
+    Ok((bytes, sum, stored))
+}

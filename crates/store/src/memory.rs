@@ -1,0 +1,204 @@
+//! Threads that live as long as the program: for ephemeral ones, and for tests.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use outpost_thread::{Base, Checkpoint, Entry, Fact, Seq, ThreadId};
+
+use crate::blob::{BlobError, Digest};
+use crate::lease::{ClaimError, ClaimMode, Holder, Lease};
+use crate::local::lock;
+use crate::store::{
+    AppendError, Appended, Batch, Clock, DeleteError, ForkRequest, ForkStoreError, Head, Need, Page, PageRequest, ReadError, Redactor,
+};
+
+#[derive(Clone)]
+pub struct MemoryStore(Arc<Shared>);
+
+struct Shared {
+    clock: Clock,
+    redactor: Option<Arc<dyn Redactor>>,
+    threads: Mutex<HashMap<ThreadId, Kept>>,
+    blobs: Mutex<HashMap<Digest, Vec<u8>>>,
+}
+
+#[derive(Default)]
+struct Kept {
+    /// A fork shares the entries of its parent; cloning them is cheap enough here.
+    entries: Vec<Entry>,
+    own_from: usize,
+    epoch: u64,
+    held_since: Option<u64>,
+    checkpoint: Option<Checkpoint>,
+}
+
+/// A history that is read forwards.
+pub struct MemoryHistory(Vec<Entry>);
+
+impl MemoryHistory {
+    pub(crate) fn next(&mut self) -> Option<Batch> {
+        const PIECE: usize = 1000;
+        if self.0.is_empty() {
+            return None;
+        }
+        let rest = self.0.split_off(self.0.len().min(PIECE));
+        Some(Batch { entries: std::mem::replace(&mut self.0, rest), damage: Vec::new() })
+    }
+}
+
+impl MemoryStore {
+    pub fn new(clock: Clock, redactor: Option<Arc<dyn Redactor>>) -> Self {
+        Self(Arc::new(Shared { clock, redactor, threads: Mutex::default(), blobs: Mutex::default() }))
+    }
+
+    fn read<T>(&self, thread: ThreadId, read: impl FnOnce(&Kept) -> T) -> Result<T, ReadError> {
+        lock(&self.0.threads).get(&thread).map(read).ok_or(ReadError::NotFound(thread))
+    }
+
+    pub async fn create(&self, thread: ThreadId) -> Result<Lease, ClaimError> {
+        let mut threads = lock(&self.0.threads);
+        if threads.contains_key(&thread) {
+            return Err(ClaimError::Exists(thread));
+        }
+        threads.insert(thread, Kept { epoch: 1, held_since: Some((self.0.clock)()), ..Kept::default() });
+        Ok(Lease { thread, epoch: 1 })
+    }
+
+    pub async fn claim(&self, thread: ThreadId, mode: ClaimMode) -> Result<Lease, ClaimError> {
+        let now = (self.0.clock)();
+        let mut threads = lock(&self.0.threads);
+        let kept = threads.get_mut(&thread).ok_or(ClaimError::NotFound(thread))?;
+        if let (Some(since), ClaimMode::IfFree) = (kept.held_since, mode) {
+            let holder = Holder { instance: "memory".into(), host: "here".into(), pid: std::process::id(), since, renewed: now };
+            return Err(ClaimError::Held { thread, holder, age_ms: now.saturating_sub(since) });
+        }
+        kept.epoch += 1;
+        kept.held_since = Some(now);
+        Ok(Lease { thread, epoch: kept.epoch })
+    }
+
+    pub async fn release(&self, lease: Lease) {
+        let mut threads = lock(&self.0.threads);
+        if let Some(kept) = threads.get_mut(&lease.thread).filter(|kept| kept.epoch == lease.epoch) {
+            kept.held_since = None;
+            if !kept.entries.iter().any(crate::local::gives_birth) {
+                threads.remove(&lease.thread);
+            }
+        }
+    }
+
+    pub async fn append(&self, lease: &Lease, entries: Vec<Entry>, _need: Need) -> Result<Appended, AppendError> {
+        let lost = || AppendError::LeaseLost { thread: lease.thread, holder: "another holder".into() };
+        let stored = entries.iter().map(|entry| self.clean(entry)).collect::<Result<Vec<_>, _>>()?;
+        let mut threads = lock(&self.0.threads);
+        let kept = threads.get_mut(&lease.thread).filter(|kept| kept.epoch == lease.epoch && kept.held_since.is_some()).ok_or_else(lost)?;
+        for (entry, expected) in entries.iter().zip(kept.last() + 1..) {
+            if entry.seq != expected {
+                return Err(AppendError::Conflict { expected, found: entry.seq });
+            }
+        }
+        kept.entries.extend(stored.iter().cloned());
+        Ok(Appended { entries: stored, last: kept.last(), durable: 0 })
+    }
+
+    fn clean(&self, entry: &Entry) -> Result<Entry, AppendError> {
+        let Some(redactor) = self.0.redactor.as_deref() else { return Ok(entry.clone()) };
+        let kind = entry.fact.kind();
+        let data = entry.fact.data().map_err(|error| AppendError::Unwritable { kind: kind.to_owned(), why: error.to_string() })?;
+        let clean = crate::redact::redact(redactor, &data);
+        Ok(clean.map_or_else(|| entry.clone(), |data| Entry { fact: Fact::read(outpost_thread::VERSION, kind, data), ..*entry }))
+    }
+
+    pub async fn head(&self, thread: ThreadId) -> Result<Head, ReadError> {
+        self.read(thread, |kept| Head {
+            thread,
+            first: kept.entries.get(kept.own_from).cloned(),
+            last: kept.last(),
+            sum: String::new(),
+            durable: 0,
+            bytes: 0,
+            damage: Vec::new(),
+        })
+    }
+
+    pub async fn page(&self, thread: ThreadId, request: PageRequest) -> Result<Page, ReadError> {
+        self.read(thread, |kept| {
+            let mut turns = 0;
+            let before = kept.entries.iter().filter(|entry| request.before.is_none_or(|before| entry.seq < before));
+            let mut entries: Vec<Entry> = Vec::new();
+            let mut is_full = false;
+            for entry in before.rev() {
+                if matches!(entry.fact, Fact::TurnFinished(_)) && turns >= request.turns {
+                    is_full = true;
+                    break;
+                }
+                turns += usize::from(matches!(entry.fact, Fact::TurnStarted(_)));
+                entries.push(entry.clone());
+            }
+            entries.reverse();
+            let before = entries.first().map(|entry| entry.seq).filter(|_| is_full);
+            Page { entries, damage: Vec::new(), before }
+        })
+    }
+
+    pub(crate) fn history(&self, thread: ThreadId, after: Seq) -> Result<MemoryHistory, ReadError> {
+        self.read(thread, |kept| MemoryHistory(kept.entries.iter().filter(|entry| entry.seq > after).cloned().collect()))
+    }
+
+    pub async fn fork(&self, request: ForkRequest) -> Result<Lease, ForkStoreError> {
+        let ForkRequest { mut forked, cut, at } = request;
+        let (thread, parent, ordinal) = (forked.thread, forked.parent, cut.ordinal);
+        let mut threads = lock(&self.0.threads);
+        if threads.contains_key(&thread) {
+            return Err(ForkStoreError::Exists(thread));
+        }
+        let source = threads.get(&parent).ok_or(ReadError::NotFound(parent))?;
+        let mut entries: Vec<Entry> = source.entries.iter().filter(|entry| entry.seq <= ordinal).cloned().collect();
+        if entries.last().is_none_or(|entry| entry.seq != ordinal) {
+            return Err(ForkStoreError::OutOfRange { thread: parent, ordinal });
+        }
+        let own_from = entries.len();
+        forked.base = Base { thread: parent, ordinal, sum: String::new() };
+        let facts = std::iter::once(Fact::from(forked)).chain(cut.close.map(Fact::from));
+        entries.extend(facts.zip(ordinal + 1..).map(|(fact, seq)| Entry { seq, at, fact }));
+        threads.insert(thread, Kept { entries, own_from, epoch: 1, held_since: Some((self.0.clock)()), checkpoint: None });
+        Ok(Lease { thread, epoch: 1 })
+    }
+
+    pub async fn delete(&self, thread: ThreadId, mode: ClaimMode) -> Result<(), DeleteError> {
+        self.claim(thread, mode).await?;
+        lock(&self.0.threads).remove(&thread);
+        Ok(())
+    }
+
+    pub async fn threads(&self) -> Result<Vec<ThreadId>, ReadError> {
+        let threads = lock(&self.0.threads);
+        Ok(threads.iter().filter(|(_, kept)| kept.entries.iter().any(crate::local::gives_birth)).map(|(thread, _)| *thread).collect())
+    }
+
+    pub async fn put_checkpoint(&self, checkpoint: &Checkpoint) -> Result<(), ReadError> {
+        let thread = checkpoint.thread.id;
+        lock(&self.0.threads).get_mut(&thread).ok_or(ReadError::NotFound(thread))?.checkpoint = Some(checkpoint.clone());
+        Ok(())
+    }
+
+    pub async fn checkpoint(&self, thread: ThreadId) -> Option<Checkpoint> {
+        lock(&self.0.threads).get(&thread)?.checkpoint.clone()
+    }
+
+    pub async fn put_blob(&self, content: Vec<u8>) -> Result<Digest, AppendError> {
+        let digest = Digest::of(&content);
+        lock(&self.0.blobs).insert(digest, content);
+        Ok(digest)
+    }
+
+    pub async fn blob(&self, digest: Digest) -> Result<Vec<u8>, BlobError> {
+        lock(&self.0.blobs).get(&digest).cloned().ok_or(BlobError::NotFound(digest))
+    }
+}
+
+impl Kept {
+    fn last(&self) -> Seq {
+        self.entries.last().map_or(0, |entry| entry.seq)
+    }
+}

@@ -1,0 +1,384 @@
+//! Reading a journal: forwards from any place, backwards from any place, and its end.
+//!
+//! A reader holds a bounded piece of the file, whatever the file's size. It checks every line that it gives out and names
+//! what it cannot give out. It finds an ordinal by bisecting the file, because lines stand in order; no index is needed.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use memchr::{memchr, memrchr};
+use outpost_thread::Seq;
+
+use crate::damage::{Damage, DamageKind};
+use crate::journal::{self, Header, HeaderError, LINE_LIMIT, Line, Sum};
+
+const CHUNK: usize = 256 << 10;
+
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error(transparent)]
+    Header(#[from] HeaderError),
+}
+
+/// The first line of a file and where it ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Start {
+    pub header: Header,
+    pub end: u64,
+}
+
+/// Reads the first line.
+pub fn start(file: &File) -> Result<Start, JournalError> {
+    let mut buffer = vec![0; 512];
+    let read = read_at(file, &mut buffer, 0)?;
+    let end = memchr(b'\n', &buffer[..read]).ok_or(if read == 0 { HeaderError::NotOurs } else { HeaderError::Damaged })?;
+    let header = journal::read_header(&buffer[..end])?;
+    Ok(Start { header, end: end as u64 + 1 })
+}
+
+/// The first ordinal of a file: 1, or more in a fork. If the first entry cannot be read, it is believed to be 1.
+pub fn first_seq(file: &File, start: &Start) -> io::Result<Seq> {
+    let mut forward = Forward::new(file, Place { offset: start.end, last: 0, sum: None }, u64::MAX);
+    match forward.find_next()? {
+        Found::Line { line, .. } => Ok(line.seq),
+        _ => Ok(1),
+    }
+}
+
+/// Fills as much of `buffer` as the file has.
+fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match file.read_at(&mut buffer[filled..], offset + filled as u64) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}
+
+/// Where a reader stands: what came before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    pub offset: u64,
+    /// The ordinal before this place.
+    pub last: Seq,
+    /// The sum before this place. None if it is not known, so that nothing can be said about what lies between.
+    pub sum: Option<Sum>,
+}
+
+/// What a reader found next.
+#[derive(Debug)]
+pub enum Found<'a> {
+    Line { line: Line<'a>, offset: u64 },
+    Damage(Damage),
+    End,
+}
+
+/// Reads forwards.
+pub struct Forward<'a> {
+    file: &'a File,
+    place: Place,
+    limit: u64,
+    buffer: Vec<u8>,
+    /// The part of the buffer that is not given out yet, and where it stands in the file.
+    start: usize,
+    at: u64,
+    /// Bytes that are no whole line, until the next whole line tells which ordinals they were.
+    bad: Option<(u64, DamageKind)>,
+    is_at_end: bool,
+    /// Set if a line was found behind damage; given out next.
+    held: Option<(usize, usize, u64)>,
+}
+
+impl<'a> Forward<'a> {
+    /// From `place` to the end of the file or `limit`, whichever comes first.
+    pub fn new(file: &'a File, place: Place, limit: u64) -> Self {
+        Self { file, place, limit, buffer: Vec::new(), start: 0, at: place.offset, bad: None, is_at_end: false, held: None }
+    }
+
+    /// Where the next call goes on.
+    pub const fn place(&self) -> Place {
+        self.place
+    }
+
+    /// The next line or the next damage, in the order of the file.
+    pub fn find_next(&mut self) -> io::Result<Found<'_>> {
+        if let Some((start, end, offset)) = self.held.take() {
+            return Ok(self.give(start, end, offset));
+        }
+        loop {
+            let Some((start, end, offset)) = self.raw_line()? else {
+                return Ok(self.finish());
+            };
+            let Some(line) = journal::read(&self.buffer[start..end]) else {
+                self.bad.get_or_insert((offset, DamageKind::Altered));
+                continue;
+            };
+            let expected = self.place.last + 1;
+            let (seq, follows) = (line.seq, self.place.sum.is_none_or(|sum| line.follows(sum)));
+            let damage = if let Some((from, what)) = self.bad.take() {
+                Some(Damage { from: expected, to: seq.saturating_sub(1), offset: from, bytes: offset - from, what })
+            } else if seq > expected && self.place.sum.is_some() {
+                Some(Damage { from: expected, to: seq - 1, offset, bytes: 0, what: DamageKind::Missing })
+            } else if seq < expected {
+                let bytes = (end + 1 - start) as u64;
+                // A line that was given out already, or belongs elsewhere: it is told and left out.
+                self.place.sum = None;
+                self.place.offset = offset + bytes;
+                return Ok(Found::Damage(Damage { from: expected, to: expected - 1, offset, bytes, what: DamageKind::Misplaced }));
+            } else if !follows {
+                Some(Damage { from: expected, to: expected - 1, offset, bytes: (end - start) as u64, what: DamageKind::Unchained })
+            } else {
+                None
+            };
+            if let Some(damage) = damage {
+                self.held = Some((start, end, offset));
+                return Ok(Found::Damage(damage));
+            }
+            return Ok(self.give(start, end, offset));
+        }
+    }
+
+    fn give(&mut self, start: usize, end: usize, offset: u64) -> Found<'_> {
+        // It was read before; this is the same bytes.
+        let Some(line) = journal::read(&self.buffer[start..end]) else { return Found::End };
+        let through = noted_through(&line).unwrap_or(line.seq);
+        self.place = Place { offset: offset + (end - start) as u64 + 1, last: through, sum: Some(line.sum) };
+        Found::Line { line, offset }
+    }
+
+    /// What is left when no line end follows.
+    fn finish(&mut self) -> Found<'_> {
+        let rest = &self.buffer[self.start..];
+        let (offset, length) = (self.at, rest.len() as u64);
+        let is_zero = rest.iter().all(|byte| *byte == 0);
+        self.start = self.buffer.len();
+        self.at += length;
+        self.place.offset = self.at;
+        if let Some((from, what)) = self.bad.take() {
+            // Whole lines were spoiled at the end; at least one entry is gone.
+            let next = self.place.last + 1;
+            self.place.sum = None;
+            return Found::Damage(Damage { from: next, to: next, offset: from, bytes: self.at - from, what });
+        }
+        if length == 0 {
+            return Found::End;
+        }
+        let what = if is_zero { DamageKind::Zeroes } else { DamageKind::Torn };
+        let next = self.place.last + 1;
+        Found::Damage(Damage { from: next, to: next - 1, offset, bytes: length, what })
+    }
+
+    /// The next bytes up to a line end: where they are in the buffer and in the file.
+    fn raw_line(&mut self) -> io::Result<Option<(usize, usize, u64)>> {
+        let mut searched = self.start;
+        loop {
+            if let Some(length) = memchr(b'\n', &self.buffer[searched..]) {
+                let (start, end, offset) = (self.start, searched + length, self.at);
+                self.start = end + 1;
+                self.at += (end + 1 - start) as u64;
+                return Ok(Some((start, end, offset)));
+            }
+            if self.is_at_end {
+                return Ok(None);
+            }
+            self.buffer.drain(..self.start);
+            self.start = 0;
+            if self.buffer.len() > LINE_LIMIT {
+                // No line of ours is this long: whatever it is, it is not kept in memory.
+                let dropped = self.buffer.len();
+                self.bad.get_or_insert((self.at, DamageKind::Altered));
+                self.at += dropped as u64;
+                self.buffer.clear();
+            }
+            searched = self.buffer.len();
+            let from = self.at + searched as u64;
+            let wanted = usize::try_from(self.limit.saturating_sub(from)).map_or(CHUNK, |left| left.min(CHUNK));
+            self.buffer.resize(searched + wanted, 0);
+            let read = read_at(self.file, &mut self.buffer[searched..], from)?;
+            self.buffer.truncate(searched + read);
+            self.is_at_end = read < CHUNK;
+        }
+    }
+}
+
+/// In a repaired journal one line stands for all that are gone.
+fn noted_through(line: &Line<'_>) -> Option<Seq> {
+    #[derive(serde::Deserialize)]
+    struct Through {
+        through: Option<Seq>,
+    }
+    if line.kind != "damageNoted" {
+        return None;
+    }
+    serde_json::from_str::<Through>(line.data).ok()?.through
+}
+
+/// The end of a journal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tail {
+    /// Where the next line goes, after the last line end that is not part of a torn or zeroed tail.
+    pub end: u64,
+    /// The ordinal before the next one.
+    pub last: Seq,
+    /// The sum before the next line.
+    pub sum: Sum,
+    /// Bytes behind `end` that were never acknowledged.
+    pub torn: u64,
+    /// Spoiled lines before `end` that would have been the last entries.
+    pub spoiled: u64,
+}
+
+/// Finds the end without reading what lies before it.
+pub fn tail(file: &File, start: &Start, first: Seq) -> io::Result<Tail> {
+    let length = file.metadata()?.len();
+    let mut back = Backward::new(file, start.end, length);
+    let torn = back.skip_torn()?;
+    let end = length - torn;
+    let mut spoiled = 0;
+    while let Some((bytes, _)) = back.raw_line()? {
+        if let Some(line) = journal::read(bytes) {
+            let last = noted_through(&line).unwrap_or(line.seq) + spoiled;
+            return Ok(Tail { end, last, sum: line.sum, torn, spoiled });
+        }
+        spoiled += 1;
+    }
+    Ok(Tail { end, last: first - 1 + spoiled, sum: start.header.sum, torn, spoiled })
+}
+
+/// Reads backwards, line by line.
+pub struct Backward<'a> {
+    file: &'a File,
+    floor: u64,
+    buffer: Vec<u8>,
+    /// Where the buffer stands in the file.
+    at: u64,
+    /// The part of the buffer that is not given out yet ends here.
+    end: usize,
+}
+
+impl<'a> Backward<'a> {
+    /// From `from` down to `floor`. `from` is where a line ends, or the end of the file.
+    pub fn new(file: &'a File, floor: u64, from: u64) -> Self {
+        Self { file, floor, buffer: Vec::new(), at: from.max(floor), end: 0 }
+    }
+
+    fn grow(&mut self) -> io::Result<bool> {
+        let more = usize::try_from(self.at - self.floor).map_or(CHUNK, |left| left.min(CHUNK));
+        if more == 0 {
+            return Ok(false);
+        }
+        self.buffer.truncate(self.end);
+        let mut bytes = vec![0; more];
+        let from = self.at - more as u64;
+        let read = read_at(self.file, &mut bytes, from)?;
+        bytes.truncate(read);
+        bytes.extend_from_slice(&self.buffer);
+        self.end = bytes.len();
+        self.buffer = bytes;
+        self.at = from;
+        Ok(true)
+    }
+
+    /// Leaves out what follows the last line end, and says how much that was.
+    fn skip_torn(&mut self) -> io::Result<u64> {
+        let mut skipped = 0;
+        loop {
+            if let Some(last) = memrchr(b'\n', &self.buffer[..self.end]) {
+                skipped += (self.end - last - 1) as u64;
+                self.end = last + 1;
+                return Ok(skipped);
+            }
+            skipped += self.end as u64;
+            self.end = 0;
+            if !self.grow()? {
+                return Ok(skipped);
+            }
+        }
+    }
+
+    /// The line before, without its end, and where it stands.
+    pub fn raw_line(&mut self) -> io::Result<Option<(&[u8], u64)>> {
+        let mut searched = 0;
+        loop {
+            let unsearched = self.end.saturating_sub(1 + searched);
+            if let Some(before) = memrchr(b'\n', &self.buffer[..unsearched]) {
+                let (start, end) = (before + 1, self.end - 1);
+                self.end = start;
+                return Ok(Some((&self.buffer[start..end], self.at + start as u64)));
+            }
+            searched = self.end.saturating_sub(1);
+            if !self.grow()? {
+                if self.end == 0 {
+                    return Ok(None);
+                }
+                let end = self.end - 1;
+                self.end = 0;
+                return Ok(Some((&self.buffer[..end], self.at)));
+            }
+        }
+    }
+}
+
+/// The place before entry `seq`: by bisecting, since lines stand in order. `end` is the end of the last line.
+pub fn locate(file: &File, start: &Start, first: Seq, end: u64, seq: Seq) -> io::Result<Place> {
+    let beginning = Place { offset: start.end, last: first - 1, sum: Some(start.header.sum) };
+    if seq <= first {
+        return Ok(beginning);
+    }
+    // Invariant: every line that starts before `low` has a smaller ordinal; `high` starts a line with one that is not smaller.
+    let (mut low, mut high) = (start.end, end);
+    while high - low > CHUNK as u64 / 4 {
+        let middle = low + (high - low) / 2;
+        match line_behind(file, middle, high)? {
+            Some((at, number)) if number < seq => low = at,
+            Some((at, _)) if at < high => high = at,
+            _ => high = middle,
+        }
+    }
+    let place = if low == start.end { beginning } else { Place { offset: low, last: 0, sum: None } };
+    let mut forward = Forward::new(file, place, end);
+    loop {
+        let before = forward.place();
+        match forward.find_next()? {
+            Found::Line { line, .. } if line.seq >= seq => return Ok(before),
+            Found::Line { .. } | Found::Damage(_) => {}
+            Found::End => return Ok(forward.place()),
+        }
+    }
+}
+
+/// The first whole line that starts behind `offset`.
+fn line_behind(file: &File, offset: u64, limit: u64) -> io::Result<Option<(u64, Seq)>> {
+    let Some(start) = line_start_behind(file, offset, limit)? else { return Ok(None) };
+    let mut forward = Forward::new(file, Place { offset: start, last: 0, sum: None }, limit);
+    loop {
+        match forward.find_next()? {
+            Found::Line { line, offset } => return Ok(Some((offset, line.seq))),
+            Found::Damage(_) => {}
+            Found::End => return Ok(None),
+        }
+    }
+}
+
+fn line_start_behind(file: &File, offset: u64, limit: u64) -> io::Result<Option<u64>> {
+    let mut at = offset;
+    let mut buffer = vec![0; 16 << 10];
+    while at < limit {
+        let read = read_at(file, &mut buffer, at)?;
+        if read == 0 {
+            break;
+        }
+        if let Some(end) = memchr(b'\n', &buffer[..read]) {
+            return Ok(Some(at + end as u64 + 1).filter(|start| *start < limit));
+        }
+        at += read as u64;
+    }
+    Ok(None)
+}

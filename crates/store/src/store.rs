@@ -1,0 +1,296 @@
+//! The one face of all stores, and the words that they share.
+
+use std::sync::Arc;
+
+use outpost_thread::{Checkpoint, Cut, Entry, Seq, ThreadForked, ThreadId};
+
+use crate::damage::Damage;
+use crate::lease::{ClaimError, ClaimMode, Lease};
+use crate::local::LocalStore;
+use crate::memory::MemoryStore;
+
+/// Milliseconds since 1970. Passed in, so that tests can tell the time.
+pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
+
+/// Changes texts before they are stored, so that known secrets never reach a disk. The entry that is stored is the one
+/// that must be folded: see [`Appended::entries`].
+pub trait Redactor: Send + Sync {
+    /// The text without secrets, or None if there is nothing to change.
+    fn redact(&self, text: &str) -> Option<String>;
+}
+
+/// How much is synced, and when.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// Before each batch of effects that must not happen twice, and before a turn is told as completed.
+    #[default]
+    Effect,
+    /// Before a turn is told as completed.
+    Turn,
+    /// Never waited for.
+    Stored,
+}
+
+/// For what an append must be durable before it returns. Whether it waits is decided by [`Durability`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Need {
+    /// Written to the file: a killed program cannot take it, a power cut can.
+    Stored,
+    /// An effect follows that must not happen twice.
+    BeforeEffect,
+    /// A turn will be told as completed.
+    BeforeCompleted,
+    /// Durable whatever the configuration says.
+    Durable,
+}
+
+impl Durability {
+    pub(crate) const fn waits_for(self, need: Need) -> bool {
+        match need {
+            Need::Stored => false,
+            Need::BeforeEffect => matches!(self, Self::Effect),
+            Need::BeforeCompleted => matches!(self, Self::Effect | Self::Turn),
+            Need::Durable => true,
+        }
+    }
+}
+
+/// Entries were stored.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Appended {
+    /// As they were stored: a redactor may have changed them. These are the ones to fold and to publish.
+    pub entries: Vec<Entry>,
+    pub last: Seq,
+    /// The last entry that a power cut cannot take.
+    pub durable: Seq,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum AppendError {
+    #[error("entry {found} was to be written, but {expected} comes next")]
+    Conflict { expected: Seq, found: Seq },
+    #[error("the lease of thread {thread} is lost: {holder} took it over")]
+    LeaseLost { thread: ThreadId, holder: String },
+    #[error("no space is left: the store only reads until there is some again")]
+    NoSpace,
+    #[error("an entry of kind `{kind}` cannot be written: {why}")]
+    Unwritable { kind: String, why: String },
+    #[error("what was written before could not be made durable; the store only reads: {0}")]
+    NotDurable(String),
+    #[error("cannot write: {0}")]
+    Io(#[from] std::io::Error),
+    #[error("the database: {0}")]
+    Database(String),
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    #[error("there is no thread {0}")]
+    NotFound(ThreadId),
+    #[error("thread {thread} continues thread {base}, of which entry {ordinal} cannot be found")]
+    Lineage { thread: ThreadId, base: ThreadId, ordinal: Seq },
+    #[error("the journal of thread {thread} cannot be read: {why}")]
+    Journal { thread: ThreadId, why: crate::reader::JournalError },
+    #[error("cannot read: {0}")]
+    Io(#[from] std::io::Error),
+    #[error("the database: {0}")]
+    Database(String),
+}
+
+/// What is known of a thread without reading it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Head {
+    pub thread: ThreadId,
+    /// The first entry of its own: `threadCreated`, or `threadForked`.
+    pub first: Option<Entry>,
+    pub last: Seq,
+    /// The checksum of the last line, for a [`Checkpoint`]. Empty where a store has none.
+    pub sum: String,
+    pub durable: Seq,
+    /// Bytes of its own journal.
+    pub bytes: u64,
+    /// A torn tail, or spoiled lines at the end.
+    pub damage: Vec<Damage>,
+}
+
+/// Which part of a history to read backwards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PageRequest {
+    /// Entries before this one; None is the end.
+    pub before: Option<Seq>,
+    /// At most this many turns.
+    pub turns: usize,
+    /// Stops within a turn when this much was read.
+    pub bytes: usize,
+}
+
+impl Default for PageRequest {
+    fn default() -> Self {
+        Self { before: None, turns: 25, bytes: 8 << 20 }
+    }
+}
+
+/// Entries in their order, and what could not be read between them.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Page {
+    pub entries: Vec<Entry>,
+    pub damage: Vec<Damage>,
+    /// Ask for this `before` to read what comes before; None at the beginning.
+    pub before: Option<Seq>,
+}
+
+/// A fork: its first entry, and where it leaves its parent.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ForkRequest {
+    /// `forked.base` is filled in by the store.
+    pub forked: ThreadForked,
+    pub cut: Cut,
+    pub at: u64,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ForkStoreError {
+    #[error("thread {0} exists already")]
+    Exists(ThreadId),
+    #[error("thread {thread} has no entry {ordinal} to fork at")]
+    OutOfRange { thread: ThreadId, ordinal: Seq },
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error(transparent)]
+    Append(#[from] AppendError),
+}
+
+/// Where threads are kept. A closed set: whoever has one of these need not know which.
+#[derive(Clone)]
+pub enum Store {
+    Local(LocalStore),
+    Memory(MemoryStore),
+}
+
+macro_rules! either {
+    ($self:ident, $store:ident => $call:expr) => {
+        match $self {
+            Self::Local($store) => $call,
+            Self::Memory($store) => $call,
+        }
+    };
+}
+
+impl Store {
+    /// Makes a thread, with a lease for writing it. Nothing is on disk before the first input.
+    pub async fn create(&self, thread: ThreadId) -> Result<Lease, ClaimError> {
+        either!(self, store => store.create(thread).await)
+    }
+
+    /// Takes the lease of a thread that exists.
+    pub async fn claim(&self, thread: ThreadId, mode: ClaimMode) -> Result<Lease, ClaimError> {
+        either!(self, store => store.claim(thread, mode).await)
+    }
+
+    /// Gives a lease back. A thread that never had input leaves nothing behind.
+    pub async fn release(&self, lease: Lease) {
+        either!(self, store => store.release(lease).await);
+    }
+
+    /// Writes entries, whose ordinals must follow the last one. Either all of them are stored or none.
+    pub async fn append(&self, lease: &Lease, entries: Vec<Entry>, need: Need) -> Result<Appended, AppendError> {
+        either!(self, store => store.append(lease, entries, need).await)
+    }
+
+    /// What is known of a thread without reading it.
+    pub async fn head(&self, thread: ThreadId) -> Result<Head, ReadError> {
+        either!(self, store => store.head(thread).await)
+    }
+
+    /// A part of the history, read backwards from its end or from any entry; the entries themselves are in their order.
+    pub async fn page(&self, thread: ThreadId, request: PageRequest) -> Result<Page, ReadError> {
+        either!(self, store => store.page(thread, request).await)
+    }
+
+    /// The history after entry `after`, forks' shared past included, in bounded pieces.
+    pub async fn history(&self, thread: ThreadId, after: Seq) -> Result<History, ReadError> {
+        Ok(match self {
+            Self::Local(store) => History::Local(store.history(thread, after).await?),
+            Self::Memory(store) => History::Memory(store.history(thread, after)?),
+        })
+    }
+
+    /// Makes a thread that shares the past of another, and takes its lease.
+    pub async fn fork(&self, request: ForkRequest) -> Result<Lease, ForkStoreError> {
+        either!(self, store => store.fork(request).await)
+    }
+
+    /// Removes a thread. Its forks get their own copy of what they shared first.
+    pub async fn delete(&self, thread: ThreadId, mode: ClaimMode) -> Result<(), DeleteError> {
+        either!(self, store => store.delete(thread, mode).await)
+    }
+
+    /// All threads, in no particular order.
+    pub async fn threads(&self) -> Result<Vec<ThreadId>, ReadError> {
+        either!(self, store => store.threads().await)
+    }
+
+    /// Keeps a checkpoint aside. Losing it costs time, nothing else.
+    pub async fn put_checkpoint(&self, checkpoint: &Checkpoint) -> Result<(), ReadError> {
+        either!(self, store => store.put_checkpoint(checkpoint).await)
+    }
+
+    /// The checkpoint of a thread, if there is one that its journal bears out.
+    pub async fn checkpoint(&self, thread: ThreadId) -> Option<Checkpoint> {
+        either!(self, store => store.checkpoint(thread).await)
+    }
+
+    /// Keeps content by its digest, durably, and tells the digest.
+    pub async fn put_blob(&self, content: Vec<u8>) -> Result<crate::blob::Digest, AppendError> {
+        either!(self, store => store.put_blob(content).await)
+    }
+
+    pub async fn blob(&self, digest: crate::blob::Digest) -> Result<Vec<u8>, crate::blob::BlobError> {
+        either!(self, store => store.blob(digest).await)
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum DeleteError {
+    #[error(transparent)]
+    Claim(#[from] ClaimError),
+    #[error("its fork {child} could not be given its own copy: {why}")]
+    Child { child: ThreadId, why: String },
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error(transparent)]
+    Append(#[from] AppendError),
+}
+
+/// A history that is being read.
+pub enum History {
+    Local(crate::local::LocalHistory),
+    Memory(crate::memory::MemoryHistory),
+}
+
+/// A piece of a history.
+#[derive(Debug, Default, PartialEq)]
+pub struct Batch {
+    pub entries: Vec<Entry>,
+    pub damage: Vec<Damage>,
+}
+
+impl History {
+    /// The next piece; None at the end.
+    pub async fn next(&mut self) -> Result<Option<Batch>, ReadError> {
+        match self {
+            Self::Local(history) => history.next().await,
+            Self::Memory(history) => Ok(history.next()),
+        }
+    }
+
+    /// All that is left of it. Only where it is known to be small.
+    pub async fn rest(mut self) -> Result<Batch, ReadError> {
+        let mut all = Batch::default();
+        while let Some(batch) = self.next().await? {
+            all.entries.extend(batch.entries);
+            all.damage.extend(batch.damage);
+        }
+        Ok(all)
+    }
+}

@@ -1,0 +1,296 @@
+//! What every store promises, run against each of them. A new store joins by a line in `stores!`.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod support;
+
+use outpost_store::{AppendError, ClaimError, ClaimMode, ForkRequest, ForkStoreError, Need, PageRequest, ReadError, Store, open};
+use outpost_thread::{Cut, Entry, Fact, ForkPoint, Marker, Outline, Thread, ThreadForked, ThreadId, TurnStatus};
+use support::{Place, created, entries, id, input, plain_turn, start};
+
+macro_rules! stores {
+    ($($test:ident)+) => {
+        mod local { $(#[tokio::test] async fn $test() { super::$test(super::Place::local()).await; })+ }
+        mod memory { $(#[tokio::test] async fn $test() { super::$test(super::Place::memory()).await; })+ }
+    };
+}
+
+stores! {
+    what_was_written_is_read
+    ordinals_must_follow
+    nothing_is_there_before_the_first_input
+    one_writer_at_a_time
+    pages_lead_back_to_the_beginning
+    a_fork_shares_its_past
+    forks_of_forks_survive_their_parents
+    a_fork_needs_a_place_that_exists
+    checkpoints_are_optional
+    large_content_comes_back
+    unknown_kinds_are_carried
+    secrets_are_not_stored
+    deleted_threads_are_gone
+}
+
+async fn all(store: &Store, thread: ThreadId) -> Vec<Entry> {
+    store.history(thread, 0).await.unwrap().rest().await.unwrap().entries
+}
+
+async fn what_was_written_is_read(place: Place) {
+    let store = &place.store;
+    let (lease, mut written) = start(store, 1).await;
+    for turn in 0..5 {
+        let next = entries(written.len() as u64 + 1, plain_turn(turn));
+        let appended = store.append(&lease, next.clone(), Need::BeforeCompleted).await.unwrap();
+        assert_eq!(appended.entries, next);
+        assert_eq!(appended.last, next.last().unwrap().seq);
+        written.extend(next);
+    }
+    assert_eq!(all(store, lease.thread).await, written);
+    for after in [0, 1, 7, written.len() as u64 - 1, written.len() as u64] {
+        let read = store.history(lease.thread, after).await.unwrap().rest().await.unwrap();
+        assert_eq!(read.entries, written[after as usize..], "after {after}");
+        assert_eq!(read.damage, []);
+    }
+    let head = store.head(lease.thread).await.unwrap();
+    assert_eq!((head.last, head.first.as_ref()), (written.len() as u64, written.first()));
+    assert_eq!(store.threads().await.unwrap(), [lease.thread]);
+    assert!(matches!(store.history(id(99), 0).await, Err(ReadError::NotFound(_))));
+    assert!(matches!(store.head(id(99)).await, Err(ReadError::NotFound(_))));
+}
+
+async fn ordinals_must_follow(place: Place) {
+    let store = &place.store;
+    let (lease, written) = start(store, 1).await;
+    let last = written.len() as u64;
+    for found in [last, last + 2] {
+        let error = store.append(&lease, entries(found, vec![input("x", None)]), Need::Stored).await.unwrap_err();
+        assert!(matches!(error, AppendError::Conflict { expected, found: told } if expected == last + 1 && told == found), "{error}");
+    }
+    let mut gap = entries(last + 1, vec![input("x", None), input("y", None)]);
+    gap[1].seq += 1;
+    assert!(matches!(store.append(&lease, gap, Need::Stored).await, Err(AppendError::Conflict { .. })));
+    assert_eq!(all(store, lease.thread).await, written, "a refused append left something behind");
+}
+
+async fn nothing_is_there_before_the_first_input(place: Place) {
+    let store = &place.store;
+    let lease = store.create(id(1)).await.unwrap();
+    assert!(matches!(store.create(id(1)).await, Err(ClaimError::Exists(_))));
+    let first = entries(1, vec![created(1)]);
+    assert_eq!(store.append(&lease, first.clone(), Need::Stored).await.unwrap().entries, first);
+    assert_eq!(store.threads().await.unwrap(), []);
+    place.assert_no_journals();
+    assert_eq!(all(store, id(1)).await, first);
+    assert_eq!(store.head(id(1)).await.unwrap().last, 1);
+    store.release(lease).await;
+    assert!(matches!(store.claim(id(1), ClaimMode::IfFree).await, Err(ClaimError::NotFound(_))));
+    let lease = store.create(id(1)).await.unwrap();
+    store.append(&lease, first, Need::Stored).await.unwrap();
+    store.append(&lease, entries(2, vec![input("x", None)]), Need::Stored).await.unwrap();
+    assert_eq!(store.threads().await.unwrap(), [id(1)]);
+    assert_eq!(all(store, id(1)).await.len(), 2);
+}
+
+async fn one_writer_at_a_time(place: Place) {
+    let store = &place.store;
+    let (first, written) = start(store, 1).await;
+    let next = written.len() as u64 + 1;
+    let held = store.claim(first.thread, ClaimMode::IfFree).await.unwrap_err();
+    assert!(matches!(&held, ClaimError::Held { holder, .. } if holder.pid == std::process::id()), "{held}");
+    let second = store.claim(first.thread, ClaimMode::TakeOver).await.unwrap();
+    assert!(second.epoch > first.epoch);
+    let late = store.append(&first, entries(next, vec![input("late", None)]), Need::Stored).await;
+    assert!(matches!(late, Err(AppendError::LeaseLost { .. })), "{late:?}");
+    store.append(&second, entries(next, vec![input("mine", None)]), Need::Stored).await.unwrap();
+    // Giving back what one no longer has takes nothing from the new holder.
+    store.release(first).await;
+    store.append(&second, entries(next + 1, vec![input("mine", None)]), Need::Stored).await.unwrap();
+    let thread = second.thread;
+    store.release(second).await;
+    let third = store.claim(thread, ClaimMode::IfFree).await.unwrap();
+    store.append(&third, entries(next + 2, vec![input("again", None)]), Need::Stored).await.unwrap();
+    assert_eq!(all(store, thread).await.len() as u64, next + 2);
+}
+
+async fn pages_lead_back_to_the_beginning(place: Place) {
+    let store = &place.store;
+    let (lease, mut written) = start(store, 1).await;
+    for turn in 0..7 {
+        let next = entries(written.len() as u64 + 1, plain_turn(turn));
+        store.append(&lease, next.clone(), Need::Stored).await.unwrap();
+        written.extend(next);
+    }
+    let mut pages = Vec::new();
+    let mut before = None;
+    loop {
+        let page = store.page(lease.thread, PageRequest { before, turns: 3, bytes: 1 << 20 }).await.unwrap();
+        let turns = page.entries.iter().filter(|entry| matches!(entry.fact, Fact::TurnStarted(_))).count();
+        assert!(turns <= 3, "{turns} turns");
+        before = page.before;
+        pages.push(page.entries);
+        if before.is_none() {
+            break;
+        }
+    }
+    assert_eq!(pages.len(), 3);
+    assert_eq!(pages.into_iter().rev().flatten().collect::<Vec<_>>(), written);
+}
+
+/// A fork of everything so far.
+async fn fork(store: &Store, parent: ThreadId, child: ThreadId) -> Result<outpost_store::Lease, ForkStoreError> {
+    let ordinal = store.head(parent).await.unwrap().last;
+    store.fork(ForkRequest { forked: ThreadForked::new(child, parent), cut: Cut { ordinal, close: None }, at: 5 }).await
+}
+
+async fn a_fork_shares_its_past(place: Place) {
+    let store = &place.store;
+    let (parent, mut written) = start(store, 1).await;
+    for turn in 0..3 {
+        let next = entries(written.len() as u64 + 1, plain_turn(turn));
+        store.append(&parent, next.clone(), Need::Stored).await.unwrap();
+        written.extend(next);
+    }
+    let mut outline = Outline::default();
+    written.iter().for_each(|entry| outline.apply(entry));
+    let cut = outline.cut(&ForkPoint::BeforeUserMessage(2)).unwrap();
+    let shared = cut.ordinal as usize;
+    let child = store.fork(ForkRequest { forked: ThreadForked::new(id(2), id(1)), cut, at: 5 }).await.unwrap();
+    let past = all(store, id(2)).await;
+    assert_eq!(past[..shared], written[..shared]);
+    assert_eq!(past.len(), shared + 1);
+    assert!(matches!(&past[shared].fact, Fact::ThreadForked(fork) if fork.base.thread == id(1) && fork.base.ordinal == shared as u64));
+    let next = entries(shared as u64 + 2, plain_turn(9));
+    store.append(&child, next.clone(), Need::BeforeCompleted).await.unwrap();
+    // The parent goes on as if nothing had happened, and so does the child.
+    store.append(&parent, entries(written.len() as u64 + 1, plain_turn(4)), Need::Stored).await.unwrap();
+    assert_eq!(all(store, id(2)).await[shared + 1..], next);
+    let opened = open(store, id(2)).await.unwrap();
+    assert_eq!((opened.unfit.as_slice(), opened.thread.turns), (&[][..], 3));
+    assert_eq!((opened.thread.id, opened.thread.metadata.forked_from), (id(2), Some(id(1))));
+    for after in [0, 3, shared as u64, shared as u64 + 1, shared as u64 + 3] {
+        let read = store.history(id(2), after).await.unwrap().rest().await.unwrap().entries;
+        assert_eq!(read.first().map(|entry| entry.seq), Some(after + 1));
+    }
+    let mut paged = Vec::new();
+    let mut before = None;
+    loop {
+        let page = store.page(id(2), PageRequest { before, turns: 1, bytes: 1 << 20 }).await.unwrap();
+        paged.push(page.entries);
+        before = page.before;
+        if before.is_none() {
+            break;
+        }
+    }
+    assert_eq!(paged.into_iter().rev().flatten().collect::<Vec<_>>(), all(store, id(2)).await);
+}
+
+async fn forks_of_forks_survive_their_parents(place: Place) {
+    let store = &place.store;
+    let (parent, written) = start(store, 1).await;
+    store.append(&parent, entries(written.len() as u64 + 1, plain_turn(0)), Need::Stored).await.unwrap();
+    let child = fork(store, id(1), id(2)).await.unwrap();
+    let last = store.head(id(2)).await.unwrap().last;
+    store.append(&child, entries(last + 1, plain_turn(1)), Need::Stored).await.unwrap();
+    let _grandchild = fork(store, id(2), id(3)).await.unwrap();
+    // This one shares only what its parent itself shares.
+    let cut = Cut { ordinal: 2, close: None };
+    let _cousin = store.fork(ForkRequest { forked: ThreadForked::new(id(4), id(2)), cut, at: 5 }).await.unwrap();
+    let before = [all(store, id(2)).await, all(store, id(3)).await, all(store, id(4)).await];
+    let state = |entries: &[Entry]| {
+        let mut thread = Thread::begin(&entries[0]).unwrap();
+        entries[1..].iter().for_each(|entry| thread.apply(entry).unwrap());
+        thread
+    };
+    assert_eq!(state(&before[2]).metadata.forked_from, Some(id(2)));
+    store.delete(id(1), ClaimMode::TakeOver).await.unwrap();
+    for (thread, expected) in [(id(2), &before[0]), (id(3), &before[1]), (id(4), &before[2])] {
+        assert_eq!(&all(store, thread).await, expected);
+    }
+    // Whoever was writing the child goes on.
+    let last = store.head(id(2)).await.unwrap().last;
+    store.append(&child, entries(last + 1, plain_turn(2)), Need::BeforeCompleted).await.unwrap();
+    store.append(&child, entries(last + 7, plain_turn(3)), Need::BeforeCompleted).await.unwrap();
+    assert_eq!(all(store, id(2)).await.len() as u64, last + 12);
+    store.delete(id(2), ClaimMode::TakeOver).await.unwrap();
+    assert_eq!(all(store, id(3)).await, before[1]);
+    assert_eq!(open(store, id(3)).await.unwrap().thread, state(&before[1]));
+}
+
+async fn a_fork_needs_a_place_that_exists(place: Place) {
+    let store = &place.store;
+    let (_parent, written) = start(store, 1).await;
+    for ordinal in [0, written.len() as u64 + 1, u64::MAX - 1] {
+        let cut = Cut { ordinal, close: None };
+        let refused = store.fork(ForkRequest { forked: ThreadForked::new(id(2), id(1)), cut, at: 5 }).await;
+        assert!(matches!(refused, Err(ForkStoreError::OutOfRange { .. })), "{ordinal}: {refused:?}");
+    }
+    assert!(matches!(fork(store, id(1), id(1)).await, Err(ForkStoreError::Exists(_))));
+    let cut = Cut { ordinal: 1, close: None };
+    let orphan = store.fork(ForkRequest { forked: ThreadForked::new(id(2), id(9)), cut, at: 5 }).await;
+    assert!(matches!(orphan, Err(ForkStoreError::Read(ReadError::NotFound(_)))));
+    assert_eq!(store.threads().await.unwrap(), [id(1)]);
+}
+
+async fn checkpoints_are_optional(place: Place) {
+    let store = &place.store;
+    let (lease, written) = start(store, 1).await;
+    store.append(&lease, entries(written.len() as u64 + 1, plain_turn(0)), Need::Stored).await.unwrap();
+    assert_eq!(store.checkpoint(id(1)).await, None);
+    let before = open(store, id(1)).await.unwrap();
+    let sum = store.head(id(1)).await.unwrap().sum;
+    store.put_checkpoint(&outpost_thread::Checkpoint::of(&before.thread, sum).unwrap()).await.unwrap();
+    let next = before.thread.last + 1;
+    let with = open(store, id(1)).await.unwrap();
+    assert_eq!((&with.thread, with.folded), (&before.thread, 0));
+    store.append(&lease, entries(next, plain_turn(1)), Need::Stored).await.unwrap();
+    let later = open(store, id(1)).await.unwrap();
+    assert_eq!((later.folded, later.thread.turns), (6, 3));
+}
+
+async fn large_content_comes_back(place: Place) {
+    let store = &place.store;
+    let (lease, written) = start(store, 1).await;
+    let text = "x".repeat(3 << 20);
+    let large = entries(written.len() as u64 + 1, vec![input(&text, None)]);
+    assert_eq!(store.append(&lease, large.clone(), Need::BeforeCompleted).await.unwrap().entries, large);
+    assert_eq!(all(store, id(1)).await.last(), large.last());
+    place.assert_lines_are_short();
+    let digest = store.put_blob(b"image".to_vec()).await.unwrap();
+    assert_eq!(store.blob(digest).await.unwrap(), b"image");
+    assert!(store.blob(outpost_store::Digest::of(b"never stored")).await.is_err());
+}
+
+async fn unknown_kinds_are_carried(place: Place) {
+    let store = &place.store;
+    let (lease, written) = start(store, 1).await;
+    let data = outpost_thread::Raw::parse(r#"{"later": ["a",  1.50]}"#).unwrap();
+    let strange = entries(written.len() as u64 + 1, vec![Fact::Unknown { kind: "fromTheFuture".into(), data }]);
+    store.append(&lease, strange.clone(), Need::Stored).await.unwrap();
+    assert_eq!(all(store, id(1)).await.last(), strange.last());
+    assert_eq!(open(store, id(1)).await.unwrap().thread.unknown["fromTheFuture"], 1);
+}
+
+async fn secrets_are_not_stored(place: Place) {
+    let store = &place.store;
+    let (lease, written) = start(store, 1).await;
+    let told = entries(written.len() as u64 + 1, vec![input("the key is s3cr\\et \"s3cr\\et\"", None)]);
+    let appended = store.append(&lease, told, Need::Stored).await.unwrap();
+    let stored = all(store, id(1)).await;
+    assert_eq!(stored.last(), appended.entries.last(), "the caller must be told what was stored");
+    let text = appended.entries[0].fact.data().unwrap();
+    assert!(text.get().contains("the key is *** \\\"***\\\"") && !text.get().contains("s3cr"), "{text:?}");
+}
+
+async fn deleted_threads_are_gone(place: Place) {
+    let store = &place.store;
+    let (lease, _) = start(store, 1).await;
+    let held = store.delete(id(1), ClaimMode::IfFree).await;
+    assert!(held.is_err(), "somebody writes it");
+    store.release(lease).await;
+    store.delete(id(1), ClaimMode::IfFree).await.unwrap();
+    assert_eq!(store.threads().await.unwrap(), []);
+    assert!(matches!(store.history(id(1), 0).await, Err(ReadError::NotFound(_))));
+    place.assert_no_journals();
+    let (lease, _) = start(store, 1).await;
+    let _ = (lease, TurnStatus::Completed, Marker::Off);
+}

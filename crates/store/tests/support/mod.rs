@@ -1,0 +1,149 @@
+//! Stores to test and facts to put into them.
+#![allow(dead_code, reason = "each test file uses a part of it")]
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use outpost_store::{CommitConfig, Durability, LINE_LIMIT, Lease, LocalConfig, LocalStore, MemoryStore, Need, Redactor, Store};
+use outpost_thread::{
+    Entry, Fact, InputOrigin, InputReceived, ModelAnswered, ModelAsked, Raw, Seq, StepCaptured, ThreadCreated, ThreadId, Tokens,
+    TurnFinished, TurnId, TurnKind, TurnStarted, TurnStatus,
+};
+use serde_json::json;
+use uuid::Uuid;
+
+/// A store and, if it has one, its home.
+pub struct Place {
+    pub store: Store,
+    pub home: Option<tempfile::TempDir>,
+}
+
+struct Stars;
+
+impl Redactor for Stars {
+    fn redact(&self, text: &str) -> Option<String> {
+        text.contains("s3cr\\et").then(|| text.replace("s3cr\\et", "***"))
+    }
+}
+
+/// A home, as a program with this name would open it.
+pub fn config(home: &Path, instance: &str) -> LocalConfig {
+    LocalConfig {
+        home: home.to_owned(),
+        instance: instance.to_owned(),
+        host: "here".into(),
+        clock: Arc::new(|| 1_763_247_600_000),
+        durability: Durability::Effect,
+        commit: CommitConfig::default(),
+        lease_ms: 30_000,
+        redactor: Some(Arc::new(Stars)),
+    }
+}
+
+pub fn local(home: &Path, instance: &str) -> Store {
+    Store::Local(LocalStore::open(config(home, instance)).unwrap())
+}
+
+impl Place {
+    pub fn local() -> Self {
+        let home = tempfile::tempdir().unwrap();
+        Self { store: local(home.path(), "one"), home: Some(home) }
+    }
+
+    pub fn memory() -> Self {
+        Self { store: Store::Memory(MemoryStore::new(Arc::new(|| 0), Some(Arc::new(Stars)))), home: None }
+    }
+
+    pub fn journals(&self) -> Vec<PathBuf> {
+        match &self.store {
+            Store::Local(store) => store.journals().unwrap().into_iter().map(|(_, path)| path).collect(),
+            Store::Memory(_) => Vec::new(),
+        }
+    }
+
+    pub fn assert_no_journals(&self) {
+        assert_eq!(self.journals(), [] as [PathBuf; 0]);
+    }
+
+    pub fn assert_lines_are_short(&self) {
+        for journal in self.journals() {
+            let bytes = std::fs::read(journal).unwrap();
+            assert!(bytes.split(|byte| *byte == b'\n').all(|line| line.len() < LINE_LIMIT));
+        }
+    }
+}
+
+/// A thread id that tells a day, like those that are made.
+pub fn id(number: u64) -> ThreadId {
+    let mut bytes = [0; 16];
+    bytes[..6].copy_from_slice(&1_763_247_600_000_u64.to_be_bytes()[2..]);
+    bytes[6] = 0x70;
+    bytes[8] = 0x80;
+    bytes[8..].copy_from_slice(&(number | 1 << 63).to_be_bytes());
+    ThreadId::new(Uuid::from_bytes(bytes))
+}
+
+pub fn created(thread: u64) -> Fact {
+    ThreadCreated::new(id(thread)).into()
+}
+
+pub fn input(text: &str, turn: Option<&str>) -> Fact {
+    InputReceived {
+        input: text.chars().take(20).collect::<String>().into(),
+        turn: turn.map(TurnId::from),
+        origin: InputOrigin::User,
+        client_key: None,
+        content: vec![Raw::from(json!({"type": "text", "text": text}))],
+        items: Vec::new(),
+    }
+    .into()
+}
+
+/// A turn in which the model answers at once: six entries.
+pub fn plain_turn(number: u64) -> Vec<Fact> {
+    let turn = TurnId(format!("turn-{number}"));
+    let text = format!("message {number}");
+    vec![
+        input(&text, None),
+        TurnStarted {
+            turn: turn.clone(),
+            inputs: vec![text.chars().take(20).collect::<String>().into()],
+            kind: TurnKind::Regular,
+            selection: None,
+            output_schema: None,
+            root_turn: None,
+            parent_turn: None,
+        }
+        .into(),
+        StepCaptured { turn: turn.clone(), step: 0, environments: Vec::new(), items: Vec::new(), detail: None }.into(),
+        ModelAsked { turn: turn.clone(), step: 0, model: Some("scripted".into()), provider: None }.into(),
+        ModelAnswered {
+            turn: turn.clone(),
+            step: 0,
+            items: vec![Raw::from(
+                json!({"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": format!("answer {number}")}]}),
+            )],
+            calls: Vec::new(),
+            complete: true,
+            goes_on: false,
+            usage: Some(Tokens { input: 10, output: 5, total: 15, ..Tokens::default() }),
+            response: None,
+        }
+        .into(),
+        TurnFinished { turn: Some(turn), status: TurnStatus::Completed, reason: None, error: None, marker: outpost_thread::Marker::Off }
+            .into(),
+    ]
+}
+
+pub fn entries(first: Seq, facts: Vec<Fact>) -> Vec<Entry> {
+    facts.into_iter().zip(first..).map(|(fact, seq)| Entry { seq, at: 1_763_247_600_000 + seq, fact }).collect()
+}
+
+/// A thread with a first message, and what was written of it.
+pub async fn start(store: &Store, thread: u64) -> (Lease, Vec<Entry>) {
+    let lease = store.create(id(thread)).await.unwrap();
+    let mut written = entries(1, vec![created(thread)]);
+    written.extend(entries(2, plain_turn(100)));
+    store.append(&lease, written.clone(), Need::BeforeCompleted).await.unwrap();
+    (lease, written)
+}

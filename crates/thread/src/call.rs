@@ -1,0 +1,145 @@
+//! Tool calls and the questions that may stand before them.
+
+use outpost_wire::intent::EnvironmentId;
+use serde::{Deserialize, Serialize};
+
+use crate::id::{ApprovalId, CallId, TurnId};
+use crate::raw::Raw;
+
+/// A call that a model item asks for. Its parameters stand in the item.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CallRequest {
+    pub call: CallId,
+    pub tool: String,
+    /// Which of the answer's items it is.
+    #[serde(default)]
+    pub item: usize,
+}
+
+/// A call is about to have its effect. Written, and made durable, before the effect.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CallStarted {
+    pub turn: TurnId,
+    pub call: CallId,
+    pub tool: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub environment: Option<EnvironmentId>,
+    /// The process by which it can be found again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<String>,
+    /// Running it twice does no harm, so that an unknown fate need not be shown as lost.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub repeatable: bool,
+    /// What a client is shown of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<Raw>,
+}
+
+/// A call ended, one way or another.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CallFinished {
+    pub turn: TurnId,
+    pub call: CallId,
+    pub outcome: CallOutcome,
+    /// Model items: what the model is told.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub items: Vec<Raw>,
+    /// What a client is shown of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<Raw>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum CallOutcome {
+    Completed,
+    Failed,
+    /// The user, or a rule, said no.
+    Declined,
+    /// Its fate is unknown. Shown as such, never guessed, never run again.
+    Lost,
+    /// Stopped with its turn.
+    Aborted,
+}
+
+/// A question to the user. It waits as long as it must, through restarts, under the same id.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ApprovalAsked {
+    pub turn: TurnId,
+    pub approval: ApprovalId,
+    /// The call that waits for the answer. None for a question that no call waits for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub call: Option<CallId>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub environment: Option<EnvironmentId>,
+    /// `command`, `fileChange`, `permissions`, `userInput`, …
+    pub kind: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<Raw>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ApprovalAnswered {
+    pub approval: ApprovalId,
+    pub decision: Decision,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub detail: Option<Raw>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Decision {
+    Approved,
+    ApprovedForThread,
+    Denied,
+    /// Denied, and the turn is to be stopped.
+    Aborted,
+    TimedOut,
+}
+
+impl Decision {
+    pub const fn permits(self) -> bool {
+        matches!(self, Self::Approved | Self::ApprovedForThread)
+    }
+}
+
+/// A call of the running turn.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Call {
+    pub id: CallId,
+    pub tool: String,
+    pub state: CallState,
+    /// The entry whose items hold its parameters, and which item it is.
+    pub asked_seq: u64,
+    pub item: usize,
+    pub started: Option<CallStarted>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum CallState {
+    /// Nobody has decided yet whether it may run.
+    Requested,
+    /// A question stands before it.
+    Waiting,
+    /// The question was answered: it may run, or it must be told that it may not.
+    Answered(Decision),
+    Started,
+    Finished,
+}
+
+/// A question that waits.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Approval {
+    pub id: ApprovalId,
+    pub call: Option<CallId>,
+    pub asked_seq: u64,
+    pub asked: ApprovalAsked,
+}

@@ -1,0 +1,44 @@
+//! Compaction: the model's context starts anew, the history stays where it is.
+
+use serde::{Deserialize, Serialize};
+
+use crate::id::{Seq, TurnId};
+use crate::raw::Raw;
+
+/// The context starts anew here. Nothing is copied: what is kept is named by its ordinal.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ContextCompacted {
+    /// None outside of a turn.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub turn: Option<TurnId>,
+    pub reason: CompactReason,
+    /// The new beginning of the context, in order.
+    pub kept: Vec<Kept>,
+    /// How full the new context is.
+    #[serde(default)]
+    pub tokens: u64,
+    /// Counts the windows of the thread.
+    #[serde(default)]
+    pub window: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Kept {
+    /// The model items of an older entry.
+    Entry(Seq),
+    /// A model item: the summary.
+    Item(Raw),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum CompactReason {
+    /// Somebody asked for it.
+    Asked,
+    /// The window was nearly full.
+    Full,
+    /// The model changed to one that cannot read this context.
+    ModelChanged,
+}

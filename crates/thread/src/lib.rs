@@ -1,0 +1,46 @@
+//! The thread as a pure value: facts go in, what to do next comes out.
+//!
+//! A thread is a list of [`Entry`]s, each a [`Fact`] in the past tense with an ordinal. [`Thread::apply`] folds one entry
+//! into the state, [`Thread::next`] says what is to be done now, and every state has exactly one answer. Coming back after
+//! a crash is folding and asking again, nothing else.
+//!
+//! The state does not hold the history. What the model sees is a fold of its own, [`Context`], which starts at
+//! [`Thread::context_start`] and is made from the journal when a turn runs and dropped when the thread is idle. A
+//! [`Checkpoint`] is the state at the end of a turn, so that folding need not start at the first entry; it may be thrown
+//! away at any time.
+//!
+//! This room must not know files, time, randomness or tokio. Times and ids arrive inside of entries.
+
+mod call;
+mod checkpoint;
+mod compact;
+mod context;
+mod entry;
+mod fork;
+mod id;
+mod input;
+mod raw;
+mod state;
+mod step;
+mod turn;
+mod upcast;
+mod usage;
+
+pub use call::{Approval, ApprovalAnswered, ApprovalAsked, Decision};
+pub use call::{Call, CallFinished, CallOutcome, CallRequest, CallStarted, CallState};
+pub use checkpoint::{Checkpoint, CheckpointError};
+pub use compact::{CompactReason, ContextCompacted, Kept};
+pub use context::{Context, is_user_message, marker};
+pub use entry::{
+    AgentClosed, AgentSpawned, DamageNoted, DamagedRange, Entry, Fact, FactError, MetadataChanged, ModelAnswered, ModelAsked,
+    SelectionChanged, SettingsChanged, StepCaptured, StepEnvironment,
+};
+pub use fork::{Base, Cut, ForkError, ForkPoint, Outline, ThreadForked, closing};
+pub use id::{ApprovalId, CallId, IdError, InputId, Seq, ThreadId, TurnId};
+pub use input::{Input, InputOrigin, InputReceived};
+pub use raw::Raw;
+pub use state::{Agent, FoldError, Keyed, Metadata, Parent, Settings, Thread, ThreadCreated};
+pub use step::Step;
+pub use turn::{InterruptReason, Marker, Turn, TurnFinished, TurnKind, TurnStarted, TurnStatus};
+pub use upcast::{FORMAT, VERSION, upcast};
+pub use usage::{Tokens, Usage};
