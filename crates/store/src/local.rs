@@ -20,10 +20,13 @@ use outpost_thread::{Checkpoint, Entry, Fact, Seq, ThreadId};
 
 use crate::blob::{BlobError, Blobs, Digest};
 use crate::commit::{self, CommitConfig, CommitLog, Piece};
+use crate::index::{Config as IndexConfig, Index};
 use crate::lease::{ClaimError, ClaimMode, Holder, Lease, LeaseFile, Record};
+use crate::list::{ListPage, ListQuery};
 use crate::store::{
     AppendError, Appended, Clock, DeleteError, Durability, ForkRequest, ForkStoreError, Head, Need, Page, PageRequest, ReadError, Redactor,
 };
+use crate::summary::Summary;
 
 pub use history::LocalHistory;
 use segment::Lineage;
@@ -66,6 +69,8 @@ pub(crate) struct Home {
     log: OnceLock<CommitLog>,
     making_log: Mutex<()>,
     is_full: AtomicBool,
+    /// Started when somebody lists, or asks for it to be kept up to date.
+    index: OnceLock<Index>,
     /// A sync failed: what the disk has is not known any more.
     is_broken: AtomicBool,
 }
@@ -81,6 +86,7 @@ impl LocalStore {
             writers: Mutex::default(),
             places: Mutex::default(),
             log: OnceLock::new(),
+            index: OnceLock::new(),
             making_log: Mutex::default(),
             is_full: AtomicBool::new(false),
             is_broken: AtomicBool::new(false),
@@ -134,6 +140,19 @@ impl LocalStore {
     pub async fn threads(&self) -> Result<Vec<ThreadId>, ReadError> {
         let home = self.0.clone();
         blocking(move || Ok(home.journals()?.into_iter().map(|(thread, _)| thread).collect())).await
+    }
+
+    /// The index of this home, which is kept up to date from now on. It is ready a moment later; asking it waits for that.
+    pub fn index(&self) -> io::Result<&Index> {
+        self.0.index()
+    }
+
+    pub async fn list(&self, query: ListQuery) -> Result<ListPage, ReadError> {
+        Ok(self.index()?.list(query).await?)
+    }
+
+    pub async fn summary(&self, thread: ThreadId) -> Result<Option<Summary>, ReadError> {
+        Ok(self.index()?.summary(thread).await?)
     }
 
     pub async fn put_checkpoint(&self, checkpoint: &Checkpoint) -> Result<(), ReadError> {
@@ -270,6 +289,24 @@ impl Home {
         self.now().saturating_sub(holder.renewed) < self.config.lease_ms
     }
 
+    fn index(&self) -> io::Result<&Index> {
+        if let Some(index) = self.index.get() {
+            return Ok(index);
+        }
+        let _making = lock(&self.making_log);
+        if self.index.get().is_none() {
+            let _ = self.index.set(Index::start(IndexConfig::of_home(&self.config.home))?);
+        }
+        self.index.get().ok_or_else(|| io::Error::other("the index could not be kept"))
+    }
+
+    /// A journal was written.
+    fn noted(&self, thread: ThreadId, path: &Path) {
+        if let Some(index) = self.index.get() {
+            index.touched(thread, path);
+        }
+    }
+
     fn log(&self) -> io::Result<&CommitLog> {
         if let Some(log) = self.log.get() {
             return Ok(log);
@@ -352,7 +389,11 @@ impl Home {
             if writer.epoch() != lease.epoch {
                 return Err(lost());
             }
-            writer.append(self, entries, waits)?
+            let done = writer.append(self, entries, waits)?;
+            if let Some(path) = writer.path() {
+                self.noted(lease.thread, path);
+            }
+            done
         };
         let Some(commit) = commit else { return Ok(appended) };
         match commit.await {

@@ -33,6 +33,7 @@ impl Home {
         let entries: Vec<Entry> = facts.into_iter().zip(cut.ordinal + 1..).map(|(fact, seq)| Entry { seq, at, fact }).collect();
         let path = self.place(thread, at);
         self.publish(thread, &path, &entries).map_err(ForkStoreError::Append)?;
+        self.noted(thread, &path);
         self.claim(thread, ClaimMode::IfFree).map_err(|error| ForkStoreError::Append(AppendError::Io(std::io::Error::other(error))))
     }
 
@@ -90,6 +91,9 @@ impl Home {
             log.forget(thread);
         }
         lock(&self.places).remove(&thread);
+        if let Some(index) = self.index.get() {
+            index.removed(thread);
+        }
         Ok(())
     }
 

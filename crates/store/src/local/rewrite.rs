@@ -23,6 +23,7 @@ impl Home {
         let published = written.and_then(|damage| {
             fs::rename(&aside, path)?;
             sync_folders(path, &self.config.home)?;
+            self.noted(thread, path);
             Ok(damage)
         });
         if published.is_err() {

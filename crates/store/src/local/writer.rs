@@ -94,6 +94,14 @@ impl Writer {
         self
     }
 
+    /// The journal, if there is one yet.
+    pub fn path(&self) -> Option<&Path> {
+        match &self.state {
+            State::Unborn { .. } => None,
+            State::Open(journal) => Some(&journal.path),
+        }
+    }
+
     pub const fn epoch(&self) -> u64 {
         self.epoch
     }
