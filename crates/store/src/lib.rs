@@ -25,6 +25,7 @@ mod open;
 mod reader;
 mod redact;
 mod store;
+mod verify;
 
 pub use blob::{BlobError, Digest, NotADigest};
 pub use commit::CommitConfig;

@@ -8,6 +8,7 @@ use crate::damage::Damage;
 use crate::lease::{ClaimError, ClaimMode, Lease};
 use crate::local::LocalStore;
 use crate::memory::MemoryStore;
+use crate::verify::{Repair, Verdict};
 
 /// Milliseconds since 1970. Passed in, so that tests can tell the time.
 pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
@@ -192,7 +193,8 @@ impl Store {
         either!(self, store => store.release(lease).await);
     }
 
-    /// Writes entries, whose ordinals must follow the last one. Either all of them are stored or none.
+    /// Writes entries, whose ordinals must follow the last one. If it fails none of them is stored; if the program is killed
+    /// meanwhile, the first few may be.
     pub async fn append(&self, lease: &Lease, entries: Vec<Entry>, need: Need) -> Result<Appended, AppendError> {
         either!(self, store => store.append(lease, entries, need).await)
     }
@@ -228,6 +230,16 @@ impl Store {
     /// All threads, in no particular order.
     pub async fn threads(&self) -> Result<Vec<ThreadId>, ReadError> {
         either!(self, store => store.threads().await)
+    }
+
+    /// Looks at every byte of a thread. `known` is the highest ordinal that somebody else, say an index, has seen.
+    pub async fn verify(&self, thread: ThreadId, known: Option<Seq>) -> Result<Verdict, ReadError> {
+        either!(self, store => store.verify(thread, known).await)
+    }
+
+    /// Puts right what can be put right, and says what cannot.
+    pub async fn repair(&self, thread: ThreadId, mode: ClaimMode) -> Result<Repair, DeleteError> {
+        either!(self, store => store.repair(thread, mode).await)
     }
 
     /// Keeps a checkpoint aside. Losing it costs time, nothing else.
