@@ -30,6 +30,7 @@ mod reader;
 mod redact;
 mod store;
 mod summary;
+mod verify;
 mod words;
 
 pub use blob::{BlobError, Digest, NotADigest};

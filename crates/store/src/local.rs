@@ -6,6 +6,7 @@ mod forks;
 mod history;
 mod rewrite;
 mod segment;
+mod verify;
 mod writer;
 
 use std::collections::HashMap;
@@ -27,6 +28,8 @@ use crate::store::{
     AppendError, Appended, Clock, DeleteError, Durability, ForkRequest, ForkStoreError, Head, Need, Page, PageRequest, ReadError, Redactor,
 };
 use crate::summary::Summary;
+
+use crate::verify::{Repair, Verdict};
 
 pub use history::LocalHistory;
 use segment::Lineage;
@@ -172,6 +175,16 @@ impl LocalStore {
     pub async fn blob(&self, digest: Digest) -> Result<Vec<u8>, BlobError> {
         let blobs = self.0.blobs.clone();
         blocking(move || blobs.get(digest)).await
+    }
+
+    pub async fn verify(&self, thread: ThreadId, known: Option<Seq>) -> Result<Verdict, ReadError> {
+        let home = self.0.clone();
+        blocking(move || home.verify(thread, known)).await
+    }
+
+    pub async fn repair(&self, thread: ThreadId, mode: ClaimMode) -> Result<Repair, DeleteError> {
+        let home = self.0.clone();
+        blocking(move || home.repair(thread, mode)).await
     }
 
     /// The journal of a thread, if it has one.

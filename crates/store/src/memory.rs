@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use outpost_thread::{Base, Checkpoint, Entry, Fact, Seq, ThreadId};
 
 use crate::blob::{BlobError, Digest};
+use crate::damage::{Damage, DamageKind};
 use crate::lease::{ClaimError, ClaimMode, Holder, Lease};
 use crate::list::{self, ListPage, ListQuery};
 use crate::local::lock;
@@ -13,6 +14,7 @@ use crate::store::{
     AppendError, Appended, Batch, Clock, DeleteError, ForkRequest, ForkStoreError, Head, Need, Page, PageRequest, ReadError, Redactor,
 };
 use crate::summary::Summary;
+use crate::verify::{Repair, Verdict};
 
 #[derive(Clone)]
 pub struct MemoryStore(Arc<Shared>);
@@ -190,6 +192,22 @@ impl MemoryStore {
     pub async fn summary(&self, thread: ThreadId) -> Result<Option<Summary>, ReadError> {
         let threads = lock(&self.0.threads);
         Ok(threads.get(&thread).filter(|kept| kept.entries.iter().any(crate::local::gives_birth)).map(Kept::summary))
+    }
+
+    pub async fn verify(&self, thread: ThreadId, known: Option<Seq>) -> Result<Verdict, ReadError> {
+        self.read(thread, |kept| {
+            let last = kept.last();
+            let cut = known.filter(|known| *known > last);
+            let damage = cut.map(|to| (thread, Damage { from: last + 1, to, offset: 0, bytes: 0, what: DamageKind::CutOff }));
+            Verdict { thread, entries: kept.entries.len() as u64, last, bytes: 0, damage: damage.into_iter().collect(), given_up: 0 }
+        })
+    }
+
+    pub async fn repair(&self, thread: ThreadId, mode: ClaimMode) -> Result<Repair, DeleteError> {
+        // Memory has nothing to repair; the lease is asked for all the same.
+        let lease = self.claim(thread, mode).await?;
+        self.release(lease).await;
+        Ok(Repair { damage: Vec::new(), kept: None })
     }
 
     pub async fn put_checkpoint(&self, checkpoint: &Checkpoint) -> Result<(), ReadError> {

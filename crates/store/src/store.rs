@@ -11,6 +11,7 @@ use crate::local::LocalStore;
 use crate::memory::MemoryStore;
 use crate::postgres::PostgresStore;
 use crate::summary::Summary;
+use crate::verify::{Repair, Verdict};
 
 /// Milliseconds since 1970. Passed in, so that tests can tell the time.
 pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
@@ -199,7 +200,8 @@ impl Store {
         either!(self, store => store.release(lease).await);
     }
 
-    /// Writes entries, whose ordinals must follow the last one. Either all of them are stored or none.
+    /// Writes entries, whose ordinals must follow the last one. If it fails none of them is stored; if the program is killed
+    /// meanwhile, the first few may be.
     pub async fn append(&self, lease: &Lease, entries: Vec<Entry>, need: Need) -> Result<Appended, AppendError> {
         either!(self, store => store.append(lease, entries, need).await)
     }
@@ -246,6 +248,16 @@ impl Store {
     /// What a list shows of a thread; none of one that had no input yet.
     pub async fn summary(&self, thread: ThreadId) -> Result<Option<Summary>, ReadError> {
         either!(self, store => store.summary(thread).await)
+    }
+
+    /// Looks at every byte of a thread. `known` is the highest ordinal that somebody else, say an index, has seen.
+    pub async fn verify(&self, thread: ThreadId, known: Option<Seq>) -> Result<Verdict, ReadError> {
+        either!(self, store => store.verify(thread, known).await)
+    }
+
+    /// Puts right what can be put right, and says what cannot.
+    pub async fn repair(&self, thread: ThreadId, mode: ClaimMode) -> Result<Repair, DeleteError> {
+        either!(self, store => store.repair(thread, mode).await)
     }
 
     /// Keeps a checkpoint aside. Losing it costs time, nothing else.

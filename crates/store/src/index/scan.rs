@@ -73,7 +73,7 @@ pub trait Ancestors {
 pub fn quick_look(journal: &JournalFile, stamp: Stamp, ancestors: &impl Ancestors) -> Result<Summary, ScanError> {
     let file = File::open(&journal.path)?;
     let start = reader::start(&file)?;
-    let version = start.header.version;
+    let version = start.version;
     let mut summary = Summary::new(journal.id);
     let place = Place { offset: start.end, last: 0, sum: None };
     let mut forward = Forward::new(&file, place, stamp.size.min(QUICK));
@@ -167,8 +167,8 @@ pub fn catch_up(database: &Database, journal: &JournalFile, blobs: &Blobs) -> Re
     loop {
         match forward.find_next()? {
             Found::Line { line, offset } => {
-                fold(&mut row.summary, start.header.version, &line, database)?;
-                writer.line(start.header.version, &line, offset, blobs)?;
+                fold(&mut row.summary, start.version, &line, database)?;
+                writer.line(start.version, &line, offset, blobs)?;
                 row.chain = line.sum.to_string();
                 worded = forward.place().offset;
             }

@@ -55,7 +55,7 @@ impl Home {
         let folder = self.directory.path().join("threads/2026/11/15");
         fs::create_dir_all(&folder).unwrap();
         let (id, path) = (id(number), folder.join(format!("{}.jsonl", id(number))));
-        let (line, sum) = journal::header(id);
+        let (line, sum) = journal::header(id, None);
         fs::write(&path, line).unwrap();
         let mut journal = Journal { id, path, sum, seq: 0, at };
         let settings = Settings { cwd: Some(format!("/work/{}", number % 3)), ..Settings::default() };
@@ -129,7 +129,7 @@ async fn filters_kin_and_marks() {
     for (number, parent) in [(2, 1), (3, 2), (4, 3), (5, 9)] {
         let mut child = home.journal(number, 20);
         // The first entry is written anew with a parent.
-        let (line, sum) = journal::header(child.id);
+        let (line, sum) = journal::header(child.id, None);
         fs::write(&child.path, line).unwrap();
         (child.sum, child.seq) = (sum, 0);
         let parent = Parent { thread: id(parent), depth: 1, path: None, nickname: None, role: None };

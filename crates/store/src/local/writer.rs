@@ -65,12 +65,15 @@ impl Writer {
     pub fn open(thread: ThreadId, path: &Path, epoch: u64, edition: u64) -> Result<Self, JournalError> {
         let file = File::options().read(true).write(true).open(path)?;
         let start = reader::start(&file)?;
-        let first = reader::first_seq(&file, &start)?;
-        let tail = reader::tail(&file, &start, first)?;
+        let tail = reader::tail(&file, &start)?;
+        if tail.lacks_end {
+            tracing::warn!(%thread, "the end of the last line of a journal was missing; it is written again");
+            file.write_all_at(b"\n", tail.end - 1)?;
+        }
         if tail.torn > 0 {
             tracing::warn!(%thread, bytes = tail.torn, "the end of a journal was torn off; the part of a line is cut away");
-            file.set_len(tail.end)?;
         }
+        file.set_len(tail.end)?;
         let journal = Journal {
             file: Arc::new(file),
             lease: None,
@@ -190,7 +193,7 @@ impl Writer {
                 locked.write(&Record { fence: self.epoch, holder: Some(home.me()), edition: 0 })?;
             }
             let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
-            let (line, sum) = journal::header(self.thread);
+            let (line, sum) = journal::header(self.thread, None);
             Ok(Journal {
                 file: Arc::new(file),
                 lease: Some(Arc::new(lease)),

@@ -5,7 +5,10 @@ use outpost_thread::{Checkpoint, Entry, Fact, Raw, Seq, ThreadId, VERSION};
 use tokio_postgres::Row;
 
 use super::{PostgresStore, big, small, told};
-use crate::store::{Batch, Head, Page, PageRequest, ReadError};
+use crate::damage::{Damage, DamageKind};
+use crate::lease::ClaimMode;
+use crate::store::{Batch, DeleteError, Head, Page, PageRequest, ReadError};
+use crate::verify::{Repair, Verdict};
 
 /// Rows that are fetched at once.
 const ROWS: i64 = 256;
@@ -118,6 +121,40 @@ impl PostgresStore {
         let client = self.client().await.map_err(ReadError::Database)?;
         let rows = client.query("select id from outpost_threads where born", &[]).await.map_err(QueryError::from)?;
         Ok(rows.iter().filter_map(|row| row.get::<_, String>(0).parse().ok()).collect())
+    }
+
+    /// A database checks its own pages; what can be checked here is that no ordinal is missing.
+    pub async fn verify(&self, thread: ThreadId, known: Option<Seq>) -> Result<Verdict, ReadError> {
+        let client = self.client().await.map_err(ReadError::Database)?;
+        let segments = lineage(&client, thread).await?;
+        let last = self.head(thread).await?.last;
+        let mut verdict = Verdict { thread, entries: 0, last, bytes: 0, damage: Vec::new(), given_up: 0 };
+        let mut expected = 1;
+        for segment in &segments {
+            let text = "select count(*), coalesce(min(seq), 0), coalesce(sum(octet_length(data)), 0)::bigint
+                        from outpost_entries where thread = $1 and seq >= $2 and seq <= $3";
+            let (from, until) = (expected, segment.until.unwrap_or(last));
+            let row = client.query_one(text, &[&segment.thread.to_string(), &big(from), &big(until)]).await.map_err(QueryError::from)?;
+            let (count, bytes) = (small(row.get(0)), small(row.get(2)));
+            if count < (until + 1).saturating_sub(from) {
+                let damage = Damage { from, to: until, offset: 0, bytes: 0, what: DamageKind::Missing };
+                verdict.damage.push((segment.thread, damage));
+            }
+            verdict.entries += count;
+            verdict.bytes += bytes;
+            expected = until + 1;
+        }
+        if let Some(to) = known.filter(|known| *known > last) {
+            verdict.damage.push((thread, Damage { from: last + 1, to, offset: 0, bytes: 0, what: DamageKind::CutOff }));
+        }
+        Ok(verdict)
+    }
+
+    /// The database repairs itself or asks its administrator; the lease is asked for all the same.
+    pub async fn repair(&self, thread: ThreadId, mode: ClaimMode) -> Result<Repair, DeleteError> {
+        let lease = self.claim(thread, mode).await?;
+        self.release(lease).await;
+        Ok(Repair { damage: Vec::new(), kept: None })
     }
 
     pub async fn put_checkpoint(&self, checkpoint: &Checkpoint) -> Result<(), ReadError> {
