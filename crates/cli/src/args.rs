@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
+use crate::thread_args::{THREAD_HELP, ThreadArguments};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use outpost_rpc::listen::ListenAddr;
 
@@ -33,6 +34,9 @@ pub enum Command {
     /// Run a command in an environment and stay with it, whatever happens to the connection
     #[command(after_help = RUN_HELP)]
     Run(RunArguments),
+    /// List, show, fork, check, import and export threads
+    #[command(after_help = THREAD_HELP)]
+    Thread(ThreadArguments),
 }
 
 const EXECUTOR_HELP: &str = "\

@@ -5,7 +5,9 @@ mod commands;
 mod home;
 mod local;
 mod signals;
+mod store;
 mod terminal;
+mod thread_args;
 
 use std::process::ExitCode;
 
@@ -33,6 +35,7 @@ fn main() -> ExitCode {
             Command::Executor(arguments) => commands::executor::run(arguments).await,
             Command::Keeper(arguments) => commands::keeper::run(arguments).await,
             Command::Run(arguments) => commands::run::run(arguments).await,
+            Command::Thread(arguments) => commands::thread::run(arguments).await,
         }
     });
     // A thread may still be waiting for a line of standard input that never comes.

@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 
 use outpost_thread::{Entry, Fact, Seq, ThreadId};
 
+use crate::export::{ExportFileError, read_export};
 use crate::lease::{ClaimError, ClaimMode};
 use crate::store::{AppendError, Need, ReadError, Store};
 use convert::{Beside, Converter};
@@ -73,6 +74,8 @@ pub enum Outcome {
 pub enum ImportError {
     #[error(transparent)]
     Lineage(#[from] LineageError),
+    #[error(transparent)]
+    Export(#[from] ExportFileError),
     #[error("{path}: its thread is called `{id}`, which is no UUID")]
     Id { path: PathBuf, id: String },
     #[error("{path}: nothing in it can be read")]
@@ -114,6 +117,18 @@ impl Rollouts {
         let outcome = write(store, thread, &converted.facts).await?;
         Ok(Imported { thread, turns: converted.turns, outcome, carried: converted.carried, unreadable })
     }
+}
+
+/// Writes a thread that was exported into a store, under its own id.
+pub async fn import_export(path: &Path, store: &Store) -> Result<Imported, ImportError> {
+    let (thread, entries) = read_export(path)?;
+    let turns = entries.iter().filter(|entry| matches!(entry.fact, Fact::TurnStarted(_))).count() as u64;
+    let facts: Vec<Dated> = entries.into_iter().map(|entry| Dated { at: entry.at, fact: entry.fact }).collect();
+    if facts.is_empty() {
+        return Err(ImportError::Empty { path: path.to_owned() });
+    }
+    let outcome = write(store, thread, &facts).await?;
+    Ok(Imported { thread, turns, outcome, carried: BTreeMap::new(), unreadable: Vec::new() })
 }
 
 async fn write(store: &Store, thread: ThreadId, facts: &[Dated]) -> Result<Outcome, ImportError> {

@@ -108,6 +108,16 @@ impl Index {
         self.note(Note::Touched(JournalFile { id, path: path.to_owned() }));
     }
 
+    /// This journal was repaired: what was known of it before, also how far it went, counts no more.
+    pub fn anew(&self, id: ThreadId, path: &Path) {
+        self.note(Note::Removed(id));
+        let (done, wait) = mpsc::sync_channel(1);
+        self.note(Note::Flush(done));
+        // A writer that is gone has nothing to forget.
+        let _ = wait.recv();
+        self.touched(id, path);
+    }
+
     pub fn removed(&self, id: ThreadId) {
         self.note(Note::Removed(id));
     }

@@ -17,6 +17,7 @@
 mod blob;
 mod commit;
 mod damage;
+mod export;
 mod import;
 mod index;
 mod journal;
@@ -36,7 +37,8 @@ mod words;
 pub use blob::{BlobError, Digest, NotADigest};
 pub use commit::CommitConfig;
 pub use damage::{Damage, DamageKind};
-pub use import::{BadLine, ImportError, Imported, LineageError, Outcome, Rollout, Rollouts};
+pub use export::{ExportError, ExportFileError, Exported, export, is_export};
+pub use import::{BadLine, ImportError, Imported, LineageError, Outcome, Rollout, Rollouts, import_export};
 pub use index::{Config as IndexConfig, Index, IndexError};
 pub use journal::{Header, HeaderError, LINE_LIMIT, Line, NotASum, Sum, read as read_line, read_header};
 pub use lease::{ClaimError, ClaimMode, Holder, Lease};

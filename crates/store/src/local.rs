@@ -184,7 +184,14 @@ impl LocalStore {
 
     pub async fn repair(&self, thread: ThreadId, mode: ClaimMode) -> Result<Repair, DeleteError> {
         let home = self.0.clone();
-        blocking(move || home.repair(thread, mode)).await
+        blocking(move || {
+            let repaired = home.repair(thread, mode);
+            if let (Ok(_), Some(index), Some(path)) = (&repaired, home.index.get(), home.find(thread)) {
+                index.anew(thread, &path);
+            }
+            repaired
+        })
+        .await
     }
 
     /// The journal of a thread, if it has one.

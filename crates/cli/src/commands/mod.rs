@@ -3,6 +3,7 @@
 pub mod executor;
 pub mod keeper;
 pub mod run;
+pub mod thread;
 
 use std::process::ExitCode;
 
