@@ -14,7 +14,9 @@ const USAGE: &str = "\
 usage: cargo xtask test            install what the tests need and run all of them
        cargo xtask soak cuts [N]   `outpost run` through N (default 200) cut connections
        cargo xtask bench exec [--rounds N] [--only SCENARIO] [--markdown]
-                                   figures of the executor against a bare server and the peer, 3 rounds by default";
+                                   figures of the executor against a bare server and the peer, 3 rounds by default
+       cargo xtask bench threads [--small] [--markdown]
+                                   figures of threads: writing, opening, forking, listing, searching, memory";
 
 #[expect(clippy::print_stderr, reason = "this is a program for a terminal")]
 fn main() -> ExitCode {
@@ -35,6 +37,7 @@ fn run() -> anyhow::Result<()> {
         ["soak", "cuts"] => soak::cuts(200),
         ["soak", "cuts", count] => soak::cuts(count.parse().with_context(|| format!("`{count}` is no number"))?),
         ["bench", "exec", options @ ..] => bench::exec(options),
+        ["bench", "threads", options @ ..] => bench::threads(options),
         _ => bail!("{USAGE}"),
     }
 }

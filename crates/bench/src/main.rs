@@ -6,6 +6,7 @@ mod exec;
 mod floor;
 mod scenario;
 mod table;
+mod threads;
 mod wire;
 
 use std::io::Write;
@@ -17,7 +18,8 @@ use anyhow::{Context, bail};
 use contender::Contender;
 use table::Style;
 
-const USAGE: &str = "usage: outpost-bench exec --outpost PROGRAM [--codex PROGRAM] [--rounds N] [--only SCENARIO] [--markdown]";
+const USAGE: &str = "usage: outpost-bench exec --outpost PROGRAM [--codex PROGRAM] [--rounds N] [--only SCENARIO] [--markdown]
+       outpost-bench threads [--small] [--markdown]";
 
 #[expect(clippy::print_stderr, reason = "this is a program for a terminal")]
 fn main() -> ExitCode {
@@ -34,6 +36,8 @@ fn run() -> anyhow::Result<()> {
     let mut words = std::env::args().skip(1);
     match words.next().as_deref() {
         Some("exec") => exec::run(&plan(words)?),
+        Some("threads") => threads::run(threads_plan(words)?),
+        Some(threads::LAST_PAGE) => threads::last_page(words),
         Some(floor::VERB) => floor::serve(),
         Some(PRINT) => print(words.next().context(USAGE)?.parse()?),
         _ => bail!(USAGE),
@@ -56,6 +60,18 @@ fn plan(mut words: impl Iterator<Item = String>) -> anyhow::Result<exec::Plan> {
     let mut contenders = vec![Contender::outpost(outpost.context(USAGE)?), Contender::floor()?];
     contenders.extend(codex.map(Contender::codex));
     Ok(exec::Plan { contenders, rounds, only, style })
+}
+
+fn threads_plan(words: impl Iterator<Item = String>) -> anyhow::Result<threads::Plan> {
+    let mut plan = threads::Plan::default();
+    for word in words {
+        match word.as_str() {
+            "--small" => plan.small = true,
+            "--markdown" => plan.markdown = true,
+            _ => bail!("`{word}` is not known\n{USAGE}"),
+        }
+    }
+    Ok(plan)
 }
 
 /// The hidden verb of the child that prints so many bytes.

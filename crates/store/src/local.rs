@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use outpost_thread::{Checkpoint, Entry, Fact, Seq, ThreadId};
 
 use crate::blob::{BlobError, Blobs, Digest};
-use crate::commit::{self, CommitConfig, CommitLog, Piece};
+use crate::commit::{self, CommitConfig, CommitLog, Dead, Piece};
 use crate::index::{Config as IndexConfig, Index};
 use crate::lease::{ClaimError, ClaimMode, Holder, Lease, LeaseFile, Record};
 use crate::list::{ListPage, ListQuery};
@@ -504,7 +504,7 @@ impl Home {
     }
 
     fn replay(&self) -> io::Result<()> {
-        let replayed = commit::replay(&self.commits(), |thread, pieces| self.restore(thread, &pieces))?;
+        let replayed = commit::replay(&self.commits(), |dead, pieces| self.restore(dead, &pieces))?;
         if replayed > 0 {
             tracing::info!(journals = replayed, "commit logs of earlier starts were replayed");
         }
@@ -512,7 +512,7 @@ impl Home {
     }
 
     /// Writes into a journal what it should hold.
-    fn restore(&self, thread: ThreadId, pieces: &[Piece]) -> io::Result<()> {
+    fn restore(&self, dead: &Dead, pieces: &[Piece]) -> io::Result<()> {
         let Some(first) = pieces.first() else { return Ok(()) };
         let path = self.config.home.join(&first.path);
         let journal = match File::options().read(true).write(true).open(&path) {
@@ -524,7 +524,7 @@ impl Home {
         let lease = LeaseFile::open(&Self::lease_path(&path))?;
         let locked = lease.lock()?;
         let record = locked.read()?.unwrap_or_default();
-        if record.holder.as_ref().is_some_and(|holder| self.is_alive(holder)) {
+        if record.holder.as_ref().is_some_and(|holder| !dead.has(&holder.instance) && self.is_alive(holder)) {
             // It has written there since, so no power was cut and nothing is missing.
             return Ok(());
         }
@@ -537,7 +537,7 @@ impl Home {
             }
         }
         if changed > 0 {
-            tracing::warn!(%thread, bytes = changed, "a journal had lost what was durable; it was restored from the commit log");
+            tracing::warn!(thread = %first.thread, bytes = changed, "a journal had lost what was durable; it was restored from the commit log");
         }
         journal.sync_data()
     }
