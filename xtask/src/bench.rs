@@ -2,6 +2,11 @@
 
 use crate::{cargo, install, sh, target};
 
+/// Threads: what writing, opening, listing and searching cost.
+pub fn threads(options: &[&str]) -> anyhow::Result<()> {
+    sh(cargo().args(["run", "--release", "-p", "outpost-bench", "--", "threads"]).args(options))
+}
+
 /// The executor against a bare server and the peer, where that can be had.
 #[expect(clippy::print_stderr, reason = "this is a program for a terminal")]
 pub fn exec(options: &[&str]) -> anyhow::Result<()> {

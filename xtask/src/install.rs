@@ -57,6 +57,15 @@ pub fn shells() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A Postgres server; Debian keeps its programs off the path.
+pub fn postgres() -> anyhow::Result<()> {
+    let installed = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    if installed.map(|version| version.path().join("bin/initdb")).any(|initdb| initdb.exists()) {
+        return Ok(());
+    }
+    debian("postgresql")
+}
+
 /// Installs a Debian package if a program is missing.
 fn need(program: &str, package: &str) -> anyhow::Result<()> {
     // Not all of them can be asked for their version.
@@ -64,6 +73,10 @@ fn need(program: &str, package: &str) -> anyhow::Result<()> {
     if found.is_ok_and(|status| status.success()) {
         return Ok(());
     }
+    debian(package)
+}
+
+fn debian(package: &str) -> anyhow::Result<()> {
     sh(Command::new("apt-get").arg("update"))?;
     sh(Command::new("apt-get").args(["install", "-y", "--no-install-recommends", package]))
 }

@@ -18,7 +18,9 @@ usage: cargo xtask test            install what the tests need and run all of th
                                    figures of the executor against a bare server and the peer, 3 rounds by default
        cargo xtask bench environments [--rounds N]
                                    memory of registered environments, step views, reconnects
-       cargo xtask dist            a static program that can be copied to any machine of this kind";
+       cargo xtask dist            a static program that can be copied to any machine of this kind
+       cargo xtask bench threads [--small] [--markdown]
+                                   figures of threads: writing, opening, forking, listing, searching, memory";
 
 #[expect(clippy::print_stderr, reason = "this is a program for a terminal")]
 fn main() -> ExitCode {
@@ -41,6 +43,7 @@ fn run() -> anyhow::Result<()> {
         ["bench", "exec", options @ ..] => bench::exec(options),
         ["bench", "environments", options @ ..] => bench::environments(options),
         ["dist"] => dist::run(),
+        ["bench", "threads", options @ ..] => bench::threads(options),
         _ => bail!("{USAGE}"),
     }
 }

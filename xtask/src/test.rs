@@ -7,5 +7,6 @@ pub fn run() -> anyhow::Result<()> {
     sh(cargo().args(["clippy", "--workspace", "--all-targets", "--features", "outpost/interop", "--", "-D", "warnings"]))?;
     let codex = install::codex()?;
     install::shells()?;
+    install::postgres()?;
     sh(cargo().args(["test", "--workspace", "--features", "outpost/interop"]).env("OUTPOST_TEST_CODEX", codex))
 }

@@ -7,6 +7,7 @@ mod exec;
 mod floor;
 mod scenario;
 mod table;
+mod threads;
 mod wire;
 
 use std::io::Write;
@@ -19,7 +20,8 @@ use contender::Contender;
 use table::Style;
 
 const USAGE: &str = "usage: outpost-bench exec --outpost PROGRAM [--codex PROGRAM] [--rounds N] [--only SCENARIO] [--markdown]
-       outpost-bench environments --outpost PROGRAM [--rounds N]";
+       outpost-bench environments --outpost PROGRAM [--rounds N]
+       outpost-bench threads [--small] [--markdown]";
 
 #[expect(clippy::print_stderr, reason = "this is a program for a terminal")]
 fn main() -> ExitCode {
@@ -37,6 +39,8 @@ fn run() -> anyhow::Result<()> {
     match words.next().as_deref() {
         Some("exec") => exec::run(&plan(words)?),
         Some("environments") => environments(words),
+        Some("threads") => threads::run(threads_plan(words)?),
+        Some(threads::LAST_PAGE) => threads::last_page(words),
         Some(floor::VERB) => floor::serve(),
         Some(PRINT) => print(words.next().context(USAGE)?.parse()?),
         _ => bail!(USAGE),
@@ -71,6 +75,18 @@ fn environments(mut words: impl Iterator<Item = String>) -> anyhow::Result<()> {
         }
     }
     environments::run(outpost.context(USAGE)?, rounds)
+}
+
+fn threads_plan(words: impl Iterator<Item = String>) -> anyhow::Result<threads::Plan> {
+    let mut plan = threads::Plan::default();
+    for word in words {
+        match word.as_str() {
+            "--small" => plan.small = true,
+            "--markdown" => plan.markdown = true,
+            _ => bail!("`{word}` is not known\n{USAGE}"),
+        }
+    }
+    Ok(plan)
 }
 
 /// The hidden verb of the child that prints so many bytes.

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
+use crate::thread_args::{THREAD_HELP, ThreadArguments};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use outpost_rpc::listen::ListenAddr;
 
@@ -49,6 +50,9 @@ pub enum Command {
     /// Copy files and directories between environments
     #[command(after_help = CP_HELP)]
     Cp(CpArguments),
+    /// List, show, fork, check, import and export threads
+    #[command(after_help = THREAD_HELP)]
+    Thread(ThreadArguments),
 }
 
 const EXECUTOR_HELP: &str = "\

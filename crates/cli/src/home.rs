@@ -37,6 +37,10 @@ impl Home {
         Ok(self.0.clone())
     }
 
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
     pub fn spool(&self) -> PathBuf {
         self.0.join("spool")
     }

@@ -12,7 +12,9 @@ mod outages;
 mod progress;
 mod reach;
 mod signals;
+mod store;
 mod terminal;
+mod thread_args;
 
 use std::process::ExitCode;
 
@@ -44,6 +46,7 @@ fn main() -> ExitCode {
             Command::Shell(arguments) => commands::shell::run(arguments).await,
             Command::Env { command } => commands::env::run(command).await,
             Command::Cp(arguments) => commands::cp::run(arguments).await,
+            Command::Thread(arguments) => commands::thread::run(arguments).await,
         }
     });
     // A thread may still be waiting for a line of standard input that never comes.

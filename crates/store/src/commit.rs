@@ -7,7 +7,7 @@
 //!
 //! A program holds the lock of its log for as long as it lives. That is also how others learn that it is gone.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -383,14 +383,24 @@ pub(crate) fn decode(log: &[u8]) -> Vec<Piece> {
     pieces
 }
 
+/// The programs whose logs are being replayed. Their logs are locked meanwhile, so that nobody else could tell.
+pub(crate) struct Dead(HashSet<String>);
+
+impl Dead {
+    pub fn has(&self, instance: &str) -> bool {
+        self.0.contains(instance)
+    }
+}
+
 /// Writes what dead programs left in their logs into the journals again, and removes the logs. `write` does one journal: its
 /// pieces come in the order of their fencing numbers.
-pub(crate) fn replay(folder: &Path, mut write: impl FnMut(ThreadId, Vec<Piece>) -> io::Result<()>) -> io::Result<usize> {
+pub(crate) fn replay(folder: &Path, mut write: impl FnMut(&Dead, Vec<Piece>) -> io::Result<()>) -> io::Result<usize> {
     if !folder.exists() {
         return Ok(0);
     }
     let _looking = lock_folder(folder)?;
     let mut logs = Vec::new();
+    let mut dead = Dead(HashSet::new());
     for found in fs::read_dir(folder)?.flatten() {
         let path = found.path();
         if path.extension().is_none_or(|extension| extension != "log") {
@@ -398,6 +408,7 @@ pub(crate) fn replay(folder: &Path, mut write: impl FnMut(ThreadId, Vec<Piece>) 
         }
         let file = File::open(&path)?;
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            dead.0.extend(path.file_stem().and_then(|name| name.to_str()).map(str::to_owned));
             logs.push((path, file));
         }
     }
@@ -408,10 +419,10 @@ pub(crate) fn replay(folder: &Path, mut write: impl FnMut(ThreadId, Vec<Piece>) 
         }
     }
     let count = journals.len();
-    for (thread, mut pieces) in journals {
+    for mut pieces in journals.into_values() {
         // Within one holder's time the order of the log is the order of the journal.
         pieces.sort_by_key(|piece| (piece.fence, piece.offset));
-        write(thread, pieces)?;
+        write(&dead, pieces)?;
     }
     for (path, _) in &logs {
         fs::remove_file(path)?;

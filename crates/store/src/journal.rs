@@ -11,7 +11,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use outpost_thread::{Entry, FORMAT, Fact, Raw, Seq, ThreadId, VERSION};
+use outpost_thread::{Base, Entry, FORMAT, Fact, Raw, Seq, ThreadId, VERSION};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 /// A line is never longer than this, its end included. What is larger becomes a blob.
@@ -65,14 +65,14 @@ impl FromStr for Sum {
 #[error("a sum is 16 hex digits")]
 pub struct NotASum;
 
-/// Writes the first line.
-pub fn header(thread: ThreadId) -> (Vec<u8>, Sum) {
-    let body = format!("{{\"format\":\"{FORMAT}\",\"version\":{VERSION},\"thread\":\"{thread}\"").into_bytes();
-    finish(body, Sum::default())
-}
-
-fn finish(mut line: Vec<u8>, previous: Sum) -> (Vec<u8>, Sum) {
-    let sum = Sum::seal(previous, &line);
+/// Writes the first line. A fork names the prefix that it shares here, too: without it everything would be lost.
+pub fn header(thread: ThreadId, base: Option<&Base>) -> (Vec<u8>, Sum) {
+    let mut line = format!("{{\"format\":\"{FORMAT}\",\"version\":{VERSION},\"thread\":\"{thread}\"").into_bytes();
+    if let Some(text) = base.and_then(|base| serde_json::to_string(base).ok()) {
+        line.extend_from_slice(b",\"base\":");
+        line.extend_from_slice(text.as_bytes());
+    }
+    let sum = Sum::seal(Sum::default(), &line);
     line.extend_from_slice(SUM);
     line.extend_from_slice(sum.to_string().as_bytes());
     line.extend_from_slice(END);
@@ -129,6 +129,7 @@ pub fn is_plain(kind: &str) -> bool {
 pub struct Header {
     pub version: u32,
     pub thread: ThreadId,
+    pub base: Option<Base>,
     pub sum: Sum,
 }
 
@@ -149,6 +150,8 @@ pub fn read_header(line: &[u8]) -> Result<Header, HeaderError> {
         format: String,
         version: u32,
         thread: ThreadId,
+        #[serde(default)]
+        base: Option<Base>,
     }
     let shape: Shape =
         serde_json::from_slice(line).map_err(|_| if line.contains(&b'"') { HeaderError::Damaged } else { HeaderError::NotOurs })?;
@@ -162,7 +165,7 @@ pub fn read_header(line: &[u8]) -> Result<Header, HeaderError> {
     if shape.version > VERSION {
         return Err(HeaderError::Version(shape.version));
     }
-    Ok(Header { version: shape.version, thread: shape.thread, sum })
+    Ok(Header { version: shape.version, thread: shape.thread, base: shape.base, sum })
 }
 
 fn split(line: &[u8]) -> Option<(&[u8], Sum)> {
@@ -259,9 +262,9 @@ mod tests {
 
     #[test]
     fn a_line_reads_as_it_was_written() {
-        let (mut first, start) = header(ThreadId::new(Uuid::nil()));
+        let (mut first, start) = header(ThreadId::new(Uuid::nil()), None);
         assert_eq!(first.pop(), Some(b'\n'));
-        assert_eq!(read_header(&first).unwrap(), Header { version: 1, thread: ThreadId::new(Uuid::nil()), sum: start });
+        assert_eq!(read_header(&first).unwrap(), Header { version: 1, thread: ThreadId::new(Uuid::nil()), base: None, sum: start });
         let (bytes, sum) = line(7, start);
         let read = read(&bytes).unwrap();
         assert_eq!((read.seq, read.at, read.kind, read.sum), (7, 1_763_247_600_000, "threadCreated", sum));
@@ -279,7 +282,7 @@ mod tests {
             spoiled[bit / 8] ^= 1 << (bit % 8);
             assert!(read(&spoiled).is_none_or(|line| !line.follows(start)), "bit {bit}");
         }
-        let (mut bytes, _) = header(ThreadId::new(Uuid::nil()));
+        let (mut bytes, _) = header(ThreadId::new(Uuid::nil()), None);
         bytes.pop();
         for bit in 0..bytes.len() * 8 {
             let mut spoiled = bytes.clone();

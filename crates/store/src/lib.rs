@@ -17,25 +17,40 @@
 mod blob;
 mod commit;
 mod damage;
+mod export;
+mod import;
+mod index;
 mod journal;
 mod lease;
+mod list;
 mod local;
 mod memory;
 mod open;
+mod postgres;
 mod reader;
 mod redact;
 mod store;
+mod summary;
+mod verify;
+mod words;
 
 pub use blob::{BlobError, Digest, NotADigest};
 pub use commit::CommitConfig;
 pub use damage::{Damage, DamageKind};
+pub use export::{ExportError, ExportFileError, Exported, export, is_export};
+pub use import::{BadLine, ImportError, Imported, LineageError, Outcome, Rollout, Rollouts, import_export};
+pub use index::{Config as IndexConfig, Index, IndexError};
 pub use journal::{Header, HeaderError, LINE_LIMIT, Line, NotASum, Sum, read as read_line, read_header};
 pub use lease::{ClaimError, ClaimMode, Holder, Lease};
+pub use list::{Coverage, Cursor, CursorError, Direction, Kin, ListPage, ListQuery, Order, Shelf};
 pub use local::{LocalConfig, LocalHistory, LocalStore, OpenError};
 pub use memory::{MemoryHistory, MemoryStore};
 pub use open::{Opened, open};
+pub use postgres::{Change, Feed, PostgresConfig, PostgresError, PostgresHistory, PostgresStore};
 pub use reader::{Backward, Forward, Found, JournalError, Place, Start, Tail, locate, start, tail};
 pub use store::{
     AppendError, Appended, Batch, Clock, DeleteError, Durability, ForkRequest, ForkStoreError, Head, History, Need, Page, PageRequest,
     ReadError, Redactor, Store,
 };
+pub use summary::Summary;
+pub use words::{of as words_of, searchable};

@@ -6,6 +6,7 @@ mod forks;
 mod history;
 mod rewrite;
 mod segment;
+mod verify;
 mod writer;
 
 use std::collections::HashMap;
@@ -19,11 +20,16 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use outpost_thread::{Checkpoint, Entry, Fact, Seq, ThreadId};
 
 use crate::blob::{BlobError, Blobs, Digest};
-use crate::commit::{self, CommitConfig, CommitLog, Piece};
+use crate::commit::{self, CommitConfig, CommitLog, Dead, Piece};
+use crate::index::{Config as IndexConfig, Index};
 use crate::lease::{ClaimError, ClaimMode, Holder, Lease, LeaseFile, Record};
+use crate::list::{ListPage, ListQuery};
 use crate::store::{
     AppendError, Appended, Clock, DeleteError, Durability, ForkRequest, ForkStoreError, Head, Need, Page, PageRequest, ReadError, Redactor,
 };
+use crate::summary::Summary;
+
+use crate::verify::{Repair, Verdict};
 
 pub use history::LocalHistory;
 use segment::Lineage;
@@ -66,6 +72,8 @@ pub(crate) struct Home {
     log: OnceLock<CommitLog>,
     making_log: Mutex<()>,
     is_full: AtomicBool,
+    /// Started when somebody lists, or asks for it to be kept up to date.
+    index: OnceLock<Index>,
     /// A sync failed: what the disk has is not known any more.
     is_broken: AtomicBool,
 }
@@ -81,6 +89,7 @@ impl LocalStore {
             writers: Mutex::default(),
             places: Mutex::default(),
             log: OnceLock::new(),
+            index: OnceLock::new(),
             making_log: Mutex::default(),
             is_full: AtomicBool::new(false),
             is_broken: AtomicBool::new(false),
@@ -136,6 +145,19 @@ impl LocalStore {
         blocking(move || Ok(home.journals()?.into_iter().map(|(thread, _)| thread).collect())).await
     }
 
+    /// The index of this home, which is kept up to date from now on. It is ready a moment later; asking it waits for that.
+    pub fn index(&self) -> io::Result<&Index> {
+        self.0.index()
+    }
+
+    pub async fn list(&self, query: ListQuery) -> Result<ListPage, ReadError> {
+        Ok(self.index()?.list(query).await?)
+    }
+
+    pub async fn summary(&self, thread: ThreadId) -> Result<Option<Summary>, ReadError> {
+        Ok(self.index()?.summary(thread).await?)
+    }
+
     pub async fn put_checkpoint(&self, checkpoint: &Checkpoint) -> Result<(), ReadError> {
         self.0.put_checkpoint(checkpoint)
     }
@@ -153,6 +175,23 @@ impl LocalStore {
     pub async fn blob(&self, digest: Digest) -> Result<Vec<u8>, BlobError> {
         let blobs = self.0.blobs.clone();
         blocking(move || blobs.get(digest)).await
+    }
+
+    pub async fn verify(&self, thread: ThreadId, known: Option<Seq>) -> Result<Verdict, ReadError> {
+        let home = self.0.clone();
+        blocking(move || home.verify(thread, known)).await
+    }
+
+    pub async fn repair(&self, thread: ThreadId, mode: ClaimMode) -> Result<Repair, DeleteError> {
+        let home = self.0.clone();
+        blocking(move || {
+            let repaired = home.repair(thread, mode);
+            if let (Ok(_), Some(index), Some(path)) = (&repaired, home.index.get(), home.find(thread)) {
+                index.anew(thread, &path);
+            }
+            repaired
+        })
+        .await
     }
 
     /// The journal of a thread, if it has one.
@@ -270,6 +309,24 @@ impl Home {
         self.now().saturating_sub(holder.renewed) < self.config.lease_ms
     }
 
+    fn index(&self) -> io::Result<&Index> {
+        if let Some(index) = self.index.get() {
+            return Ok(index);
+        }
+        let _making = lock(&self.making_log);
+        if self.index.get().is_none() {
+            let _ = self.index.set(Index::start(IndexConfig::of_home(&self.config.home))?);
+        }
+        self.index.get().ok_or_else(|| io::Error::other("the index could not be kept"))
+    }
+
+    /// A journal was written.
+    fn noted(&self, thread: ThreadId, path: &Path) {
+        if let Some(index) = self.index.get() {
+            index.touched(thread, path);
+        }
+    }
+
     fn log(&self) -> io::Result<&CommitLog> {
         if let Some(log) = self.log.get() {
             return Ok(log);
@@ -352,7 +409,11 @@ impl Home {
             if writer.epoch() != lease.epoch {
                 return Err(lost());
             }
-            writer.append(self, entries, waits)?
+            let done = writer.append(self, entries, waits)?;
+            if let Some(path) = writer.path() {
+                self.noted(lease.thread, path);
+            }
+            done
         };
         let Some(commit) = commit else { return Ok(appended) };
         match commit.await {
@@ -443,7 +504,7 @@ impl Home {
     }
 
     fn replay(&self) -> io::Result<()> {
-        let replayed = commit::replay(&self.commits(), |thread, pieces| self.restore(thread, &pieces))?;
+        let replayed = commit::replay(&self.commits(), |dead, pieces| self.restore(dead, &pieces))?;
         if replayed > 0 {
             tracing::info!(journals = replayed, "commit logs of earlier starts were replayed");
         }
@@ -451,7 +512,7 @@ impl Home {
     }
 
     /// Writes into a journal what it should hold.
-    fn restore(&self, thread: ThreadId, pieces: &[Piece]) -> io::Result<()> {
+    fn restore(&self, dead: &Dead, pieces: &[Piece]) -> io::Result<()> {
         let Some(first) = pieces.first() else { return Ok(()) };
         let path = self.config.home.join(&first.path);
         let journal = match File::options().read(true).write(true).open(&path) {
@@ -463,7 +524,7 @@ impl Home {
         let lease = LeaseFile::open(&Self::lease_path(&path))?;
         let locked = lease.lock()?;
         let record = locked.read()?.unwrap_or_default();
-        if record.holder.as_ref().is_some_and(|holder| self.is_alive(holder)) {
+        if record.holder.as_ref().is_some_and(|holder| !dead.has(&holder.instance) && self.is_alive(holder)) {
             // It has written there since, so no power was cut and nothing is missing.
             return Ok(());
         }
@@ -476,7 +537,7 @@ impl Home {
             }
         }
         if changed > 0 {
-            tracing::warn!(%thread, bytes = changed, "a journal had lost what was durable; it was restored from the commit log");
+            tracing::warn!(thread = %first.thread, bytes = changed, "a journal had lost what was durable; it was restored from the commit log");
         }
         journal.sync_data()
     }

@@ -6,11 +6,15 @@ use std::sync::{Arc, Mutex};
 use outpost_thread::{Base, Checkpoint, Entry, Fact, Seq, ThreadId};
 
 use crate::blob::{BlobError, Digest};
+use crate::damage::{Damage, DamageKind};
 use crate::lease::{ClaimError, ClaimMode, Holder, Lease};
+use crate::list::{self, ListPage, ListQuery};
 use crate::local::lock;
 use crate::store::{
     AppendError, Appended, Batch, Clock, DeleteError, ForkRequest, ForkStoreError, Head, Need, Page, PageRequest, ReadError, Redactor,
 };
+use crate::summary::Summary;
+use crate::verify::{Repair, Verdict};
 
 #[derive(Clone)]
 pub struct MemoryStore(Arc<Shared>);
@@ -176,6 +180,36 @@ impl MemoryStore {
         Ok(threads.iter().filter(|(_, kept)| kept.entries.iter().any(crate::local::gives_birth)).map(|(thread, _)| *thread).collect())
     }
 
+    pub async fn list(&self, query: ListQuery) -> Result<ListPage, ReadError> {
+        let threads = lock(&self.0.threads);
+        let rows = threads.values().filter(|kept| kept.entries.iter().any(crate::local::gives_birth)).map(|kept| {
+            let is_found = query.search.as_ref().is_none_or(|search| kept.entries.iter().any(|entry| list::matches(search, entry)));
+            (kept.summary(), is_found)
+        });
+        Ok(list::select(rows.collect(), &query))
+    }
+
+    pub async fn summary(&self, thread: ThreadId) -> Result<Option<Summary>, ReadError> {
+        let threads = lock(&self.0.threads);
+        Ok(threads.get(&thread).filter(|kept| kept.entries.iter().any(crate::local::gives_birth)).map(Kept::summary))
+    }
+
+    pub async fn verify(&self, thread: ThreadId, known: Option<Seq>) -> Result<Verdict, ReadError> {
+        self.read(thread, |kept| {
+            let last = kept.last();
+            let cut = known.filter(|known| *known > last);
+            let damage = cut.map(|to| (thread, Damage { from: last + 1, to, offset: 0, bytes: 0, what: DamageKind::CutOff }));
+            Verdict { thread, entries: kept.entries.len() as u64, last, bytes: 0, damage: damage.into_iter().collect(), given_up: 0 }
+        })
+    }
+
+    pub async fn repair(&self, thread: ThreadId, mode: ClaimMode) -> Result<Repair, DeleteError> {
+        // Memory has nothing to repair; the lease is asked for all the same.
+        let lease = self.claim(thread, mode).await?;
+        self.release(lease).await;
+        Ok(Repair { damage: Vec::new(), kept: None })
+    }
+
     pub async fn put_checkpoint(&self, checkpoint: &Checkpoint) -> Result<(), ReadError> {
         let thread = checkpoint.thread.id;
         lock(&self.0.threads).get_mut(&thread).ok_or(ReadError::NotFound(thread))?.checkpoint = Some(checkpoint.clone());
@@ -198,6 +232,16 @@ impl MemoryStore {
 }
 
 impl Kept {
+    fn summary(&self) -> Summary {
+        // The first entry that tells an id is followed by those of forks, which tell their own.
+        let id = self.entries.iter().find_map(|entry| if let Fact::ThreadCreated(fact) = &entry.fact { Some(fact.thread) } else { None });
+        let mut summary = Summary::new(id.unwrap_or(ThreadId::new(uuid::Uuid::nil())));
+        for entry in &self.entries {
+            summary.apply(entry);
+        }
+        summary
+    }
+
     fn last(&self) -> Seq {
         self.entries.last().map_or(0, |entry| entry.seq)
     }

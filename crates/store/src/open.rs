@@ -1,6 +1,6 @@
 //! From a store to a state: the checkpoint, if there is one, and the entries after it.
 
-use outpost_thread::{DamagedRange, FoldError, Thread, ThreadId};
+use outpost_thread::{DamageNoted, DamagedRange, Entry, Fact, FoldError, Thread, ThreadCreated, ThreadId};
 
 use crate::damage::Damage;
 use crate::store::{ReadError, Store};
@@ -13,6 +13,8 @@ pub struct Opened {
     pub damage: Vec<Damage>,
     /// Entries that did not fit to what was read before them. This happens only behind damage.
     pub unfit: Vec<FoldError>,
+    /// Damage that the thread itself tells of.
+    noted: Vec<DamagedRange>,
     /// How many entries had to be read.
     pub folded: u64,
 }
@@ -21,16 +23,28 @@ pub struct Opened {
 pub async fn open(store: &Store, id: ThreadId) -> Result<Opened, ReadError> {
     let mut state = store.checkpoint(id).await.map(|checkpoint| checkpoint.thread);
     let after = state.as_ref().map_or(0, |thread| thread.last);
+    let mut noted: Vec<_> = state.iter().flat_map(|thread| thread.damage.iter().cloned()).collect();
     let mut history = store.history(id, after).await?;
     let (mut damage, mut unfit, mut folded) = (Vec::new(), Vec::new(), 0);
     while let Some(batch) = history.next().await? {
         let mut ranges = batch.damage.iter().filter(|damage| damage.from <= damage.to).peekable();
         for entry in &batch.entries {
             while let Some(range) = ranges.next_if(|range| range.to < entry.seq) {
-                skip(&mut state, range.range());
+                skip(&mut state, id, range.range());
             }
             folded += 1;
+            if let Fact::DamageNoted(fact) = &entry.fact {
+                noted.extend(fact.damage.iter().cloned());
+            }
             match &mut state {
+                None if entry.seq > 1 => unfit.push(FoldError::NotCreated { kind: entry.fact.kind().to_owned() }),
+                None if matches!(entry.fact, Fact::DamageNoted(_)) => {
+                    // The beginning was given up by a repair.
+                    skip(&mut state, id, DamagedRange { from: 1, to: 0, what: String::new() });
+                    if let (Some(thread), Fact::DamageNoted(fact)) = (&mut state, &entry.fact) {
+                        fact.damage.iter().for_each(|range| thread.skip(range.clone()));
+                    }
+                }
                 None => match Thread::begin(entry) {
                     Ok(thread) => state = Some(thread),
                     Err(error) => unfit.push(error),
@@ -49,18 +63,30 @@ pub async fn open(store: &Store, id: ThreadId) -> Result<Opened, ReadError> {
             }
         }
         for range in ranges {
-            skip(&mut state, range.range());
+            skip(&mut state, id, range.range());
         }
         damage.extend(batch.damage);
     }
     let thread = state.ok_or(ReadError::NotFound(id))?;
-    Ok(Opened { thread, damage, unfit, folded })
+    Ok(Opened { thread, damage, unfit, noted, folded })
 }
 
-fn skip(state: &mut Option<Thread>, range: DamagedRange) {
-    if let Some(thread) = state
-        && range.to > thread.last
-    {
+/// Goes on behind what cannot be read. A thread whose beginning is gone is one about which nothing else is known.
+fn skip(state: &mut Option<Thread>, id: ThreadId, range: DamagedRange) {
+    if state.is_none() && range.from == 1 {
+        *state = Thread::begin(&Entry { seq: 1, at: 0, fact: ThreadCreated::new(id).into() }).ok();
+    }
+    if let Some(thread) = state.as_mut().filter(|_| range.from <= range.to) {
         thread.skip(range);
+    }
+}
+
+impl Opened {
+    /// The entry that must be written before going on: damage that nobody has noted yet.
+    pub fn unnoted(&self) -> Option<DamageNoted> {
+        let noted = |range: &DamagedRange| self.noted.contains(range);
+        let damage: Vec<_> =
+            self.damage.iter().filter(|damage| damage.from <= damage.to).map(Damage::range).filter(|range| !noted(range)).collect();
+        if damage.is_empty() { None } else { Some(DamageNoted { damage, through: None }) }
     }
 }

@@ -7,12 +7,14 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use memchr::{memchr, memrchr};
-use outpost_thread::Seq;
+use memchr::{memchr, memmem, memrchr};
+use outpost_thread::{Base, Seq};
 
 use crate::damage::{Damage, DamageKind};
-use crate::journal::{self, Header, HeaderError, LINE_LIMIT, Line, Sum};
+use crate::journal::{self, HeaderError, LINE_LIMIT, Line, Sum};
 
+/// How much is read at a time: a little at first, because often a little is enough.
+const SMALLEST: usize = 8 << 10;
 const CHUNK: usize = 256 << 10;
 
 #[derive(Debug, thiserror::Error)]
@@ -23,29 +25,63 @@ pub enum JournalError {
     Header(#[from] HeaderError),
 }
 
-/// The first line of a file and where it ends.
+/// The first line of a file and where it ends. If it is damaged, the lines after it are still read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Start {
-    pub header: Header,
+    pub version: u32,
+    pub base: Option<Base>,
+    /// None if the first line is damaged.
+    pub sum: Option<Sum>,
     pub end: u64,
+    /// The first ordinal of the file: 1, or more in a fork.
+    pub first: Seq,
 }
 
-/// Reads the first line.
-pub fn start(file: &File) -> Result<Start, JournalError> {
-    let mut buffer = vec![0; 512];
-    let read = read_at(file, &mut buffer, 0)?;
-    let end = memchr(b'\n', &buffer[..read]).ok_or(if read == 0 { HeaderError::NotOurs } else { HeaderError::Damaged })?;
-    let header = journal::read_header(&buffer[..end])?;
-    Ok(Start { header, end: end as u64 + 1 })
-}
-
-/// The first ordinal of a file: 1, or more in a fork. If the first entry cannot be read, it is believed to be 1.
-pub fn first_seq(file: &File, start: &Start) -> io::Result<Seq> {
-    let mut forward = Forward::new(file, Place { offset: start.end, last: 0, sum: None }, u64::MAX);
-    match forward.find_next()? {
-        Found::Line { line, .. } => Ok(line.seq),
-        _ => Ok(1),
+impl Start {
+    /// The place of the first entry.
+    pub const fn place(&self) -> Place {
+        Place { offset: self.end, last: self.first - 1, sum: self.sum }
     }
+}
+
+/// Reads the first line, and finds out with which ordinal the entries begin.
+pub fn start(file: &File) -> Result<Start, JournalError> {
+    let mut buffer = vec![0; 1024];
+    let read = read_at(file, &mut buffer, 0)?;
+    let line = memchr(b'\n', &buffer[..read]).map(|end| &buffer[..end]);
+    let damaged = Start { version: outpost_thread::VERSION, base: None, sum: None, end: 0, first: 1 };
+    let (mut start, why) = match line.map(journal::read_header) {
+        Some(Ok(header)) => {
+            let end = line.map_or(0, <[u8]>::len) as u64 + 1;
+            (Start { version: header.version, base: header.base, sum: Some(header.sum), end, first: 1 }, None)
+        }
+        Some(Err(error @ HeaderError::Version(_))) => return Err(error.into()),
+        Some(Err(error)) => (damaged, Some(error)),
+        None if read == 0 => return Err(HeaderError::NotOurs.into()),
+        None => (damaged, Some(HeaderError::Damaged)),
+    };
+    match why {
+        None => start.first = start.base.as_ref().map_or(1, |base| base.ordinal + 1),
+        // If no other line is whole either, this may be anything.
+        Some(why) => start.first = first(file)?.ok_or(why)?,
+    }
+    Ok(start)
+}
+
+/// The first ordinal of a file whose first line is damaged: told by the first whole line and the number of lines before it
+/// that are not.
+fn first(file: &File) -> io::Result<Option<Seq>> {
+    let mut forward = Forward::new(file, Place { offset: 0, last: 0, sum: None }, u64::MAX);
+    let mut spoiled = 0;
+    while let Some((begin, end, offset)) = forward.raw_line()? {
+        let bytes = &forward.buffer[begin..end];
+        match journal::read(bytes) {
+            Some(line) => return Ok(Some(line.seq.saturating_sub(spoiled).max(1))),
+            // The damaged first line itself is no entry, unless its end is what is damaged.
+            None => spoiled += Seq::from(offset > 0 || memmem::find(bytes, b"{\"seq\":").is_some()),
+        }
+    }
+    Ok(None)
 }
 
 /// Fills as much of `buffer` as the file has.
@@ -80,6 +116,18 @@ pub enum Found<'a> {
     End,
 }
 
+#[derive(Debug, Clone, Copy)]
+struct Bad {
+    offset: u64,
+    lines: u64,
+}
+
+impl Bad {
+    const fn what(self) -> DamageKind {
+        if self.offset == 0 { DamageKind::Header } else { DamageKind::Altered }
+    }
+}
+
 /// Reads forwards.
 pub struct Forward<'a> {
     file: &'a File,
@@ -90,8 +138,9 @@ pub struct Forward<'a> {
     start: usize,
     at: u64,
     /// Bytes that are no whole line, until the next whole line tells which ordinals they were.
-    bad: Option<(u64, DamageKind)>,
+    bad: Option<Bad>,
     is_at_end: bool,
+    chunk: usize,
     /// Set if a line was found behind damage; given out next.
     held: Option<(usize, usize, u64)>,
 }
@@ -99,7 +148,18 @@ pub struct Forward<'a> {
 impl<'a> Forward<'a> {
     /// From `place` to the end of the file or `limit`, whichever comes first.
     pub fn new(file: &'a File, place: Place, limit: u64) -> Self {
-        Self { file, place, limit, buffer: Vec::new(), start: 0, at: place.offset, bad: None, is_at_end: false, held: None }
+        Self {
+            file,
+            place,
+            limit,
+            buffer: Vec::new(),
+            start: 0,
+            at: place.offset,
+            bad: None,
+            is_at_end: false,
+            chunk: SMALLEST,
+            held: None,
+        }
     }
 
     /// Where the next call goes on.
@@ -117,13 +177,13 @@ impl<'a> Forward<'a> {
                 return Ok(self.finish());
             };
             let Some(line) = journal::read(&self.buffer[start..end]) else {
-                self.bad.get_or_insert((offset, DamageKind::Altered));
+                self.bad.get_or_insert(Bad { offset, lines: 0 }).lines += 1;
                 continue;
             };
             let expected = self.place.last + 1;
             let (seq, follows) = (line.seq, self.place.sum.is_none_or(|sum| line.follows(sum)));
-            let damage = if let Some((from, what)) = self.bad.take() {
-                Some(Damage { from: expected, to: seq.saturating_sub(1), offset: from, bytes: offset - from, what })
+            let damage = if let Some(bad) = self.bad.take() {
+                Some(Damage { from: expected, to: seq.saturating_sub(1), offset: bad.offset, bytes: offset - bad.offset, what: bad.what() })
             } else if seq > expected && self.place.sum.is_some() {
                 Some(Damage { from: expected, to: seq - 1, offset, bytes: 0, what: DamageKind::Missing })
             } else if seq < expected {
@@ -157,22 +217,29 @@ impl<'a> Forward<'a> {
     fn finish(&mut self) -> Found<'_> {
         let rest = &self.buffer[self.start..];
         let (offset, length) = (self.at, rest.len() as u64);
-        let is_zero = rest.iter().all(|byte| *byte == 0);
-        self.start = self.buffer.len();
-        self.at += length;
-        self.place.offset = self.at;
-        if let Some((from, what)) = self.bad.take() {
-            // Whole lines were spoiled at the end; at least one entry is gone.
-            let next = self.place.last + 1;
+        let next = self.place.last + 1;
+        let none = |what| Damage { from: next, to: next - 1, offset, bytes: length, what };
+        if let Some(bad) = self.bad.take() {
+            // Whole lines were spoiled at the end. What is torn behind them is told next.
+            self.place.last += bad.lines - u64::from(bad.offset == 0 && bad.lines > 0);
             self.place.sum = None;
-            return Found::Damage(Damage { from: next, to: next, offset: from, bytes: self.at - from, what });
+            let to = self.place.last;
+            return Found::Damage(Damage { from: next, to, offset: bad.offset, bytes: offset - bad.offset, what: bad.what() });
         }
         if length == 0 {
             return Found::End;
         }
-        let what = if is_zero { DamageKind::Zeroes } else { DamageKind::Torn };
-        let next = self.place.last + 1;
-        Found::Damage(Damage { from: next, to: next - 1, offset, bytes: length, what })
+        let is_zero = rest.iter().all(|byte| *byte == 0);
+        let whole = whole_without_end(rest).filter(|line| line.seq == next).map(|_| line_length(rest));
+        let start = self.start;
+        self.start = self.buffer.len();
+        self.at += length;
+        self.place.offset = self.at;
+        if let Some(whole) = whole {
+            // Only its end is missing.
+            self.held = Some((start, start + whole, offset));
+        }
+        Found::Damage(none(if is_zero { DamageKind::Zeroes } else { DamageKind::Torn }))
     }
 
     /// The next bytes up to a line end: where they are in the buffer and in the file.
@@ -193,19 +260,29 @@ impl<'a> Forward<'a> {
             if self.buffer.len() > LINE_LIMIT {
                 // No line of ours is this long: whatever it is, it is not kept in memory.
                 let dropped = self.buffer.len();
-                self.bad.get_or_insert((self.at, DamageKind::Altered));
+                self.bad.get_or_insert(Bad { offset: self.at, lines: 0 });
                 self.at += dropped as u64;
                 self.buffer.clear();
             }
             searched = self.buffer.len();
             let from = self.at + searched as u64;
-            let wanted = usize::try_from(self.limit.saturating_sub(from)).map_or(CHUNK, |left| left.min(CHUNK));
+            let wanted = usize::try_from(self.limit.saturating_sub(from)).map_or(self.chunk, |left| left.min(self.chunk));
             self.buffer.resize(searched + wanted, 0);
             let read = read_at(self.file, &mut self.buffer[searched..], from)?;
             self.buffer.truncate(searched + read);
-            self.is_at_end = read < CHUNK;
+            self.is_at_end = read < self.chunk;
+            self.chunk = (self.chunk * 2).min(CHUNK);
         }
     }
+}
+
+/// A line whose end is missing, or is another byte now.
+fn whole_without_end(rest: &[u8]) -> Option<Line<'_>> {
+    journal::read(&rest[..line_length(rest)])
+}
+
+fn line_length(rest: &[u8]) -> usize {
+    if rest.ends_with(b"}") { rest.len() } else { rest.len().saturating_sub(1) }
 }
 
 /// In a repaired journal one line stands for all that are gone.
@@ -233,23 +310,34 @@ pub struct Tail {
     pub torn: u64,
     /// Spoiled lines before `end` that would have been the last entries.
     pub spoiled: u64,
+    /// The last line is whole, but its end is missing: it must be written at `end` − 1.
+    pub lacks_end: bool,
 }
 
 /// Finds the end without reading what lies before it.
-pub fn tail(file: &File, start: &Start, first: Seq) -> io::Result<Tail> {
+pub fn tail(file: &File, start: &Start) -> io::Result<Tail> {
     let length = file.metadata()?.len();
     let mut back = Backward::new(file, start.end, length);
     let torn = back.skip_torn()?;
-    let end = length - torn;
-    let mut spoiled = 0;
-    while let Some((bytes, _)) = back.raw_line()? {
+    let mut tail = Tail { end: length - torn, last: 0, sum: Sum::default(), torn, spoiled: 0, lacks_end: false };
+    let mut rest = vec![0; usize::try_from(torn).map_or(0, |torn| torn.min(LINE_LIMIT))];
+    read_at(file, &mut rest, tail.end)?;
+    loop {
+        let Some((bytes, offset)) = back.raw_line()? else {
+            (tail.last, tail.sum) = (start.first - 1 + tail.spoiled, start.sum.unwrap_or_default());
+            break;
+        };
         if let Some(line) = journal::read(bytes) {
-            let last = noted_through(&line).unwrap_or(line.seq) + spoiled;
-            return Ok(Tail { end, last, sum: line.sum, torn, spoiled });
+            (tail.last, tail.sum) = (noted_through(&line).unwrap_or(line.seq) + tail.spoiled, line.sum);
+            break;
         }
-        spoiled += 1;
+        tail.spoiled += u64::from(offset > 0);
     }
-    Ok(Tail { end, last: first - 1 + spoiled, sum: start.header.sum, torn, spoiled })
+    if let Some(line) = whole_without_end(&rest).filter(|line| line.seq == tail.last + 1) {
+        let end = tail.end + line_length(&rest) as u64 + 1;
+        tail = Tail { end, last: line.seq, sum: line.sum, torn: 0, spoiled: 0, lacks_end: true };
+    }
+    Ok(tail)
 }
 
 /// Reads backwards, line by line.
@@ -261,16 +349,18 @@ pub struct Backward<'a> {
     at: u64,
     /// The part of the buffer that is not given out yet ends here.
     end: usize,
+    chunk: usize,
 }
 
 impl<'a> Backward<'a> {
     /// From `from` down to `floor`. `from` is where a line ends, or the end of the file.
     pub fn new(file: &'a File, floor: u64, from: u64) -> Self {
-        Self { file, floor, buffer: Vec::new(), at: from.max(floor), end: 0 }
+        Self { file, floor, buffer: Vec::new(), at: from.max(floor), end: 0, chunk: SMALLEST }
     }
 
     fn grow(&mut self) -> io::Result<bool> {
-        let more = usize::try_from(self.at - self.floor).map_or(CHUNK, |left| left.min(CHUNK));
+        let more = usize::try_from(self.at - self.floor).map_or(self.chunk, |left| left.min(self.chunk));
+        self.chunk = (self.chunk * 2).min(CHUNK);
         if more == 0 {
             return Ok(false);
         }
@@ -327,9 +417,9 @@ impl<'a> Backward<'a> {
 }
 
 /// The place before entry `seq`: by bisecting, since lines stand in order. `end` is the end of the last line.
-pub fn locate(file: &File, start: &Start, first: Seq, end: u64, seq: Seq) -> io::Result<Place> {
-    let beginning = Place { offset: start.end, last: first - 1, sum: Some(start.header.sum) };
-    if seq <= first {
+pub fn locate(file: &File, start: &Start, end: u64, seq: Seq) -> io::Result<Place> {
+    let beginning = start.place();
+    if seq <= start.first {
         return Ok(beginning);
     }
     // Invariant: every line that starts before `low` has a smaller ordinal; `high` starts a line with one that is not smaller.

@@ -6,8 +6,12 @@ use outpost_thread::{Checkpoint, Cut, Entry, Seq, ThreadForked, ThreadId};
 
 use crate::damage::Damage;
 use crate::lease::{ClaimError, ClaimMode, Lease};
+use crate::list::{ListPage, ListQuery};
 use crate::local::LocalStore;
 use crate::memory::MemoryStore;
+use crate::postgres::PostgresStore;
+use crate::summary::Summary;
+use crate::verify::{Repair, Verdict};
 
 /// Milliseconds since 1970. Passed in, so that tests can tell the time.
 pub type Clock = Arc<dyn Fn() -> u64 + Send + Sync>;
@@ -95,6 +99,8 @@ pub enum ReadError {
     Io(#[from] std::io::Error),
     #[error("the database: {0}")]
     Database(String),
+    #[error(transparent)]
+    Index(#[from] crate::index::IndexError),
 }
 
 /// What is known of a thread without reading it.
@@ -165,6 +171,7 @@ pub enum ForkStoreError {
 pub enum Store {
     Local(LocalStore),
     Memory(MemoryStore),
+    Postgres(PostgresStore),
 }
 
 macro_rules! either {
@@ -172,6 +179,7 @@ macro_rules! either {
         match $self {
             Self::Local($store) => $call,
             Self::Memory($store) => $call,
+            Self::Postgres($store) => $call,
         }
     };
 }
@@ -192,7 +200,8 @@ impl Store {
         either!(self, store => store.release(lease).await);
     }
 
-    /// Writes entries, whose ordinals must follow the last one. Either all of them are stored or none.
+    /// Writes entries, whose ordinals must follow the last one. If it fails none of them is stored; if the program is killed
+    /// meanwhile, the first few may be.
     pub async fn append(&self, lease: &Lease, entries: Vec<Entry>, need: Need) -> Result<Appended, AppendError> {
         either!(self, store => store.append(lease, entries, need).await)
     }
@@ -212,6 +221,7 @@ impl Store {
         Ok(match self {
             Self::Local(store) => History::Local(store.history(thread, after).await?),
             Self::Memory(store) => History::Memory(store.history(thread, after)?),
+            Self::Postgres(store) => History::Postgres(store.history(thread, after).await?),
         })
     }
 
@@ -228,6 +238,26 @@ impl Store {
     /// All threads, in no particular order.
     pub async fn threads(&self) -> Result<Vec<ThreadId>, ReadError> {
         either!(self, store => store.threads().await)
+    }
+
+    /// A page of threads: the same question has the same answer in every store.
+    pub async fn list(&self, query: ListQuery) -> Result<ListPage, ReadError> {
+        either!(self, store => store.list(query).await)
+    }
+
+    /// What a list shows of a thread; none of one that had no input yet.
+    pub async fn summary(&self, thread: ThreadId) -> Result<Option<Summary>, ReadError> {
+        either!(self, store => store.summary(thread).await)
+    }
+
+    /// Looks at every byte of a thread. `known` is the highest ordinal that somebody else, say an index, has seen.
+    pub async fn verify(&self, thread: ThreadId, known: Option<Seq>) -> Result<Verdict, ReadError> {
+        either!(self, store => store.verify(thread, known).await)
+    }
+
+    /// Puts right what can be put right, and says what cannot.
+    pub async fn repair(&self, thread: ThreadId, mode: ClaimMode) -> Result<Repair, DeleteError> {
+        either!(self, store => store.repair(thread, mode).await)
     }
 
     /// Keeps a checkpoint aside. Losing it costs time, nothing else.
@@ -266,6 +296,7 @@ pub enum DeleteError {
 pub enum History {
     Local(crate::local::LocalHistory),
     Memory(crate::memory::MemoryHistory),
+    Postgres(crate::postgres::PostgresHistory),
 }
 
 /// A piece of a history.
@@ -281,6 +312,7 @@ impl History {
         match self {
             Self::Local(history) => history.next().await,
             Self::Memory(history) => Ok(history.next()),
+            Self::Postgres(history) => history.next().await,
         }
     }
 

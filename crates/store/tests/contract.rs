@@ -4,13 +4,17 @@
 
 mod support;
 
-use outpost_store::{AppendError, ClaimError, ClaimMode, ForkRequest, ForkStoreError, Need, PageRequest, ReadError, Store, open};
+use outpost_store::{
+    AppendError, ClaimError, ClaimMode, Coverage, Cursor, Direction, ForkRequest, ForkStoreError, Kin, ListQuery, Need, Order, PageRequest,
+    ReadError, Shelf, Store, open,
+};
 use outpost_thread::{Cut, Entry, Fact, ForkPoint, Marker, Outline, Thread, ThreadForked, ThreadId, TurnStatus};
 use support::{Place, created, entries, id, input, plain_turn, start};
 
 macro_rules! stores {
     ($($test:ident)+) => {
         mod local { $(#[tokio::test] async fn $test() { super::$test(super::Place::local()).await; })+ }
+        mod postgres { $(#[tokio::test] async fn $test() { super::$test(super::Place::postgres().await).await; })+ }
         mod memory { $(#[tokio::test] async fn $test() { super::$test(super::Place::memory()).await; })+ }
     };
 }
@@ -29,6 +33,9 @@ stores! {
     unknown_kinds_are_carried
     secrets_are_not_stored
     deleted_threads_are_gone
+    lists_show_threads_in_pages
+    words_are_found
+    a_fork_shows_what_it_inherited
 }
 
 async fn all(store: &Store, thread: ThreadId) -> Vec<Entry> {
@@ -293,4 +300,81 @@ async fn deleted_threads_are_gone(place: Place) {
     place.assert_no_journals();
     let (lease, _) = start(store, 1).await;
     let _ = (lease, TurnStatus::Completed, Marker::Off);
+}
+
+async fn listed(store: &Store, mut query: ListQuery) -> Vec<ThreadId> {
+    let mut found = Vec::new();
+    loop {
+        let page = store.list(query.clone()).await.unwrap();
+        found.extend(page.threads.iter().map(|thread| thread.id));
+        match page.next {
+            Some(next) => query.after = Some(next.to_string().parse::<Cursor>().unwrap()),
+            None => return found,
+        }
+    }
+}
+
+async fn lists_show_threads_in_pages(place: Place) {
+    let store = &place.store;
+    // All of them have equal times, as after an import.
+    for number in 1..=23 {
+        let (lease, _) = start(store, number).await;
+        store.release(lease).await;
+    }
+    let all: std::collections::HashSet<ThreadId> = (1..=23).map(id).collect();
+    for order in [Order::Created, Order::Updated, Order::Recency] {
+        for direction in [Direction::NewestFirst, Direction::OldestFirst] {
+            for limit in [1, 5, 22, 23, 100] {
+                let found = listed(store, ListQuery { order, direction, limit, ..ListQuery::default() }).await;
+                assert_eq!(found.len(), 23, "{order:?} {direction:?} {limit}");
+                assert_eq!(found.into_iter().collect::<std::collections::HashSet<_>>(), all);
+            }
+        }
+    }
+    let lease = store.claim(id(7), ClaimMode::IfFree).await.unwrap();
+    let next = store.head(id(7)).await.unwrap().last + 1;
+    let marks = outpost_thread::MetadataChanged { name: Some(Some("The Seventh".into())), archived: Some(true), ..Default::default() };
+    store.append(&lease, entries(next, vec![marks.into()]), Need::Stored).await.unwrap();
+    assert_eq!(listed(store, ListQuery { shelf: Shelf::Archived, ..ListQuery::default() }).await, [id(7)]);
+    assert_eq!(listed(store, ListQuery::default()).await.len(), 22);
+    let summary = store.summary(id(7)).await.unwrap().unwrap();
+    assert_eq!((summary.name.as_deref(), summary.archived, summary.seq, summary.turns), (Some("The Seventh"), true, next, 1));
+    assert_eq!(summary.preview.as_deref(), Some("message 100"));
+    assert_eq!(listed(store, ListQuery { kin: Some(Kin::DescendantsOf(id(7))), ..ListQuery::default() }).await, []);
+    assert_eq!(store.summary(id(99)).await.unwrap(), None);
+}
+
+async fn words_are_found(place: Place) {
+    let store = &place.store;
+    for (number, text) in [(1, "a Red apple"), (2, "a green Apple-tree"), (3, "nothing of it")] {
+        let lease = store.create(id(number)).await.unwrap();
+        store.append(&lease, entries(1, vec![created(number), input(text, None)]), Need::Stored).await.unwrap();
+        store.release(lease).await;
+    }
+    if let Store::Local(store) = store {
+        store.index().unwrap().complete().await;
+    }
+    for (search, expected) in
+        [("apple", vec![2, 1]), ("APP", vec![2, 1]), ("red app", vec![1]), ("red tree", vec![]), ("tree", vec![2]), ("\"", vec![])]
+    {
+        let query = ListQuery { search: Some(search.to_owned()), ..ListQuery::default() };
+        assert_eq!(store.list(query.clone()).await.unwrap().coverage, Coverage::Complete);
+        assert_eq!(listed(store, query).await, expected.into_iter().map(id).collect::<Vec<_>>(), "{search}");
+    }
+}
+
+async fn a_fork_shows_what_it_inherited(place: Place) {
+    let store = &place.store;
+    let (lease, written) = start(store, 1).await;
+    let cut = Cut { ordinal: written.len() as u64, close: None };
+    let child = store.fork(ForkRequest { forked: ThreadForked::new(id(2), id(1)), cut, at: 1_763_247_700_000 }).await.unwrap();
+    let summary = store.summary(id(2)).await.unwrap().unwrap();
+    assert_eq!((summary.forked_from, summary.created_at, summary.seq), (Some(id(1)), 1_763_247_700_000, written.len() as u64 + 1));
+    assert_eq!((summary.preview.as_deref(), summary.turns), (Some("message 100"), 1));
+    store.release(child).await;
+    store.release(lease).await;
+    store.delete(id(1), ClaimMode::IfFree).await.unwrap();
+    assert_eq!(listed(store, ListQuery::default()).await, [id(2)]);
+    let summary = store.summary(id(2)).await.unwrap().unwrap();
+    assert_eq!((summary.preview.as_deref(), summary.turns, summary.forked_from), (Some("message 100"), 1, Some(id(1))));
 }

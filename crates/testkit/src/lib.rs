@@ -8,6 +8,7 @@ pub mod client;
 pub mod cutter;
 pub mod executor;
 pub mod model;
+pub mod postgres;
 pub mod raw;
 pub mod sshd;
 pub mod terminal;

@@ -7,6 +7,7 @@ pub mod executor;
 pub mod keeper;
 pub mod run;
 pub mod shell;
+pub mod thread;
 
 use std::process::ExitCode;
 

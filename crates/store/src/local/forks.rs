@@ -27,18 +27,20 @@ impl Home {
         let (true, Some(sum)) = (place.last == cut.ordinal && cut.ordinal > 0, place.sum) else {
             return Err(ForkStoreError::OutOfRange { thread: parent, ordinal: cut.ordinal });
         };
-        forked.base = Base { thread: segment.thread, ordinal: cut.ordinal, sum: sum.to_string() };
+        let base = Base { thread: segment.thread, ordinal: cut.ordinal, sum: sum.to_string() };
+        forked.base = base.clone();
         let mut facts: Vec<Fact> = vec![forked.into()];
         facts.extend(cut.close.map(Fact::from));
         let entries: Vec<Entry> = facts.into_iter().zip(cut.ordinal + 1..).map(|(fact, seq)| Entry { seq, at, fact }).collect();
         let path = self.place(thread, at);
-        self.publish(thread, &path, &entries).map_err(ForkStoreError::Append)?;
+        self.publish(thread, &path, &base, &entries).map_err(ForkStoreError::Append)?;
+        self.noted(thread, &path);
         self.claim(thread, ClaimMode::IfFree).map_err(|error| ForkStoreError::Append(AppendError::Io(std::io::Error::other(error))))
     }
 
     /// Writes a journal with these entries, so that it is there whole or not at all.
-    fn publish(&self, thread: ThreadId, path: &Path, entries: &[Entry]) -> Result<(), AppendError> {
-        let (mut bytes, sum) = journal::header(thread);
+    fn publish(&self, thread: ThreadId, path: &Path, base: &Base, entries: &[Entry]) -> Result<(), AppendError> {
+        let (mut bytes, sum) = journal::header(thread, Some(base));
         let (lines, _, _) = encode(self, sum, entries)?;
         bytes.extend(lines);
         let folder = path.parent().unwrap_or(path);
@@ -90,6 +92,9 @@ impl Home {
             log.forget(thread);
         }
         lock(&self.places).remove(&thread);
+        if let Some(index) = self.index.get() {
+            index.removed(thread);
+        }
         Ok(())
     }
 
@@ -112,23 +117,13 @@ impl Home {
         let locked = lease.lock()?;
         let record = locked.read()?.unwrap_or_default();
         let lineage = Lineage::open(self, child)?;
-        self.rewrite(child, &path, lineage.segments())?;
+        self.rewrite(child, &path, lineage.segments(), None)?;
         locked.write_durably(&Record { edition: record.edition + 1, ..record })?;
         Ok(())
     }
 }
 
+/// The prefix that a journal continues.
 fn base_of(path: &Path) -> Option<Base> {
-    use crate::reader::{Forward, Found, Place};
-    let file = File::open(path).ok()?;
-    let start = crate::reader::start(&file).ok()?;
-    match Forward::new(&file, Place { offset: start.end, last: 0, sum: None }, u64::MAX).find_next().ok()? {
-        Found::Line { line, .. } if line.kind == "threadForked" => serde_json::from_str::<HasBase>(line.data).ok().map(|fork| fork.base),
-        _ => None,
-    }
-}
-
-#[derive(serde::Deserialize)]
-struct HasBase {
-    base: Base,
+    crate::reader::start(&File::open(path).ok()?).ok()?.base
 }

@@ -66,7 +66,7 @@ impl Cursor {
             if is_done {
                 self.index += 1;
                 if let Some(next) = self.lineage.segments().get(self.index) {
-                    self.place = next.beginning();
+                    self.place = next.start.place();
                 }
             }
             if !batch.entries.is_empty() || !batch.damage.is_empty() {
@@ -93,7 +93,7 @@ fn read_piece(home: &Home, segment: &Segment, place: &mut Place, after: Seq, bat
             Found::Line { line, .. } if line.seq > until => return Ok(true),
             Found::Line { line, offset } => {
                 if line.seq > after {
-                    match entry(&home.blobs, segment.start.header.version, &line) {
+                    match entry(&home.blobs, segment.start.version, &line) {
                         Ok(entry) => batch.entries.push(entry),
                         Err(what) => batch.damage.push(Damage { from: line.seq, to: line.seq, offset, bytes: 0, what }),
                     }
@@ -152,7 +152,7 @@ impl Home {
     fn page_of(&self, segment: &Segment, bound: Option<Seq>, budget: &mut Budget) -> Result<(Page, bool), ReadError> {
         let end = match bound {
             Some(seq) => segment.locate(seq)?.offset,
-            None => reader::tail(&segment.file, &segment.start, segment.first)?.end,
+            None => reader::tail(&segment.file, &segment.start)?.end,
         };
         let mut back = Backward::new(&segment.file, segment.start.end, end);
         let mut begin = end;
@@ -165,7 +165,7 @@ impl Home {
             begin = offset;
         }
         // Read again in order: this is how lines are checked against each other, and damage gets its name.
-        let place = if begin == segment.start.end { segment.beginning() } else { Place { offset: begin, last: 0, sum: None } };
+        let place = if begin == segment.start.end { segment.start.place() } else { Place { offset: begin, last: 0, sum: None } };
         let mut page = Page::default();
         let mut forward = Forward::new(&segment.file, place, end);
         loop {
@@ -174,7 +174,7 @@ impl Home {
                 Found::Damage(damage) => page.damage.push(damage),
                 Found::Line { line, offset } => {
                     page.before = page.before.or(Some(line.seq));
-                    match entry(&self.blobs, segment.start.header.version, &line) {
+                    match entry(&self.blobs, segment.start.version, &line) {
                         Ok(entry) => page.entries.push(entry),
                         Err(what) => page.damage.push(Damage { from: line.seq, to: line.seq, offset, bytes: 0, what }),
                     }

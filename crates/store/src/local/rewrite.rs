@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use outpost_thread::{DamageNoted, Fact, Seq, ThreadId};
+use outpost_thread::{Base, DamageNoted, Fact, Seq, ThreadId};
 
 use super::Home;
 use super::segment::Segment;
@@ -16,13 +16,14 @@ use crate::reader::{Forward, Found};
 
 impl Home {
     /// Replaces the journal at `path` by one that has all whole lines of these segments, and a `damageNoted` in the place of
-    /// those that are not. Tells what that was. The file is there whole or not at all.
-    pub(super) fn rewrite(&self, thread: ThreadId, path: &Path, segments: &[Segment]) -> io::Result<Vec<Damage>> {
+    /// those that are not. Tells what that was. The file is there whole or not at all. `base` is what lies before the first segment.
+    pub(super) fn rewrite(&self, thread: ThreadId, path: &Path, segments: &[Segment], base: Option<&Base>) -> io::Result<Vec<Damage>> {
         let aside = path.with_extension(format!("{}.new", self.config.instance));
-        let written = self.write_aside(thread, &aside, segments);
+        let written = self.write_aside(thread, &aside, segments, base);
         let published = written.and_then(|damage| {
             fs::rename(&aside, path)?;
             sync_folders(path, &self.config.home)?;
+            self.noted(thread, path);
             Ok(damage)
         });
         if published.is_err() {
@@ -31,16 +32,16 @@ impl Home {
         published
     }
 
-    fn write_aside(&self, thread: ThreadId, aside: &Path, segments: &[Segment]) -> io::Result<Vec<Damage>> {
+    fn write_aside(&self, thread: ThreadId, aside: &Path, segments: &[Segment], base: Option<&Base>) -> io::Result<Vec<Damage>> {
         let file = File::options().write(true).create(true).truncate(true).mode(0o600).open(aside)?;
         let mut out = Output { file: BufWriter::with_capacity(1 << 20, file), line: Vec::new(), sum: Sum::default() };
-        let (header, sum) = journal::header(thread);
+        let (header, sum) = journal::header(thread, base);
         out.file.write_all(&header)?;
         out.sum = sum;
         let mut all = Vec::new();
         for segment in segments {
             let until = segment.until.unwrap_or(Seq::MAX);
-            let mut forward = Forward::new(&segment.file, segment.beginning(), u64::MAX);
+            let mut forward = Forward::new(&segment.file, segment.start.place(), u64::MAX);
             loop {
                 match forward.find_next()? {
                     Found::End => break,

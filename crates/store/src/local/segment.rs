@@ -3,13 +3,13 @@
 use std::fs::File;
 use std::sync::Arc;
 
-use outpost_thread::{Entry, Fact, Raw, Seq, ThreadId};
+use outpost_thread::{Base, Entry, Fact, Raw, Seq, ThreadId};
 
 use super::Home;
 use crate::blob::Blobs;
 use crate::damage::{Damage, DamageKind};
 use crate::journal::{self, Line};
-use crate::reader::{self, Forward, Found, JournalError, Place, Start};
+use crate::reader::{self, Forward, Found, Place, Start};
 use crate::store::{Head, ReadError};
 
 /// A journal, and which of its entries belong to the thread.
@@ -18,7 +18,6 @@ pub(crate) struct Segment {
     pub thread: ThreadId,
     pub file: Arc<File>,
     pub start: Start,
-    pub first: Seq,
     /// The last entry that is shared; none for the thread's own journal.
     pub until: Option<Seq>,
 }
@@ -28,23 +27,29 @@ pub(crate) struct Segment {
 pub(crate) struct Lineage(Vec<Segment>);
 
 impl Segment {
-    fn open(home: &Home, thread: ThreadId, until: Option<Seq>) -> Result<(Self, Option<Entry>), ReadError> {
+    fn open(home: &Home, thread: ThreadId, until: Option<Seq>) -> Result<Self, ReadError> {
         let path = home.find(thread).ok_or(ReadError::NotFound(thread))?;
         let failed = |why| ReadError::Journal { thread, why };
         let file = File::open(path).map_err(|error| failed(error.into()))?;
         let start = reader::start(&file).map_err(failed)?;
-        let beginning = Place { offset: start.end, last: 0, sum: None };
-        let first = match Forward::new(&file, beginning, u64::MAX).find_next().map_err(|error| failed(JournalError::Io(error)))? {
-            Found::Line { line, .. } => entry(&home.blobs, start.header.version, &line).ok(),
-            _ => None,
-        };
-        let segment = Self { thread, file: Arc::new(file), first: first.as_ref().map_or(1, |entry| entry.seq), start, until };
-        Ok((segment, first))
+        Ok(Self { thread, file: Arc::new(file), start, until })
     }
 
-    /// The place at its beginning.
-    pub fn beginning(&self) -> Place {
-        Place { offset: self.start.end, last: self.first - 1, sum: Some(self.start.header.sum) }
+    /// The first entry, if it can be read.
+    fn first(&self, home: &Home) -> std::io::Result<Option<Entry>> {
+        match Forward::new(&self.file, self.start.place(), u64::MAX).find_next()? {
+            Found::Line { line, .. } => Ok(entry(&home.blobs, self.start.version, &line).ok()),
+            _ => Ok(None),
+        }
+    }
+
+    /// The prefix that it continues.
+    fn base(&self, home: &Home) -> std::io::Result<Option<Base>> {
+        if self.start.sum.is_some() || self.start.first == 1 {
+            return Ok(self.start.base.clone());
+        }
+        // The first line is damaged; the first entry says the same.
+        Ok(self.first(home)?.and_then(|entry| if let Fact::ThreadForked(fork) = entry.fact { Some(fork.base) } else { None }))
     }
 
     pub fn length(&self) -> std::io::Result<u64> {
@@ -53,7 +58,7 @@ impl Segment {
 
     /// The place before entry `seq`.
     pub fn locate(&self, seq: Seq) -> std::io::Result<Place> {
-        reader::locate(&self.file, &self.start, self.first, self.length()?, seq)
+        reader::locate(&self.file, &self.start, self.length()?, seq)
     }
 }
 
@@ -62,16 +67,15 @@ impl Lineage {
         let mut segments = Vec::new();
         let mut wanted = (thread, None);
         loop {
-            let (segment, first) = Segment::open(home, wanted.0, wanted.1).map_err(|error| match (error, wanted.1) {
+            let segment = Segment::open(home, wanted.0, wanted.1).map_err(|error| match (error, wanted.1) {
                 (ReadError::NotFound(base), Some(ordinal)) => ReadError::Lineage { thread, base, ordinal },
                 (error, _) => error,
             })?;
-            let base = first.and_then(|entry| if let Fact::ThreadForked(fork) = entry.fact { Some(fork.base) } else { None });
-            let own_first = segment.first;
+            let (base, first) = (segment.base(home)?, segment.start.first);
             segments.push(segment);
             let Some(base) = base else { break };
             // Ordinals only become smaller on the way up, so that there is an end even if somebody tied files in a ring.
-            if base.ordinal + 1 != own_first || segments.iter().any(|segment| segment.thread == base.thread) {
+            if base.ordinal + 1 != first || segments.iter().any(|segment| segment.thread == base.thread) {
                 return Err(ReadError::Lineage { thread, base: base.thread, ordinal: base.ordinal });
             }
             wanted = (base.thread, Some(base.ordinal));
@@ -96,7 +100,7 @@ impl Lineage {
 
     pub fn head(&self, home: &Home) -> Result<Head, ReadError> {
         let Some(own) = self.0.last() else { return Err(ReadError::NotFound(ThreadId::new(uuid::Uuid::nil()))) };
-        let tail = reader::tail(&own.file, &own.start, own.first)?;
+        let tail = reader::tail(&own.file, &own.start)?;
         let mut damage = Vec::new();
         if tail.torn > 0 {
             let what = DamageKind::Torn;
@@ -109,10 +113,7 @@ impl Lineage {
         if let Some(known) = home.known_last(own.thread).filter(|known| *known > tail.last) {
             damage.push(Damage { from: tail.last + 1, to: known, offset: tail.end, bytes: 0, what: DamageKind::CutOff });
         }
-        let first = match Forward::new(&own.file, own.beginning(), u64::MAX).find_next()? {
-            Found::Line { line, .. } => entry(&home.blobs, own.start.header.version, &line).ok(),
-            _ => None,
-        };
+        let first = own.first(home)?;
         let bytes = own.length()?;
         Ok(Head { thread: own.thread, first, last: tail.last, sum: tail.sum.to_string(), durable: 0, bytes, damage })
     }

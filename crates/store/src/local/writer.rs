@@ -1,6 +1,6 @@
 //! The writer of one thread: knows where the next line goes, and puts it there.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -65,12 +65,15 @@ impl Writer {
     pub fn open(thread: ThreadId, path: &Path, epoch: u64, edition: u64) -> Result<Self, JournalError> {
         let file = File::options().read(true).write(true).open(path)?;
         let start = reader::start(&file)?;
-        let first = reader::first_seq(&file, &start)?;
-        let tail = reader::tail(&file, &start, first)?;
+        let tail = reader::tail(&file, &start)?;
+        if tail.lacks_end {
+            tracing::warn!(%thread, "the end of the last line of a journal was missing; it is written again");
+            file.write_all_at(b"\n", tail.end - 1)?;
+        }
         if tail.torn > 0 {
             tracing::warn!(%thread, bytes = tail.torn, "the end of a journal was torn off; the part of a line is cut away");
-            file.set_len(tail.end)?;
         }
+        file.set_len(tail.end)?;
         let journal = Journal {
             file: Arc::new(file),
             lease: None,
@@ -92,6 +95,14 @@ impl Writer {
             journal.lease = Some(Arc::new(lease));
         }
         self
+    }
+
+    /// The journal, if there is one yet.
+    pub fn path(&self) -> Option<&Path> {
+        match &self.state {
+            State::Unborn { .. } => None,
+            State::Open(journal) => Some(&journal.path),
+        }
     }
 
     pub const fn epoch(&self) -> u64 {
@@ -167,49 +178,42 @@ impl Writer {
         Ok((Appended { entries, last: self.last, durable: self.durable }, commit))
     }
 
-    /// Makes the file and writes everything that was held back.
+    /// Makes the file, with everything that was held back. It gets its name when it has its first lines, so that a journal
+    /// without any is never seen.
     fn be_born(&mut self, home: &Home, entries: &[Entry]) -> Result<Vec<Entry>, AppendError> {
-        let created = entries.first().map_or(0, |entry| entry.at);
-        let path = home.place(self.thread, created);
-        let folder = path.parent().unwrap_or(&path);
-        let made = || -> io::Result<Journal> {
-            make_folder(folder)?;
+        let path = home.place(self.thread, entries.first().map_or(0, |entry| entry.at));
+        let aside = path.with_extension(format!("{}.new", home.config.instance));
+        let (mut bytes, sum) = journal::header(self.thread, None);
+        let (lines, sum, stored) = encode(home, sum, entries)?;
+        bytes.extend(lines);
+        let made = || -> io::Result<(File, LeaseFile)> {
+            make_folder(path.parent().unwrap_or(&path))?;
             home.log()?;
             let lease = LeaseFile::open(&Home::lease_path(&path))?;
-            {
-                let locked = lease.lock()?;
-                // Whatever stands there was left by a start that ended before it made the journal.
-                locked.write(&Record { fence: self.epoch, holder: Some(home.me()), edition: 0 })?;
-            }
-            let file = File::options().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
-            let (line, sum) = journal::header(self.thread);
-            Ok(Journal {
-                file: Arc::new(file),
-                lease: Some(Arc::new(lease)),
-                path: path.clone(),
-                end: 0,
-                sum,
-                pending: line,
-                is_too_much: false,
-                edition: 0,
-                is_new: true,
-                renewed: home.now(),
-            })
+            // Whatever stands there was left by a start that ended before it made the journal.
+            lease.lock()?.write(&Record { fence: self.epoch, holder: Some(home.me()), edition: 0 })?;
+            let file = File::options().read(true).write(true).create(true).truncate(true).mode(0o600).open(&aside)?;
+            file.write_all_at(&bytes, 0)?;
+            fs::rename(&aside, &path)?;
+            Ok((file, lease))
         };
-        let mut journal = made().map_err(|error| home.failed(error))?;
-        // The first line goes out together with the first entries.
-        let header = std::mem::take(&mut journal.pending);
-        let (bytes, sum, stored) = encode(home, journal.sum, entries)?;
-        let all = [header, bytes].concat();
-        if let Err(error) = journal.file.write_all_at(&all, 0) {
-            let _ = std::fs::remove_file(&path);
-            return Err(home.failed(error));
-        }
-        journal.end = all.len() as u64;
-        journal.sum = sum;
-        journal.pending = all;
+        let (file, lease) = made().map_err(|error| {
+            let _ = fs::remove_file(&aside);
+            home.failed(error)
+        })?;
         self.last = entries.last().map_or(0, |entry| entry.seq);
-        self.state = State::Open(journal);
+        self.state = State::Open(Journal {
+            file: Arc::new(file),
+            lease: Some(Arc::new(lease)),
+            path,
+            end: bytes.len() as u64,
+            sum,
+            is_too_much: bytes.len() > home.config.commit.largest,
+            pending: bytes,
+            edition: 0,
+            is_new: true,
+            renewed: home.now(),
+        });
         Ok(stored)
     }
 
@@ -264,13 +268,14 @@ impl Writer {
             return Err(AppendError::NotDurable("the thread is not on disk yet".into()));
         };
         let mut extent = Extent::Bytes;
+        if journal.is_too_much || (is_first && !journal.is_new) {
+            // Bytes that the log has not seen: too many, or written by another program.
+            extent = Extent::Journal;
+            journal.pending.clear();
+        }
         if journal.is_new {
             sync_folders(&journal.path, &home.config.home).map_err(|error| home.failed(error))?;
             journal.is_new = false;
-        } else if journal.is_too_much || is_first {
-            // Bytes that the log has not seen: written by another program, or too many.
-            extent = Extent::Journal;
-            journal.pending.clear();
         }
         journal.is_too_much = false;
         let bytes = std::mem::take(&mut journal.pending);

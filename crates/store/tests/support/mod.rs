@@ -4,7 +4,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use outpost_store::{CommitConfig, Durability, LINE_LIMIT, Lease, LocalConfig, LocalStore, MemoryStore, Need, Redactor, Store};
+use outpost_store::{
+    CommitConfig, Durability, LINE_LIMIT, Lease, LocalConfig, LocalStore, MemoryStore, Need, PostgresConfig, PostgresStore, Redactor, Store,
+};
 use outpost_thread::{
     Entry, Fact, InputOrigin, InputReceived, ModelAnswered, ModelAsked, Raw, Seq, StepCaptured, ThreadCreated, ThreadId, Tokens,
     TurnFinished, TurnId, TurnKind, TurnStarted, TurnStatus,
@@ -44,10 +46,21 @@ pub fn local(home: &Path, instance: &str) -> Store {
     Store::Local(LocalStore::open(config(home, instance)).unwrap())
 }
 
+/// A database, as a program with this name would open it.
+pub async fn postgres(url: &str, instance: &str) -> Store {
+    let config = PostgresConfig { redactor: Some(Arc::new(Stars)), ..PostgresConfig::new(url, instance, "here") };
+    Store::Postgres(PostgresStore::open(config).await.unwrap())
+}
+
 impl Place {
     pub fn local() -> Self {
         let home = tempfile::tempdir().unwrap();
         Self { store: local(home.path(), "one"), home: Some(home) }
+    }
+
+    pub async fn postgres() -> Self {
+        let database = outpost_testkit::postgres::Database::create();
+        Self { store: postgres(database.url(), "one").await, home: None }
     }
 
     pub fn memory() -> Self {
@@ -57,7 +70,7 @@ impl Place {
     pub fn journals(&self) -> Vec<PathBuf> {
         match &self.store {
             Store::Local(store) => store.journals().unwrap().into_iter().map(|(_, path)| path).collect(),
-            Store::Memory(_) => Vec::new(),
+            Store::Memory(_) | Store::Postgres(_) => Vec::new(),
         }
     }
 

@@ -1,0 +1,123 @@
+//! `outpost thread`: one function per verb; what they share is here.
+
+mod care;
+mod change;
+mod list;
+mod show;
+mod times;
+mod transcript;
+mod transfer;
+
+use std::io::{BufRead, IsTerminal, Write};
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use outpost_store::{ListQuery, Shelf, Store};
+use outpost_thread::ThreadId;
+
+use super::{FAILED, complain};
+use crate::store;
+use crate::thread_args::{ThreadArguments, ThreadCommand};
+
+/// So many characters of an id are enough to look for it.
+const SHORTEST: usize = 3;
+
+/// A store, and how to print.
+struct Desk {
+    store: Store,
+    json: bool,
+}
+
+pub async fn run(arguments: ThreadArguments) -> ExitCode {
+    match dispatch(arguments).await {
+        Ok(code) => code,
+        // Whoever reads what is printed has seen enough.
+        Err(error) if error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe) => {
+            ExitCode::SUCCESS
+        }
+        Err(error) => complain(&error, FAILED),
+    }
+}
+
+async fn dispatch(arguments: ThreadArguments) -> anyhow::Result<ExitCode> {
+    let desk = Desk { store: store::open(arguments.store.as_deref()).await?, json: arguments.json };
+    match arguments.command {
+        ThreadCommand::List(arguments) => desk.list(arguments).await,
+        ThreadCommand::Show(arguments) => desk.show(arguments).await,
+        ThreadCommand::Fork(arguments) => desk.fork(arguments).await,
+        ThreadCommand::Archive(names) => desk.archive(names, true).await,
+        ThreadCommand::Unarchive(names) => desk.archive(names, false).await,
+        ThreadCommand::Rm(arguments) => desk.rm(arguments).await,
+        ThreadCommand::Verify(arguments) => desk.verify(arguments).await,
+        ThreadCommand::Repair(arguments) => desk.repair(arguments).await,
+        ThreadCommand::Import(arguments) => desk.import(arguments).await,
+        ThreadCommand::Export(arguments) => desk.export(arguments).await,
+        ThreadCommand::Takeover(names) => desk.takeover(names).await,
+    }
+}
+
+impl Desk {
+    /// The thread that a user means: its id, a unique beginning or end of it, or its name.
+    async fn find(&self, name: &str) -> anyhow::Result<ThreadId> {
+        if let Ok(id) = name.parse::<ThreadId>() {
+            return Ok(id);
+        }
+        let query = ListQuery { shelf: Shelf::Both, search: Some(name.to_owned()), limit: 100, ..ListQuery::default() };
+        let named: Vec<ThreadId> = self
+            .store
+            .list(query)
+            .await?
+            .threads
+            .iter()
+            .filter(|thread| thread.name.as_deref() == Some(name))
+            .map(|thread| thread.id)
+            .collect();
+        let mut found = named;
+        if found.is_empty() && name.len() >= SHORTEST {
+            let part = name.to_ascii_lowercase();
+            found = self.store.threads().await?;
+            found.retain(|id| id.to_string().starts_with(&part) || id.to_string().ends_with(&part));
+        }
+        match found.as_slice() {
+            [one] => Ok(*one),
+            [] => bail!("there is no thread `{name}`; `outpost thread list --all` shows those that are there"),
+            several => {
+                let ids: Vec<String> = several.iter().take(5).map(ToString::to_string).collect();
+                bail!("`{name}` could be {} threads: {}{}", several.len(), ids.join(", "), if several.len() > 5 { ", …" } else { "" })
+            }
+        }
+    }
+
+    async fn find_all(&self, names: &[String]) -> anyhow::Result<Vec<ThreadId>> {
+        let mut found = Vec::new();
+        for name in names {
+            found.push(self.find(name).await?);
+        }
+        Ok(found)
+    }
+}
+
+/// Prints; a reader that went away is an error that ends the program quietly.
+fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()?;
+    Ok(())
+}
+
+fn print_json(value: &serde_json::Value) -> anyhow::Result<()> {
+    print(&format!("{value:#}\n"))
+}
+
+/// Asks on a terminal; elsewhere nobody can answer, and `--yes` is needed.
+fn confirm(question: &str) -> anyhow::Result<bool> {
+    if !std::io::stdin().is_terminal() {
+        bail!("{question} Nobody can be asked here: say --yes if you mean it");
+    }
+    let mut out = std::io::stderr().lock();
+    write!(out, "{question} [y/N] ")?;
+    out.flush()?;
+    let mut answer = String::new();
+    std::io::stdin().lock().read_line(&mut answer).context("no answer")?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}

@@ -1,0 +1,130 @@
+//! `outpost thread fork | archive | unarchive | rm | takeover`.
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use outpost_store::{ClaimError, ClaimMode, ForkRequest, Lease, Need, Store};
+use outpost_thread::{Cut, Entry, ForkPoint, Marker, MetadataChanged, Outline, ThreadForked, ThreadId, TurnId};
+use serde_json::json;
+use uuid::Uuid;
+
+use super::{Desk, confirm, print, print_json};
+use crate::commands::FAILED;
+use crate::store::now;
+use crate::thread_args::{ForkArguments, Names, RemoveArguments};
+
+impl Desk {
+    pub async fn fork(&self, arguments: ForkArguments) -> anyhow::Result<ExitCode> {
+        let parent = self.find(&arguments.thread).await?;
+        let point = match (arguments.before_message, arguments.after_turn, arguments.before_turn) {
+            (Some(n), ..) => ForkPoint::BeforeUserMessage(n),
+            (_, Some(turn), _) => ForkPoint::AfterTurn(TurnId::from(turn)),
+            (_, _, Some(turn)) => ForkPoint::BeforeTurn(TurnId::from(turn)),
+            _ => ForkPoint::Interrupted(Marker::User),
+        };
+        let cut = cut(&self.store, parent, &point).await?;
+        let thread = ThreadId::new(Uuid::now_v7());
+        let forked = ThreadForked { name: arguments.name, ..ThreadForked::new(thread, parent) };
+        let ordinal = cut.ordinal;
+        let lease = self.store.fork(ForkRequest { forked, cut, at: now() }).await?;
+        self.store.release(lease).await;
+        if self.json {
+            print_json(&json!({"thread": thread, "parent": parent, "ordinal": ordinal}))?;
+        } else {
+            print(&format!("{thread}\n"))?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    pub async fn archive(&self, names: Names, archived: bool) -> anyhow::Result<ExitCode> {
+        let mut changed = Vec::new();
+        for id in self.find_all(&names.threads).await? {
+            let lease = self.store.claim(id, ClaimMode::IfFree).await?;
+            let written = self.mark(&lease, archived).await;
+            self.store.release(lease).await;
+            written.with_context(|| format!("cannot change {id}"))?;
+            changed.push(id);
+        }
+        self.tell(&changed, if archived { "archived" } else { "unarchived" })
+    }
+
+    async fn mark(&self, lease: &Lease, archived: bool) -> anyhow::Result<()> {
+        let seq = self.store.head(lease.thread).await?.last + 1;
+        let fact = MetadataChanged { archived: Some(archived), ..MetadataChanged::default() };
+        self.store.append(lease, vec![Entry { seq, at: now(), fact: fact.into() }], Need::Durable).await?;
+        Ok(())
+    }
+
+    pub async fn rm(&self, arguments: RemoveArguments) -> anyhow::Result<ExitCode> {
+        let ids = self.find_all(&arguments.threads).await?;
+        let mode = if arguments.force { ClaimMode::TakeOver } else { ClaimMode::IfFree };
+        let mut removed = Vec::new();
+        for id in ids {
+            let shown =
+                self.store.summary(id).await?.map_or_else(|| id.to_string(), |thread| format!("{id} ({})", super::list::title(&thread)));
+            if !arguments.yes && !confirm(&format!("Remove thread {shown} for good?"))? {
+                print("nothing was removed\n")?;
+                return Ok(ExitCode::from(FAILED));
+            }
+            self.store.delete(id, mode).await?;
+            removed.push(id);
+        }
+        self.tell(&removed, "removed")
+    }
+
+    pub async fn takeover(&self, names: Names) -> anyhow::Result<ExitCode> {
+        let mut taken = Vec::new();
+        for id in self.find_all(&names.threads).await? {
+            // Whoever has it is told to the user before it is taken.
+            let before = match self.store.claim(id, ClaimMode::IfFree).await {
+                Ok(lease) => {
+                    self.store.release(lease).await;
+                    None
+                }
+                Err(ClaimError::Held { holder, .. }) => {
+                    let lease = self.store.claim(id, ClaimMode::TakeOver).await?;
+                    self.store.release(lease).await;
+                    Some(holder)
+                }
+                Err(error) => return Err(error.into()),
+            };
+            taken.push((id, before));
+        }
+        if self.json {
+            let all: Vec<_> = taken.iter().map(|(id, holder)| json!({"thread": id, "takenFrom": holder})).collect();
+            print_json(&json!(all))?;
+        } else {
+            for (id, holder) in taken {
+                print(&match holder {
+                    Some(holder) => format!("{id} was taken from {holder}; its next write fails\n"),
+                    None => format!("{id} is free, nobody writes it\n"),
+                })?;
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn tell(&self, threads: &[ThreadId], what: &str) -> anyhow::Result<ExitCode> {
+        if self.json {
+            print_json(&json!({what: threads}))?;
+        } else {
+            for id in threads {
+                print(&format!("{what} {id}\n"))?;
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Where a fork leaves its parent. Only cuts in the middle need to know the whole thread.
+async fn cut(store: &Store, parent: ThreadId, point: &ForkPoint) -> anyhow::Result<Cut> {
+    if let ForkPoint::Interrupted(marker) = point {
+        return Ok(outpost_store::open(store, parent).await?.thread.cut_here(*marker));
+    }
+    let mut outline = Outline::default();
+    let mut history = store.history(parent, 0).await?;
+    while let Some(batch) = history.next().await? {
+        batch.entries.iter().for_each(|entry| outline.apply(entry));
+    }
+    Ok(outline.cut(point)?)
+}

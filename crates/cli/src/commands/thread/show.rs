@@ -1,0 +1,102 @@
+//! `outpost thread show`.
+
+use std::fmt::Write;
+use std::process::ExitCode;
+
+use outpost_store::{Damage, Page, PageRequest, ReadError, Summary};
+use outpost_thread::{Entry, ThreadId};
+use serde_json::{Value, json};
+
+use super::list::title;
+use super::transcript::{Piece, pieces};
+use super::{Desk, print, print_json, times};
+use crate::thread_args::ShowArguments;
+
+/// Lines of an output that are shown.
+const LINES: usize = 8;
+
+impl Desk {
+    pub async fn show(&self, arguments: ShowArguments) -> anyhow::Result<ExitCode> {
+        let id = self.find(&arguments.thread).await?;
+        let request = PageRequest {
+            before: arguments.before,
+            turns: if arguments.all { usize::MAX } else { arguments.turns as usize },
+            bytes: usize::MAX,
+        };
+        let page = self.store.page(id, request).await?;
+        let summary = self.store.summary(id).await?.ok_or(ReadError::NotFound(id))?;
+        if self.json {
+            print_json(&as_json(&summary, &page))?;
+        } else {
+            print(&as_text(&summary, id, &page, arguments.full))?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn as_json(summary: &Summary, page: &Page) -> Value {
+    let entry = |entry: &Entry| {
+        let data = entry.fact.data().ok().and_then(|data| data.read::<Value>().ok());
+        json!({"seq": entry.seq, "at": entry.at, "kind": entry.fact.kind(), "data": data})
+    };
+    json!({
+        "thread": summary,
+        "entries": page.entries.iter().map(entry).collect::<Vec<_>>(),
+        "before": page.before,
+        "damage": page.damage.iter().map(ToString::to_string).collect::<Vec<_>>(),
+    })
+}
+
+fn as_text(summary: &Summary, id: ThreadId, page: &Page, full: bool) -> String {
+    let mut text = String::new();
+    // Writing into a text cannot fail, here and below.
+    let _ = writeln!(text, "{id}  {}", title(summary));
+    let _ = writeln!(text, "made {}, changed {}, {} turns", times::utc(summary.created_at), times::utc(summary.updated_at), summary.turns);
+    let model = summary.model.as_ref().map(|model| summary.provider.as_ref().map_or_else(|| model.clone(), |by| format!("{model} ({by})")));
+    let facts = [
+        ("source", summary.source.clone()),
+        ("directory", summary.cwd.clone()),
+        ("model", model),
+        ("forked from", summary.forked_from.map(|id| id.to_string())),
+        ("sub-agent of", summary.parent.map(|id| id.to_string())),
+    ];
+    for (what, value) in facts {
+        if let Some(value) = value {
+            let _ = writeln!(text, "{what}: {value}");
+        }
+    }
+    if let Some(before) = page.before {
+        let _ = writeln!(text, "… earlier turns: --before {before}");
+    }
+    for damage in &page.damage {
+        let _ = writeln!(text, "damaged: {}", damage_line(damage));
+    }
+    for piece in pieces(&page.entries) {
+        let _ = match piece {
+            Piece::Turn { id, at } => writeln!(text, "\n── turn {id}, {}", times::utc(at)),
+            Piece::User(said) => writeln!(text, "> {}", said.replace('\n', "\n> ")),
+            Piece::Agent(said) => writeln!(text, "{said}"),
+            Piece::Call { tool, parameters } => writeln!(text, "$ {tool} {}", parameters.trim()),
+            Piece::Output { text: output, outcome } => writeln!(text, "{}", indented(&output, outcome, full)),
+            Piece::Note(note) => writeln!(text, "({note})"),
+        };
+    }
+    text
+}
+
+fn damage_line(damage: &Damage) -> String {
+    format!("{damage}; `outpost thread verify` tells more")
+}
+
+fn indented(output: &str, outcome: &str, full: bool) -> String {
+    let shown = if full { usize::MAX } else { LINES };
+    let mut lines: Vec<String> = output.lines().take(shown).map(|line| format!("  {line}")).collect();
+    let more = output.lines().count().saturating_sub(lines.len());
+    if more > 0 {
+        lines.push(format!("  … {more} more lines; --full shows them"));
+    }
+    if !outcome.is_empty() {
+        lines.push(format!("  ({outcome})"));
+    }
+    lines.join("\n")
+}

@@ -1,0 +1,152 @@
+//! `outpost thread import | export`.
+
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context, ensure};
+use outpost_store::{ImportError, Imported, Outcome, ReadError, Rollouts, export, import_export, is_export};
+use outpost_thread::ThreadId;
+use serde_json::{Value, json};
+
+use super::list::title;
+use super::transcript::{Piece, pieces};
+use super::{Desk, print, print_json, times};
+use crate::commands::FAILED;
+use crate::thread_args::{ExportArguments, ImportArguments};
+
+impl Desk {
+    pub async fn import(&self, arguments: ImportArguments) -> anyhow::Result<ExitCode> {
+        let (mut reports, mut failures) = (Vec::new(), 0);
+        for path in &arguments.paths {
+            fs::metadata(path).with_context(|| format!("cannot import {}", path.display()))?;
+            if path.is_file() && is_export(path) {
+                let done = import_export(path, &self.store).await;
+                failures += usize::from(done.is_err());
+                reports.push(self.report(path, done)?);
+                continue;
+            }
+            let rollouts = Rollouts::find(path).with_context(|| format!("cannot look through {}", path.display()))?;
+            ensure!(!rollouts.found.is_empty(), "there is no rollout (rollout-….jsonl or .jsonl.zst) below {}", path.display());
+            for rollout in &rollouts.found {
+                let done = rollouts.import(rollout, &self.store).await;
+                failures += usize::from(done.is_err());
+                reports.push(self.report(&rollout.path, done)?);
+            }
+        }
+        if self.json {
+            print_json(&json!({"imported": reports, "failed": failures}))?;
+        } else {
+            print(&format!("{} threads, {failures} failed\n", reports.len()))?;
+        }
+        Ok(if failures == 0 { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
+    }
+
+    fn report(&self, path: &Path, done: Result<Imported, ImportError>) -> anyhow::Result<Value> {
+        let imported = match done {
+            Ok(imported) => imported,
+            Err(error) => {
+                if !self.json {
+                    print(&format!("failed: {error}\n"))?;
+                }
+                return Ok(json!({"path": path, "error": error.to_string()}));
+            }
+        };
+        let outcome = match imported.outcome {
+            Outcome::Created => "imported".to_owned(),
+            Outcome::Continued { added } => format!("{added} entries were added"),
+            Outcome::Unchanged => "was here already".to_owned(),
+            Outcome::Diverged => "was here already and has gone its own way; not changed".to_owned(),
+        };
+        let unreadable: Vec<String> =
+            imported.unreadable.iter().map(|bad| format!("{}:{}: {}", bad.path.display(), bad.number, bad.reason)).collect();
+        if !self.json {
+            let mut text = format!("{}  {:>4} turns  {outcome}\n", imported.thread, imported.turns);
+            if !imported.carried.is_empty() {
+                let kinds: Vec<String> = imported.carried.iter().map(|(kind, count)| format!("{kind} ×{count}")).collect();
+                let _ = writeln!(text, "    carried, not understood: {}", kinds.join(", "));
+            }
+            for bad in &unreadable {
+                let _ = writeln!(text, "    not readable: {bad}");
+            }
+            print(&text)?;
+        }
+        Ok(json!({
+            "path": path,
+            "thread": imported.thread,
+            "turns": imported.turns,
+            "outcome": outcome,
+            "carried": imported.carried,
+            "unreadable": unreadable,
+        }))
+    }
+
+    pub async fn export(&self, arguments: ExportArguments) -> anyhow::Result<ExitCode> {
+        let id = self.find(&arguments.thread).await?;
+        let Some(path) = &arguments.output else {
+            let mut out = std::io::stdout().lock();
+            self.write(id, arguments.markdown, &mut out).await?;
+            return Ok(ExitCode::SUCCESS);
+        };
+        // Threads hold secrets more often than people think, so nobody else may read it; a half-written file is not left behind.
+        let file = File::options()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(path)
+            .with_context(|| format!("cannot make {}", path.display()))?;
+        let mut out = BufWriter::new(file);
+        let written = self.write(id, arguments.markdown, &mut out).await;
+        let written = written.and_then(|()| Ok(out.into_inner().map_err(std::io::IntoInnerError::into_error)?.sync_all()?));
+        if let Err(error) = written {
+            let _ = fs::remove_file(path);
+            return Err(error);
+        }
+        if self.json {
+            print_json(&json!({"thread": id, "file": path}))?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    async fn write(&self, id: ThreadId, markdown: bool, out: &mut impl Write) -> anyhow::Result<()> {
+        if !markdown {
+            export(&self.store, id, out).await?;
+            return Ok(());
+        }
+        let summary = self.store.summary(id).await?.ok_or(ReadError::NotFound(id))?;
+        writeln!(out, "# {}\n\nThread {id}, made {}.", title(&summary), times::utc(summary.created_at))?;
+        let mut history = self.store.history(id, 0).await?;
+        while let Some(batch) = history.next().await? {
+            for damage in &batch.damage {
+                writeln!(out, "\n*Damaged: {damage}.*")?;
+            }
+            for piece in pieces(&batch.entries) {
+                out.write_all(paragraph(&piece).as_bytes())?;
+            }
+        }
+        out.flush()?;
+        Ok(())
+    }
+}
+
+fn paragraph(piece: &Piece) -> String {
+    match piece {
+        Piece::Turn { id, at } => format!("\n## Turn {id}\n\n{}\n", times::utc(*at)),
+        Piece::User(said) => format!("\n**User**\n\n> {}\n", said.replace('\n', "\n> ")),
+        Piece::Agent(said) => format!("\n**Agent**\n\n{said}\n"),
+        Piece::Call { tool, parameters } => format!("\n**{tool}**\n\n{}\n", fenced(parameters)),
+        Piece::Output { text, outcome: "" } => format!("\n{}\n", fenced(text)),
+        Piece::Output { text, outcome } => format!("\n{}\n\n*{outcome}*\n", fenced(text)),
+        Piece::Note(note) => format!("\n*{note}*\n"),
+    }
+}
+
+/// A block with a fence that is longer than any inside of it.
+fn fenced(text: &str) -> String {
+    let longest = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
+    let fence = "`".repeat(longest.max(2) + 1);
+    format!("{fence}\n{}\n{fence}", text.trim_end())
+}

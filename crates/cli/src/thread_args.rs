@@ -1,0 +1,192 @@
+//! The command line of `outpost thread`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+pub const THREAD_HELP: &str = "\
+Examples:
+  outpost thread list --search 'flaky test'        threads in which these words occur, newest first
+  outpost thread show 4f21                         the last turns; any unique part of an id or a name will do
+  outpost thread fork 4f21 --before-message 2      a new thread that shares everything before the third message
+  outpost thread import ~/.codex                   every session of that program; importing again changes nothing
+  outpost thread export 4f21 -o thread.jsonl       one file that needs nothing else; `import` reads it
+  outpost thread verify                            reads every byte of every thread and names what is wrong
+
+Threads are in $OUTPOST_HOME (~/.outpost), or in the database that `store` in its config.toml or --store names.";
+
+#[derive(Args)]
+pub struct ThreadArguments {
+    /// Where threads are: `local`, or postgres://USER@HOST/DATABASE; by default what config.toml says
+    #[arg(long, value_name = "STORE", global = true)]
+    pub store: Option<String>,
+    /// Print JSON
+    #[arg(long, global = true)]
+    pub json: bool,
+    #[command(subcommand)]
+    pub command: ThreadCommand,
+}
+
+#[derive(Subcommand)]
+pub enum ThreadCommand {
+    /// List threads, the one that changed last at the top
+    List(ListArguments),
+    /// Show the last turns of a thread
+    Show(ShowArguments),
+    /// Make a new thread that shares the past of another; nothing is copied
+    Fork(ForkArguments),
+    /// Hide threads from the list
+    Archive(Names),
+    /// Show archived threads in the list again
+    Unarchive(Names),
+    /// Remove threads for good; forks of them first get their own copy of what they share
+    Rm(RemoveArguments),
+    /// Read every byte of threads (all of them, if none is named) and name what is wrong
+    Verify(VerifyArguments),
+    /// Rewrite a damaged thread from what is whole; the damaged file is kept beside it
+    Repair(RepairArguments),
+    /// Import rollouts of Codex, plain or compressed, or threads that were exported
+    Import(ImportArguments),
+    /// Write a thread into one file that needs nothing else
+    Export(ExportArguments),
+    /// Take a thread from whoever writes it; that program's next write fails
+    Takeover(Names),
+}
+
+#[derive(Args)]
+pub struct ListArguments {
+    /// Only threads in whose messages all these words occur, or whose names hold this text; the last word may be a beginning
+    #[arg(short, long, value_name = "WORDS")]
+    pub search: Option<String>,
+    /// Archived threads, too
+    #[arg(short, long, conflicts_with = "archived")]
+    pub all: bool,
+    /// Only archived threads
+    #[arg(long)]
+    pub archived: bool,
+    /// Only threads that were started by this (cli, exec, vscode, subagent, …); may be given several times
+    #[arg(long, value_name = "SOURCE")]
+    pub source: Vec<String>,
+    /// Only threads that work in this directory; may be given several times
+    #[arg(long, value_name = "DIR")]
+    pub cwd: Vec<String>,
+    /// Only sub-agents of this thread
+    #[arg(long, value_name = "THREAD", conflicts_with = "below")]
+    pub children_of: Option<String>,
+    /// Only sub-agents of this thread, and theirs
+    #[arg(long, value_name = "THREAD")]
+    pub below: Option<String>,
+    /// By which time to order
+    #[arg(long, value_enum, default_value_t = By::Updated)]
+    pub by: By,
+    /// The oldest at the top
+    #[arg(short, long)]
+    pub reverse: bool,
+    /// How many to show
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 25, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub limit: u32,
+    /// Go on where a page ended; it says how
+    #[arg(long, value_name = "CURSOR")]
+    pub after: Option<String>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub enum By {
+    Updated,
+    Created,
+    /// When the last turn began
+    Recency,
+}
+
+#[derive(Args)]
+pub struct ShowArguments {
+    /// An id, a unique part of one, or a name
+    pub thread: String,
+    /// How many turns to show
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
+    pub turns: u32,
+    /// All turns
+    #[arg(short, long, conflicts_with_all = ["turns", "before"])]
+    pub all: bool,
+    /// Show what comes before this entry
+    #[arg(long, value_name = "ORDINAL")]
+    pub before: Option<u64>,
+    /// Show whole outputs of calls, not only their beginning
+    #[arg(long)]
+    pub full: bool,
+}
+
+#[derive(Args)]
+pub struct ForkArguments {
+    /// An id, a unique part of one, or a name
+    pub thread: String,
+    /// Leave before this message of the user, counted from 0
+    #[arg(long, value_name = "N", group = "point")]
+    pub before_message: Option<u64>,
+    /// Leave after this turn
+    #[arg(long, value_name = "TURN", group = "point")]
+    pub after_turn: Option<String>,
+    /// Leave before this turn
+    #[arg(long, value_name = "TURN", group = "point")]
+    pub before_turn: Option<String>,
+    /// A name for the new thread
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+}
+
+#[derive(Args)]
+pub struct Names {
+    /// Ids, unique parts of ids, or names
+    #[arg(required = true)]
+    pub threads: Vec<String>,
+}
+
+#[derive(Args)]
+pub struct RemoveArguments {
+    /// Ids, unique parts of ids, or names
+    #[arg(required = true)]
+    pub threads: Vec<String>,
+    /// Do not ask
+    #[arg(short, long)]
+    pub yes: bool,
+    /// Also if another program writes it
+    #[arg(long)]
+    pub force: bool,
+}
+
+#[derive(Args)]
+pub struct VerifyArguments {
+    /// Ids, unique parts of ids, or names; all threads if none is given
+    pub threads: Vec<String>,
+}
+
+#[derive(Args)]
+pub struct RepairArguments {
+    /// An id, a unique part of one, or a name
+    pub thread: String,
+    /// Do not ask
+    #[arg(short, long)]
+    pub yes: bool,
+    /// Also if another program writes it
+    #[arg(long)]
+    pub force: bool,
+}
+
+#[derive(Args)]
+pub struct ImportArguments {
+    /// Files, or folders that hold such files anywhere below
+    #[arg(required = true)]
+    pub paths: Vec<PathBuf>,
+}
+
+#[derive(Args)]
+pub struct ExportArguments {
+    /// An id, a unique part of one, or a name
+    pub thread: String,
+    /// Where to write; standard output if not given
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Text to read, not to import again
+    #[arg(long)]
+    pub markdown: bool,
+}

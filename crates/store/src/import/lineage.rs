@@ -1,0 +1,78 @@
+//! The lines of a thread in order, its ancestors' first: a fork by reference stands on a prefix of another rollout.
+
+use std::collections::HashSet;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::file::{self, BadLine};
+use super::line::{Base, Head, Line};
+use super::shelf::Shelf;
+
+#[derive(Debug, thiserror::Error)]
+pub enum LineageError {
+    #[error("{path}: {error}")]
+    Io { path: PathBuf, error: io::Error },
+    #[error("{path} holds no rollout: its first line is no session_meta")]
+    NotARollout { path: PathBuf },
+    #[error("{path} continues rollout {rollout}, which is not there; put that file beside it")]
+    AncestorMissing { path: PathBuf, rollout: String },
+    #[error("{path} continues itself")]
+    Cycle { path: PathBuf },
+}
+
+/// Files in the order in which their lines are read, each with the ordinal before which to stop.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lineage {
+    pub head: Head,
+    segments: Vec<(PathBuf, Option<u64>)>,
+}
+
+impl Lineage {
+    pub fn trace(path: &Path, shelf: &Shelf) -> Result<Self, LineageError> {
+        let own = head(path)?;
+        let mut segments = vec![(path.to_owned(), None)];
+        let mut seen = HashSet::from([path.to_owned()]);
+        let mut base: Option<Base> = own.base.clone();
+        while let Some(Base { rollout, end_ordinal_exclusive }) = base {
+            let child = segments.last().map(|(path, _)| path.clone()).unwrap_or_default();
+            let Some(ancestor) = shelf.rollout(&rollout) else { return Err(LineageError::AncestorMissing { path: child, rollout }) };
+            if !seen.insert(ancestor.to_owned()) {
+                return Err(LineageError::Cycle { path: child });
+            }
+            segments.push((ancestor.to_owned(), Some(end_ordinal_exclusive)));
+            base = head(ancestor)?.base;
+        }
+        segments.reverse();
+        Ok(Self { head: own, segments })
+    }
+
+    /// The thread's own head comes first, then the lines of its ancestors, then its own.
+    pub fn read(&self, mut line: impl FnMut(&Line), mut bad: impl FnMut(BadLine)) -> Result<(), LineageError> {
+        if self.segments.len() > 1
+            && let Some((path, _)) = self.segments.last()
+            && let Some(own) = lines(path)?.flatten().next()
+        {
+            line(&own);
+        }
+        for (path, end) in &self.segments {
+            for next in lines(path)? {
+                match next {
+                    Ok(next) if end.is_some_and(|end| next.ordinal.is_some_and(|ordinal| ordinal >= end)) => break,
+                    Ok(next) => line(&next),
+                    Err(unreadable) => bad(unreadable),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn lines(path: &Path) -> Result<file::Lines, LineageError> {
+    file::open(path).map_err(|error| LineageError::Io { path: path.to_owned(), error })
+}
+
+/// The head is the first line that can be read.
+fn head(path: &Path) -> Result<Head, LineageError> {
+    let mut lines = lines(path)?;
+    lines.find_map(Result::ok).as_ref().and_then(Head::of).ok_or_else(|| LineageError::NotARollout { path: path.to_owned() })
+}

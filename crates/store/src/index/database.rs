@@ -1,0 +1,306 @@
+//! The SQLite file: opening it, knowing whether it can be trusted, rows in and out.
+//!
+//! It must not know what a journal is. Whatever is wrong with the file is one error, [`IndexError::Unusable`], and the answer to
+//! it is always the same: throw the file away and make it again.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rusqlite::types::Value;
+use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Row, params};
+
+use crate::summary::Summary;
+use outpost_thread::ThreadId;
+
+/// Raised with every change of the schema or of what the rows hold.
+pub const VERSION: u32 = 1;
+const SCHEMA: &str = include_str!("schema.sql");
+/// Small pages, because an update writes whole pages: one turn touches about ten of them.
+const PAGE_BYTES: u32 = 512;
+/// Pages of the log after which they are moved into the file.
+const CHECKPOINT_PAGES: u32 = 4000;
+const BUSY: Duration = Duration::from_secs(5);
+
+#[derive(Debug, thiserror::Error)]
+pub enum IndexError {
+    /// Missing, garbled, replaced or of another version.
+    #[error("the index cannot be used: {0}")]
+    Unusable(String),
+    #[error("the index cannot be reached: {0}")]
+    Unreachable(String),
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+impl From<rusqlite::Error> for IndexError {
+    fn from(error: rusqlite::Error) -> Self {
+        let text = error.to_string();
+        match error.sqlite_error_code() {
+            // Somebody else holds it, the disk is full, or this process may not write: making it anew would not help.
+            Some(
+                ErrorCode::DatabaseBusy
+                | ErrorCode::DatabaseLocked
+                | ErrorCode::DiskFull
+                | ErrorCode::OutOfMemory
+                | ErrorCode::PermissionDenied
+                | ErrorCode::OperationInterrupted,
+            ) => Self::Unreachable(text),
+            _ => Self::Unusable(text),
+        }
+    }
+}
+
+/// What the row of a thread was made from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stamp {
+    pub size: u64,
+    /// Nanoseconds since 1970.
+    pub modified: i64,
+}
+
+/// A row of the table of threads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ThreadRow {
+    pub path: String,
+    pub stamp: Stamp,
+    pub worded: u64,
+    /// The sum of the last line before `worded`; empty if there is none.
+    pub chain: String,
+    pub high_seq: u64,
+    pub summary: Summary,
+}
+
+/// A connection, and the file that it was opened on.
+pub struct Database {
+    pub connection: Connection,
+    path: PathBuf,
+    inode: u64,
+}
+
+impl Database {
+    /// Opens the file for writing and makes it if it is not there. A file that is no index of this version is unusable.
+    pub fn open(path: &Path) -> Result<Self, IndexError> {
+        // Made here and not by SQLite, so that nobody else can read it at any time.
+        if let Err(error) = fs::OpenOptions::new().append(true).create(true).mode(0o600).open(path) {
+            return Err(if path.is_dir() { IndexError::Unusable("it is a folder".into()) } else { error.into() });
+        }
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(path, flags)?;
+        connection.busy_timeout(BUSY)?;
+        connection.pragma_update(None, "page_size", PAGE_BYTES)?;
+        connection.pragma_update(None, "journal_mode", "wal")?;
+        connection.pragma_update(None, "synchronous", "normal")?;
+        connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
+        let database = Self { connection, path: path.to_owned(), inode: fs::metadata(path)?.ino() };
+        match database.version()? {
+            VERSION => {}
+            0 if database.is_empty()? => database.create()?,
+            other => return Err(IndexError::Unusable(format!("it has version {other}, this program writes {VERSION}"))),
+        }
+        Ok(database)
+    }
+
+    /// Opens an existing file of this version for reading.
+    pub fn open_read_only(path: &Path) -> Result<Self, IndexError> {
+        // Readers of a log write their marks beside it, which a connection that may not write anything cannot do.
+        let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(path, flags)?;
+        connection.busy_timeout(BUSY)?;
+        connection.pragma_update(None, "query_only", true)?;
+        let database = Self { connection, path: path.to_owned(), inode: fs::metadata(path)?.ino() };
+        match database.version()? {
+            VERSION => Ok(database),
+            other => Err(IndexError::Unusable(format!("it has version {other}, this program reads {VERSION}"))),
+        }
+    }
+
+    /// Whether the path still leads to the file that was opened. One that was deleted would take writes for ever.
+    pub fn is_in_place(&self) -> bool {
+        fs::metadata(&self.path).is_ok_and(|file| file.ino() == self.inode)
+    }
+
+    /// Looks at every page; slow on purpose.
+    pub fn check(&self) -> Result<(), IndexError> {
+        let verdict: String = self.connection.query_row("pragma integrity_check(1)", [], |row| row.get(0))?;
+        if verdict != "ok" {
+            return Err(IndexError::Unusable(verdict));
+        }
+        self.connection.execute("insert into words(words) values ('integrity-check')", [])?;
+        Ok(())
+    }
+
+    fn version(&self) -> Result<u32, IndexError> {
+        Ok(self.connection.query_row("pragma user_version", [], |row| row.get(0))?)
+    }
+
+    fn is_empty(&self) -> Result<bool, IndexError> {
+        Ok(self.connection.query_row("select not exists (select 1 from sqlite_master)", [], |row| row.get(0))?)
+    }
+
+    fn create(&self) -> Result<(), IndexError> {
+        // Two processes may want to make it at once; the second one finds it made.
+        self.connection.execute_batch("begin immediate")?;
+        let made = if self.is_empty()? { self.connection.execute_batch(SCHEMA) } else { Ok(()) };
+        made.and_then(|()| self.connection.pragma_update(None, "user_version", VERSION))
+            .and_then(|()| self.connection.execute_batch("commit"))
+            .inspect_err(|_| drop(self.connection.execute_batch("rollback")))?;
+        Ok(())
+    }
+
+    pub fn find(&self, id: ThreadId) -> Result<Option<(i64, ThreadRow)>, IndexError> {
+        let mut statement = self.connection.prepare_cached(&format!("select {ROW} from threads where id = ?1"))?;
+        let found = statement.query_row([id.to_string()], |row| Ok(read(row))).optional()?;
+        found.transpose()
+    }
+
+    /// Every row, for comparing with what is on the disk.
+    pub fn all(&self) -> Result<Vec<(i64, ThreadRow)>, IndexError> {
+        let mut statement = self.connection.prepare(&format!("select {ROW} from threads"))?;
+        let rows = statement.query_map([], |row| Ok(read(row)))?;
+        rows.collect::<Result<Vec<_>, _>>()?.into_iter().collect()
+    }
+
+    /// Writes a row; an older one of the same thread keeps its key.
+    pub fn put(&self, row: &ThreadRow) -> Result<i64, IndexError> {
+        let summary = &row.summary;
+        let text = serde_json::to_string(summary).map_err(|error| IndexError::Unreachable(error.to_string()))?;
+        let mut statement = self.connection.prepare_cached(PUT)?;
+        let key = statement.query_row(
+            params![
+                summary.id.to_string(),
+                row.path,
+                row.stamp.size,
+                row.stamp.modified,
+                row.worded,
+                row.chain,
+                row.high_seq,
+                summary.created_at,
+                summary.updated_at,
+                summary.recency_at,
+                summary.archived,
+                summary.source,
+                summary.cwd,
+                summary.parent.map(|parent| parent.to_string()),
+                summary.name,
+                text,
+                row_sum(row, &text),
+            ],
+            |row| row.get(0),
+        )?;
+        Ok(key)
+    }
+
+    pub fn remove(&self, id: ThreadId) -> Result<(), IndexError> {
+        let Some((key, _)) = self.find(id)? else { return Ok(()) };
+        self.forget(key)?;
+        self.connection.prepare_cached("delete from threads where key = ?1")?.execute([key])?;
+        Ok(())
+    }
+
+    /// Drops turns and words of a thread, which will be read again.
+    pub fn forget(&self, key: i64) -> Result<(), IndexError> {
+        for statement in [
+            "delete from words where rowid in (select id from passages where thread = ?1)",
+            "delete from passages where thread = ?1",
+            "delete from turns where thread = ?1",
+        ] {
+            self.connection.prepare_cached(statement)?.execute([key])?;
+        }
+        Ok(())
+    }
+}
+
+pub const ROW: &str = "key, path, size, modified, worded, chain, high_seq, summary, sum";
+const PUT: &str = "
+    insert into threads (id, path, size, modified, worded, chain, high_seq, created_at, updated_at, recency_at, archived, source, cwd, parent, name, summary, sum)
+    values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)
+    on conflict (id) do update set path = ?2, size = ?3, modified = ?4, worded = ?5, chain = ?6, high_seq = ?7, created_at = ?8,
+      updated_at = ?9, recency_at = ?10, archived = ?11, source = ?12, cwd = ?13, parent = ?14, name = ?15, summary = ?16, sum = ?17
+    returning key";
+
+/// Reads the columns of [`ROW`]; a row whose sum is wrong makes the whole file untrustworthy.
+pub fn read(row: &Row<'_>) -> Result<(i64, ThreadRow), IndexError> {
+    let text: String = row.get(7)?;
+    let summary = serde_json::from_str(&text).map_err(|error| IndexError::Unusable(format!("a row is garbled: {error}")))?;
+    let found = ThreadRow {
+        path: row.get(1)?,
+        stamp: Stamp { size: row.get(2)?, modified: row.get(3)? },
+        worded: row.get(4)?,
+        chain: row.get(5)?,
+        high_seq: row.get(6)?,
+        summary,
+    };
+    if row.get::<_, Value>(8)? != Value::Integer(row_sum(&found, &text)) {
+        return Err(IndexError::Unusable("a row has another sum than it should".into()));
+    }
+    Ok((row.get(0)?, found))
+}
+
+/// FNV-1a: against accidents, not against people.
+fn row_sum(row: &ThreadRow, summary: &str) -> i64 {
+    let numbers = [row.stamp.size, row.stamp.modified.cast_unsigned(), row.worded, row.high_seq];
+    let bytes =
+        numbers.iter().flat_map(|number| number.to_le_bytes()).chain(row.path.bytes()).chain(row.chain.bytes()).chain(summary.bytes());
+    bytes.fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)).cast_signed()
+}
+
+/// Throws the file away, with its log.
+pub fn discard(path: &Path) -> io::Result<()> {
+    for suffix in ["", "-wal", "-shm", "-journal"] {
+        let mut name = path.as_os_str().to_owned();
+        name.push(suffix);
+        let path = Path::new(&name);
+        match if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) } {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+impl Database {
+    pub fn count_turns(&self, key: i64) -> Result<u64, IndexError> {
+        let mut statement = self.connection.prepare_cached("select coalesce(max(number), 0) from turns where thread = ?1")?;
+        Ok(statement.query_row([key], |row| row.get(0))?)
+    }
+
+    pub fn put_turn(&self, key: i64, number: u64, turn: &str, seq: u64, offset: u64) -> Result<(), IndexError> {
+        let mut statement = self.connection.prepare_cached("insert or replace into turns values (?1, ?2, ?3, ?4, ?5)")?;
+        statement.execute(params![key, number, turn, seq, offset])?;
+        Ok(())
+    }
+
+    pub fn put_passage(&self, key: i64, seq: u64, offset: u64, text: &str) -> Result<(), IndexError> {
+        let mut statement = self.connection.prepare_cached("insert into passages (thread, seq, offset) values (?1, ?2, ?3)")?;
+        statement.execute(params![key, seq, offset])?;
+        let id = self.connection.last_insert_rowid();
+        self.connection.prepare_cached("insert into words (rowid, text) values (?1, ?2)")?.execute(params![id, text])?;
+        Ok(())
+    }
+
+    /// Runs `work` in a transaction of its own.
+    pub fn transact<T, E: From<IndexError>>(&self, work: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+        let run = |text: &str| self.connection.execute_batch(text).map_err(|error| E::from(error.into()));
+        run("begin immediate")?;
+        match work() {
+            Ok(done) => run("commit").map(|()| done),
+            Err(error) => {
+                // What failed is told; that undoing it may fail as well changes nothing.
+                let _ = run("rollback");
+                Err(error)
+            }
+        }
+    }
+}
+
+impl super::scan::Ancestors for Database {
+    fn at(&self, thread: ThreadId, ordinal: u64) -> Result<Option<Summary>, IndexError> {
+        let Some((key, row)) = self.find(thread)? else { return Ok(None) };
+        let mut statement = self.connection.prepare_cached("select count(*) from turns where thread = ?1 and seq <= ?2")?;
+        let turns: u64 = statement.query_row(params![key, ordinal], |row| row.get(0))?;
+        Ok(Some(Summary { turns: turns.min(row.summary.turns), ..row.summary }))
+    }
+}

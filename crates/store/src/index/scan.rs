@@ -1,0 +1,241 @@
+//! From journals to rows: which journals there are, what a quick look at one tells, and everything that is in it.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use outpost_thread::{Entry, Fact, Raw, Seq, ThreadId};
+
+use super::database::{Database, IndexError, Stamp, ThreadRow};
+use crate::blob::Blobs;
+use crate::journal::{self, Line};
+use crate::reader::{self, Backward, Forward, Found, JournalError, Place};
+use crate::summary::Summary;
+use crate::words;
+
+/// Journals up to this length are read whole in a quick look; of longer ones both ends.
+const QUICK: u64 = 64 << 10;
+
+/// So much of a journal is read in one transaction; several times the longest line.
+const PIECE: u64 = 8 << 20;
+
+/// What one piece of work did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Progress {
+    pub bytes: u64,
+    pub is_at_end: bool,
+}
+
+/// A journal on the disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JournalFile {
+    pub id: ThreadId,
+    pub path: PathBuf,
+}
+
+/// All journals below a folder. Folders are named by dates and ids grow with time, so parents come before their forks.
+pub fn journals(folder: &Path) -> io::Result<Vec<JournalFile>> {
+    let mut found = Vec::new();
+    walk(folder, &mut found)?;
+    found.sort_unstable_by(|one, other| one.path.cmp(&other.path));
+    Ok(found)
+}
+
+fn walk(folder: &Path, found: &mut Vec<JournalFile>) -> io::Result<()> {
+    let entries = match fs::read_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries?,
+    };
+    for entry in entries {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            walk(&entry.path(), found)?;
+        } else if let Some(id) = entry.file_name().to_str().and_then(|name| name.strip_suffix(".jsonl")).and_then(|id| id.parse().ok()) {
+            found.push(JournalFile { id, path: entry.path() });
+        }
+    }
+    Ok(())
+}
+
+pub fn stamp(path: &Path) -> io::Result<Stamp> {
+    let meta = fs::metadata(path)?;
+    Ok(Stamp { size: meta.len(), modified: meta.mtime().wrapping_mul(1_000_000_000).wrapping_add(meta.mtime_nsec()) })
+}
+
+/// What a fork inherits.
+pub trait Ancestors {
+    /// What is shown of a thread, and how many of its turns ended up to an entry.
+    fn at(&self, thread: ThreadId, ordinal: Seq) -> Result<Option<Summary>, IndexError>;
+}
+
+/// Reads as little as tells what a list shows.
+pub fn quick_look(journal: &JournalFile, stamp: Stamp, ancestors: &impl Ancestors) -> Result<Summary, ScanError> {
+    let file = File::open(&journal.path)?;
+    let start = reader::start(&file)?;
+    let version = start.version;
+    let mut summary = Summary::new(journal.id);
+    let place = Place { offset: start.end, last: 0, sum: None };
+    let mut forward = Forward::new(&file, place, stamp.size.min(QUICK));
+    loop {
+        match forward.find_next()? {
+            Found::Line { line, .. } => fold(&mut summary, version, &line, ancestors)?,
+            Found::Damage(_) => {}
+            Found::End => break,
+        }
+    }
+    if stamp.size > QUICK {
+        let mut back = Backward::new(&file, QUICK, stamp.size);
+        // The last whole line tells when the thread was last written; the names and settings between follow with the words.
+        while let Some((bytes, offset)) = back.raw_line()? {
+            if let Some(line) = journal::read(bytes) {
+                summary.pass(line.seq, line.at, "");
+                break;
+            }
+            if stamp.size - offset > QUICK {
+                break;
+            }
+        }
+    }
+    Ok(summary)
+}
+
+fn fold(summary: &mut Summary, version: u32, line: &Line<'_>, ancestors: &impl Ancestors) -> Result<(), ScanError> {
+    if !summary.needs(line.kind) {
+        summary.pass(line.seq, line.at, line.kind);
+        return Ok(());
+    }
+    let Ok(raw) = line.raw() else { return Ok(()) };
+    let entry = journal::entry(version, line, raw);
+    if let Fact::ThreadForked(fork) = &entry.fact
+        && summary.seq == 0
+        && let Some(parent) = ancestors.at(fork.base.thread, fork.base.ordinal)?
+    {
+        summary.inherit(&parent);
+    }
+    summary.apply(&entry);
+    Ok(())
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ScanError {
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    #[error(transparent)]
+    Index(#[from] IndexError),
+}
+
+impl From<io::Error> for ScanError {
+    fn from(error: io::Error) -> Self {
+        Self::Journal(error.into())
+    }
+}
+
+/// Reads the next piece of a journal from where the index stands, and writes everything that is new: the row, turns and
+/// words. Must run inside of a transaction.
+pub fn catch_up(database: &Database, journal: &JournalFile, blobs: &Blobs) -> Result<Progress, ScanError> {
+    let known = database.find(journal.id)?;
+    let stamp = stamp(&journal.path)?;
+    let file = File::open(&journal.path)?;
+    let start = reader::start(&file)?;
+    let (mut row, key) = match known {
+        Some((key, row)) if has_only_grown(&row, &file, stamp)? => (row, key),
+        other => {
+            let high_seq = other.as_ref().map_or(0, |(_, row)| row.high_seq);
+            let row = ThreadRow {
+                path: journal.path.to_string_lossy().into_owned(),
+                stamp,
+                worded: 0,
+                chain: String::new(),
+                high_seq,
+                summary: Summary::new(journal.id),
+            };
+            let key = match other {
+                Some((key, _)) => key,
+                None => database.put(&row)?,
+            };
+            database.forget(key)?;
+            (row, key)
+        }
+    };
+    let from = row.worded.max(start.end);
+    let limit = stamp.size.min(from.saturating_add(PIECE));
+    let mut writer = Words { database, key, turns: database.count_turns(key)? };
+    let place = Place { offset: from, last: row.summary.seq, sum: None };
+    let mut forward = Forward::new(&file, place, limit);
+    let mut worded = from;
+    loop {
+        match forward.find_next()? {
+            Found::Line { line, offset } => {
+                fold(&mut row.summary, start.version, &line, database)?;
+                writer.line(start.version, &line, offset, blobs)?;
+                row.chain = line.sum.to_string();
+                worded = forward.place().offset;
+            }
+            // A piece that ends within a line looks torn; the rest of the line comes with the next piece.
+            Found::Damage(damage) if damage.what.is_tail() => {}
+            Found::Damage(damage) => worded = worded.max(damage.offset + damage.bytes),
+            Found::End => break,
+        }
+    }
+    row.worded = worded;
+    row.high_seq = row.high_seq.max(row.summary.seq);
+    // A row that is not finished has a time that is never right. Torn bytes at the end are not read again until the journal grows.
+    row.stamp = if limit == stamp.size { stamp } else { Stamp { modified: 0, ..stamp } };
+    row.path = journal.path.to_string_lossy().into_owned();
+    database.put(&row)?;
+    Ok(Progress { bytes: worded.saturating_sub(from), is_at_end: limit == stamp.size })
+}
+
+/// Whether the journal is the one that the row knows, with nothing but new lines at its end.
+fn has_only_grown(row: &ThreadRow, file: &File, stamp: Stamp) -> io::Result<bool> {
+    let is_continued = row.worded > 0 && row.worded <= stamp.size && (row.stamp.size < stamp.size || row.stamp.modified == 0);
+    let Ok(sum) = row.chain.parse() else { return Ok(false) };
+    if !is_continued {
+        return Ok(row.stamp == stamp && row.worded > 0);
+    }
+    let place = Place { offset: row.worded, last: row.summary.seq, sum: Some(sum) };
+    let mut forward = Forward::new(file, place, stamp.size);
+    Ok(match forward.find_next()? {
+        Found::Line { .. } | Found::End => true,
+        Found::Damage(damage) => damage.what.is_tail(),
+    })
+}
+
+struct Words<'a> {
+    database: &'a Database,
+    key: i64,
+    turns: u64,
+}
+
+impl Words<'_> {
+    fn line(&mut self, version: u32, line: &Line<'_>, offset: u64, blobs: &Blobs) -> Result<(), ScanError> {
+        match line.kind {
+            "turnStarted" => {
+                let turn = line.raw().ok().map(|raw| journal::entry(version, line, raw));
+                if let Some(Entry { fact: Fact::TurnStarted(turn), .. }) = turn {
+                    self.turns += 1;
+                    self.database.put_turn(self.key, self.turns, turn.turn.as_str(), line.seq, offset)?;
+                }
+            }
+            "inputReceived" | "modelAnswered" | "callFinished" => {
+                let raw = match journal::as_blob(line.data) {
+                    Some(blob) => blob
+                        .blob
+                        .parse()
+                        .ok()
+                        .and_then(|digest| blobs.get(digest).ok())
+                        .and_then(|text| String::from_utf8(text).ok().and_then(|text| Raw::parse(text).ok())),
+                    None => line.raw().ok(),
+                };
+                let Some(raw) = raw else { return Ok(()) };
+                let text = words::searchable(&journal::entry(version, line, raw));
+                if !text.trim().is_empty() {
+                    self.database.put_passage(self.key, line.seq, offset, &text)?;
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,297 @@
+//! The one thread that writes the index: it takes notes of what changed, waits a little for more of them, and reads the
+//! journals. Whatever happens to the file, it makes a new one.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
+use std::time::{Duration, Instant};
+
+use outpost_thread::ThreadId;
+use tokio::sync::watch;
+
+use super::database::{self, Database, IndexError, Stamp, ThreadRow};
+use super::scan::{self, JournalFile, ScanError};
+use super::{Config, State};
+
+/// A journal that grew by no more than this is read at once, with the list; more waits until the list is done.
+const SMALL: u64 = 256 << 10;
+/// Rows in one transaction while the list is made.
+const BATCH: usize = 1000;
+/// After a failure that a new file would not cure.
+const PAUSE: Duration = Duration::from_secs(1);
+
+pub enum Note {
+    Touched(JournalFile),
+    Removed(ThreadId),
+    /// Write what is pending and say so.
+    Flush(SyncSender<()>),
+    /// A reader found the file to be unusable.
+    Distrust,
+    /// Look at every page, and say whether the file was good.
+    Check(SyncSender<bool>),
+}
+
+pub struct Writer {
+    pub config: Config,
+    pub notes: Receiver<Note>,
+    pub state: watch::Sender<State>,
+    database: Option<Database>,
+    touched: HashMap<ThreadId, PathBuf>,
+    removed: HashSet<ThreadId>,
+    since: Option<Instant>,
+    /// Journals whose words are still to be read.
+    backlog: VecDeque<JournalFile>,
+}
+
+impl Writer {
+    pub fn new(config: Config, notes: Receiver<Note>, state: watch::Sender<State>) -> Self {
+        let (touched, removed, backlog) = (HashMap::new(), HashSet::new(), VecDeque::new());
+        Self { config, notes, state, database: None, touched, removed, since: None, backlog }
+    }
+
+    /// Ends when nobody can send notes any more.
+    pub fn run(mut self) {
+        self.recover(None);
+        loop {
+            let note = match self.patience() {
+                Some(patience) => self.notes.recv_timeout(patience),
+                None => self.notes.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            match note {
+                Ok(note) => self.take(note),
+                Err(RecvTimeoutError::Timeout) => self.work(),
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        self.flush();
+    }
+
+    /// How long to wait for another note before something is done; None if there is nothing to do.
+    fn patience(&self) -> Option<Duration> {
+        match self.since {
+            Some(since) => Some(self.config.idle.min(self.config.delay.saturating_sub(since.elapsed()))),
+            None if !self.backlog.is_empty() => Some(Duration::ZERO),
+            None => None,
+        }
+    }
+
+    fn take(&mut self, note: Note) {
+        match note {
+            Note::Touched(journal) => {
+                self.removed.remove(&journal.id);
+                self.touched.insert(journal.id, journal.path);
+                self.since.get_or_insert_with(Instant::now);
+            }
+            Note::Removed(id) => {
+                self.touched.remove(&id);
+                self.removed.insert(id);
+                self.since.get_or_insert_with(Instant::now);
+            }
+            Note::Flush(done) => {
+                self.flush();
+                // Nobody may be waiting any more.
+                let _ = done.send(());
+            }
+            Note::Distrust => self.recover(Some("a reader could not use it".into())),
+            Note::Check(answer) => {
+                let verdict = self.database.as_ref().map_or(Ok(()), Database::check);
+                let is_good = verdict.is_ok();
+                if let Err(error) = verdict {
+                    self.recover(Some(error.to_string()));
+                }
+                let _ = answer.send(is_good);
+            }
+        }
+    }
+
+    fn work(&mut self) {
+        if self.since.is_some() {
+            self.flush();
+        } else {
+            self.read_words();
+        }
+    }
+
+    /// Opens the file and brings it up to date with the journals; throws it away first if it was found to be bad.
+    fn recover(&mut self, reason: Option<String>) {
+        self.state.send_modify(|state| state.is_listed = false);
+        let mut reason = reason;
+        // Twice is enough: if a new file is bad as well, something else is wrong, and journals can be used without an index.
+        for _ in 0..3 {
+            if let Some(reason) = reason.take() {
+                tracing::warn!(reason, "the index of threads is made anew");
+                self.database = None;
+                if let Err(error) = database::discard(&self.config.file()) {
+                    tracing::warn!(%error, "the index of threads cannot be removed");
+                }
+            }
+            match self.open_and_compare() {
+                Ok(()) => break,
+                Err(IndexError::Unusable(why)) => reason = Some(why),
+                Err(error) => {
+                    tracing::warn!(%error, "threads cannot be listed");
+                    self.state.send_modify(|state| state.failure = Some(error.to_string()));
+                    std::thread::sleep(PAUSE);
+                }
+            }
+        }
+        self.state.send_modify(|state| state.is_listed = true);
+    }
+
+    fn open_and_compare(&mut self) -> Result<(), IndexError> {
+        self.config.make_folder()?;
+        self.backlog.clear();
+        let database = Database::open(&self.config.file())?;
+        let journals = scan::journals(&self.config.journals)?;
+        let known: HashMap<ThreadId, ThreadRow> = database.all()?.into_iter().map(|(_, row)| (row.summary.id, row)).collect();
+        let present: HashSet<ThreadId> = journals.iter().map(|journal| journal.id).collect();
+        let gone: Vec<ThreadId> = known.keys().copied().filter(|id| !present.contains(id)).collect();
+        if !gone.is_empty() {
+            database.transact(|| gone.iter().try_for_each(|id| database.remove(*id)))?;
+        }
+        let mut total = 0;
+        for batch in journals.chunks(BATCH) {
+            let changed: Vec<(&JournalFile, Stamp)> = batch
+                .iter()
+                .filter_map(|journal| Some((journal, scan::stamp(&journal.path).ok()?)))
+                .filter(|(journal, stamp)| known.get(&journal.id).is_none_or(|row| row.stamp != *stamp || row.worded == 0))
+                .collect();
+            if changed.is_empty() {
+                continue;
+            }
+            let later = database.transact(|| self.list(&database, &known, &changed))?;
+            total += later.iter().map(|(_, bytes)| bytes).sum::<u64>();
+            self.backlog.extend(later.into_iter().map(|(journal, _)| journal));
+        }
+        self.database = Some(database);
+        self.state.send_modify(|state| *state = State { is_listed: false, failure: None, done: 0, total });
+        Ok(())
+    }
+
+    /// Rows for journals that are new or have changed. Returns those whose words are still to be read, and how many bytes that is.
+    fn list(
+        &self,
+        database: &Database,
+        known: &HashMap<ThreadId, ThreadRow>,
+        changed: &[(&JournalFile, Stamp)],
+    ) -> Result<Vec<(JournalFile, u64)>, IndexError> {
+        let mut later = Vec::new();
+        for (journal, stamp) in changed {
+            let row = known.get(&journal.id);
+            let left = stamp.size.saturating_sub(row.map_or(0, |row| row.worded));
+            let read = match row {
+                Some(row) if row.worded > 0 && left <= SMALL => scan::catch_up(database, journal, &self.config.blobs).map(|_| false),
+                Some(row) if row.worded > 0 => Ok(true),
+                _ => scan::quick_look(journal, *stamp, database).and_then(|summary| {
+                    let high_seq = summary.seq.max(row.map_or(0, |row| row.high_seq));
+                    let path = journal.path.to_string_lossy().into_owned();
+                    database.put(&ThreadRow { path, stamp: *stamp, worded: 0, chain: String::new(), high_seq, summary })?;
+                    Ok(true)
+                }),
+            };
+            match read {
+                Ok(true) => later.push(((*journal).clone(), left)),
+                Ok(false) => {}
+                Err(ScanError::Index(error)) => return Err(error),
+                Err(ScanError::Journal(error)) => tracing::warn!(thread = %journal.id, %error, "a thread is not listed"),
+            }
+        }
+        Ok(later)
+    }
+
+    /// Writes what was noted.
+    fn flush(&mut self) {
+        self.since = None;
+        if self.touched.is_empty() && self.removed.is_empty() {
+            return self.stay_in_place();
+        }
+        let touched: Vec<JournalFile> = self.touched.drain().map(|(id, path)| JournalFile { id, path }).collect();
+        let removed: Vec<ThreadId> = self.removed.drain().collect();
+        self.stay_in_place();
+        let Some(database) = &self.database else { return };
+        let written: Result<Vec<JournalFile>, IndexError> = database.transact(|| {
+            let mut unfinished = Vec::new();
+            for journal in &touched {
+                match scan::catch_up(database, journal, &self.config.blobs) {
+                    Ok(progress) if progress.is_at_end => {}
+                    Ok(_) => unfinished.push(journal.clone()),
+                    Err(ScanError::Index(error)) => return Err(error),
+                    // It may have been removed since.
+                    Err(ScanError::Journal(error)) => tracing::debug!(thread = %journal.id, %error, "not indexed"),
+                }
+            }
+            removed.iter().try_for_each(|id| database.remove(*id))?;
+            Ok(unfinished)
+        });
+        match written {
+            Ok(unfinished) => self.backlog.extend(unfinished),
+            Err(error) => self.failed(error),
+        }
+    }
+
+    /// Reads words for about one transaction's worth.
+    fn read_words(&mut self) {
+        self.stay_in_place();
+        let Some(journal) = self.backlog.pop_front() else { return };
+        let mut batch = vec![journal];
+        // Many small journals share a transaction.
+        while batch.len() < 64
+            && let Some(journal) = self.backlog.pop_front()
+        {
+            batch.push(journal);
+        }
+        let Some(database) = &self.database else { return };
+        let read: Result<(u64, Vec<JournalFile>), IndexError> = database.transact(|| {
+            let (mut bytes, mut unfinished) = (0, Vec::new());
+            for journal in batch {
+                if bytes > 4 * SMALL {
+                    unfinished.push(journal);
+                    continue;
+                }
+                match scan::catch_up(database, &journal, &self.config.blobs) {
+                    Ok(progress) => {
+                        bytes += progress.bytes;
+                        if !progress.is_at_end {
+                            unfinished.push(journal);
+                        }
+                    }
+                    Err(ScanError::Index(error)) => return Err(error),
+                    Err(ScanError::Journal(error)) => tracing::debug!(thread = %journal.id, %error, "not indexed"),
+                }
+            }
+            Ok((bytes, unfinished))
+        });
+        match read {
+            Ok((bytes, unfinished)) => {
+                for journal in unfinished.into_iter().rev() {
+                    self.backlog.push_front(journal);
+                }
+                let is_done = self.backlog.is_empty();
+                self.state.send_modify(|state| {
+                    state.done = if is_done { state.total } else { (state.done + bytes).min(state.total.saturating_sub(1)) };
+                });
+            }
+            Err(error) => self.failed(error),
+        }
+    }
+
+    fn failed(&mut self, error: IndexError) {
+        match error {
+            IndexError::Unusable(why) => self.recover(Some(why)),
+            error => {
+                tracing::warn!(%error, "the index of threads is behind");
+                std::thread::sleep(PAUSE);
+                // Whatever was noted is found again by comparing.
+                self.recover(None);
+            }
+        }
+    }
+
+    /// A file that was deleted or replaced would take writes that nobody ever reads.
+    fn stay_in_place(&mut self) {
+        if self.database.as_ref().is_none_or(|database| !database.is_in_place()) {
+            self.database = None;
+            self.recover(Some("it was removed or replaced".into()));
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Checking a thread on disk, and putting right what can be put right.
+
+use std::fs;
+
+use outpost_thread::{Seq, ThreadId};
+
+use super::Home;
+use super::segment::{Lineage, Segment, entry};
+use crate::damage::{Damage, DamageKind};
+use crate::lease::{ClaimError, ClaimMode, LeaseFile, Record};
+use crate::reader::{Forward, Found};
+use crate::store::{AppendError, DeleteError, ReadError};
+use crate::verify::{Repair, Verdict};
+
+impl Home {
+    /// Reads every byte. `known` is the highest ordinal that somebody else, say an index, has seen.
+    pub(super) fn verify(&self, thread: ThreadId, known: Option<Seq>) -> Result<Verdict, ReadError> {
+        let lineage = Lineage::open(self, thread)?;
+        let mut verdict = Verdict { thread, entries: 0, last: 0, bytes: 0, damage: Vec::new(), given_up: 0 };
+        for (index, segment) in lineage.segments().iter().enumerate() {
+            self.check(segment, &mut verdict)?;
+            let base = lineage.segments().get(index + 1).and_then(|next| next.start.base.as_ref());
+            if let Some(base) = base.filter(|base| !base.sum.is_empty()) {
+                let place = segment.locate(base.ordinal + 1)?;
+                if place.last == base.ordinal && place.sum.is_some_and(|sum| sum.to_string() != base.sum) {
+                    let damage = Damage { from: 1, to: 0, offset: place.offset, bytes: 0, what: DamageKind::Unchained };
+                    verdict.damage.push((segment.thread, damage));
+                }
+            }
+        }
+        let known = [known, self.known_last(thread)].into_iter().flatten().max();
+        if let Some(known) = known.filter(|known| *known > verdict.last) {
+            let damage = Damage { from: verdict.last + 1, to: known, offset: verdict.bytes, bytes: 0, what: DamageKind::CutOff };
+            verdict.damage.push((thread, damage));
+        }
+        Ok(verdict)
+    }
+
+    fn check(&self, segment: &Segment, verdict: &mut Verdict) -> Result<(), ReadError> {
+        let until = segment.until.unwrap_or(Seq::MAX);
+        let mut forward = Forward::new(&segment.file, segment.start.place(), u64::MAX);
+        let mut last = segment.start.first - 1;
+        loop {
+            match forward.find_next()? {
+                Found::End => break,
+                Found::Damage(damage) if damage.from > until => break,
+                Found::Damage(mut damage) => {
+                    damage.to = damage.to.min(until);
+                    last = last.max(damage.to);
+                    verdict.damage.push((segment.thread, damage));
+                }
+                Found::Line { line, .. } if line.seq > until => break,
+                Found::Line { line, offset } => {
+                    last = line.seq;
+                    verdict.entries += 1;
+                    if let Err(what) = entry(&self.blobs, segment.start.version, &line) {
+                        verdict.damage.push((segment.thread, Damage { from: line.seq, to: line.seq, offset, bytes: 0, what }));
+                    }
+                }
+            }
+            let through = forward.place().last;
+            if through > last {
+                verdict.given_up += through - last + 1;
+                last = through;
+            }
+        }
+        if last < until && segment.until.is_some() {
+            let offset = forward.place().offset;
+            verdict.damage.push((segment.thread, Damage { from: last + 1, to: until, offset, bytes: 0, what: DamageKind::CutOff }));
+            last = until;
+        }
+        verdict.last = last;
+        verdict.bytes += segment.length()?;
+        Ok(())
+    }
+
+    /// Writes a damaged journal anew with everything that is whole, and a note in the place of what is not. The file as it
+    /// was stays beside it. Damage in what a fork shares is repaired in the thread that has it.
+    pub(super) fn repair(&self, thread: ThreadId, mode: ClaimMode) -> Result<Repair, DeleteError> {
+        let lease = self.claim(thread, mode)?;
+        let result = self.repair_claimed(thread);
+        self.release(&lease);
+        result
+    }
+
+    fn repair_claimed(&self, thread: ThreadId) -> Result<Repair, DeleteError> {
+        let path = self.find(thread).ok_or(ClaimError::NotFound(thread))?;
+        let lineage = Lineage::open(self, thread)?;
+        let Some(own) = lineage.segments().last() else { return Err(ReadError::NotFound(thread).into()) };
+        let mut verdict = Verdict { thread, entries: 0, last: 0, bytes: 0, damage: Vec::new(), given_up: 0 };
+        self.check(own, &mut verdict)?;
+        // A blob that is missing cannot be made up for by writing the line again.
+        if verdict.damage.iter().all(|(_, damage)| damage.what == DamageKind::Blob) {
+            return Ok(Repair { damage: verdict.damage.into_iter().map(|(_, damage)| damage).collect(), kept: None });
+        }
+        let failed = |error| DeleteError::Append(self.failed(error));
+        let kept = path.with_extension(format!("damaged-{}", self.now()));
+        fs::copy(&path, &kept).map_err(failed)?;
+        let lease = LeaseFile::open(&Self::lease_path(&path)).map_err(failed)?;
+        let locked = lease.lock().map_err(failed)?;
+        let base = own.start.base.clone();
+        let damage = self.rewrite(thread, &path, std::slice::from_ref(own), base.as_ref()).map_err(failed)?;
+        let record = locked.read().map_err(failed)?.unwrap_or_default();
+        locked
+            .write_durably(&Record { edition: record.edition + 1, ..record })
+            .map_err(|error| DeleteError::Append(AppendError::Io(error)))?;
+        Ok(Repair { damage, kept: Some(kept) })
+    }
+}

@@ -1,0 +1,180 @@
+//! Threads in Postgres: several machines share them, one writes each at a time.
+//!
+//! An append is one statement that compares the ordinal and the lease's epoch and writes only if both are right, so that two
+//! owners cannot both win. A lease has a time; whoever holds it renews it, and whoever finds it expired may take it. The
+//! database's clock counts, not that of any machine.
+
+mod feed;
+mod lease;
+mod list;
+mod migrate;
+mod read;
+mod write;
+
+use std::collections::HashMap;
+use std::error::Error;
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime};
+use outpost_thread::ThreadId;
+use tokio_postgres::NoTls;
+
+pub use feed::{Change, Feed};
+pub use read::PostgresHistory;
+
+use crate::local::lock;
+use crate::store::Redactor;
+use crate::summary::Summary;
+
+/// Everything that a store in Postgres needs to be told.
+#[derive(Clone)]
+pub struct PostgresConfig {
+    /// `postgres://user@host/database`.
+    pub url: String,
+    /// A name for this start of the program that no other start has.
+    pub instance: String,
+    pub host: String,
+    /// How long a lease holds without being renewed. It is renewed three times as often.
+    pub lease: Duration,
+    pub connections: usize,
+    pub redactor: Option<Arc<dyn Redactor>>,
+}
+
+impl PostgresConfig {
+    pub fn new(url: impl Into<String>, instance: impl Into<String>, host: impl Into<String>) -> Self {
+        Self {
+            url: url.into(),
+            instance: instance.into(),
+            host: host.into(),
+            lease: Duration::from_secs(30),
+            connections: 8,
+            redactor: None,
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum PostgresError {
+    #[error("this is no address of a database: {0}; write postgres://user@host/database")]
+    Url(String),
+    #[error("the database asks for an encrypted connection, which this program cannot make; use a unix socket or a tunnel")]
+    Tls,
+    #[error("the database cannot be reached: {0}")]
+    Connect(String),
+    #[error("the tables of this database cannot be prepared: {0}")]
+    Migration(String),
+    #[error("the tables of this database are of version {version}, made by a newer program; this one knows versions up to {known}")]
+    Newer { version: i64, known: usize },
+}
+
+#[derive(Clone)]
+pub struct PostgresStore(Arc<Shared>);
+
+struct Shared {
+    config: PostgresConfig,
+    pool: Pool,
+    /// What lists show of the threads whose leases are held here: nobody else can change it meanwhile.
+    held: Mutex<HashMap<ThreadId, Held>>,
+}
+
+#[derive(Clone)]
+struct Held {
+    epoch: u64,
+    summary: Summary,
+}
+
+impl PostgresStore {
+    /// Connects, prepares the tables, and begins to renew leases.
+    pub async fn open(config: PostgresConfig) -> Result<Self, PostgresError> {
+        let address = parse(&config.url)?;
+        let manager = Manager::from_config(address, NoTls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
+        let pool = Pool::builder(manager)
+            .max_size(config.connections)
+            .runtime(Runtime::Tokio1)
+            .wait_timeout(Some(Duration::from_secs(30)))
+            .create_timeout(Some(Duration::from_secs(10)))
+            .build()
+            .map_err(|error| PostgresError::Connect(error.to_string()))?;
+        let mut client = pool.get().await.map_err(|error| PostgresError::Connect(chain(&error)))?;
+        migrate::migrate(&mut client).await?;
+        drop(client);
+        let shared = Arc::new(Shared { config, pool, held: Mutex::default() });
+        tokio::spawn(renew(Arc::downgrade(&shared)));
+        Ok(Self(shared))
+    }
+
+    async fn client(&self) -> Result<Object, String> {
+        self.0.pool.get().await.map_err(|error| chain(&error))
+    }
+
+    fn hold(&self, thread: ThreadId, held: Held) {
+        lock(&self.0.held).insert(thread, held);
+    }
+
+    fn lease_seconds(&self) -> f64 {
+        self.0.config.lease.as_secs_f64()
+    }
+}
+
+fn parse(url: &str) -> Result<tokio_postgres::Config, PostgresError> {
+    let config: tokio_postgres::Config = url.parse().map_err(|error: tokio_postgres::Error| PostgresError::Url(chain(&error)))?;
+    match config.get_ssl_mode() {
+        tokio_postgres::config::SslMode::Disable | tokio_postgres::config::SslMode::Prefer => Ok(config),
+        _ => Err(PostgresError::Tls),
+    }
+}
+
+/// Renews all leases of this instance until the store is gone.
+async fn renew(shared: Weak<Shared>) {
+    loop {
+        let Some(pause) = shared.upgrade().map(|shared| shared.config.lease / 3) else { return };
+        tokio::time::sleep(pause).await;
+        let Some(shared) = shared.upgrade() else { return };
+        if lock(&shared.held).is_empty() {
+            continue;
+        }
+        let (seconds, instance) = (shared.config.lease.as_secs_f64(), &shared.config.instance);
+        let renewal = "update outpost_threads set expires = now() + make_interval(secs => $1) where instance = $2";
+        let renewed = match shared.pool.get().await {
+            Ok(client) => client.execute(renewal, &[&seconds, instance]).await.map_err(|error| told(&error)),
+            Err(error) => Err(chain(&error)),
+        };
+        if let Err(error) = renewed {
+            tracing::warn!(error, "leases could not be renewed");
+        }
+    }
+}
+
+/// What the server said, or why it could not be asked.
+fn told(error: &tokio_postgres::Error) -> String {
+    error.as_db_error().map_or_else(|| chain(error), ToString::to_string)
+}
+
+/// An error with its causes, on one line.
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+/// Ordinals, times and sizes are far below the limit of the database's numbers.
+fn big(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+fn small(number: i64) -> u64 {
+    u64::try_from(number).unwrap_or(0)
+}
+
+/// The database's texts cannot hold this character.
+fn plain(text: &str) -> String {
+    text.replace('\0', "\u{fffd}")
+}

@@ -1,0 +1,121 @@
+//! What others write, as it happens. Notes may be lost with a connection; a gap is told, and whoever follows reads again.
+
+use std::future::poll_fn;
+use std::time::Duration;
+
+use outpost_thread::{Seq, ThreadId};
+use tokio::sync::broadcast;
+use tokio::task::JoinHandle;
+use tokio_postgres::{AsyncMessage, NoTls};
+
+use super::{PostgresError, PostgresStore, chain, parse};
+
+/// A follower that is slower than this many notes sees a gap.
+const NOTES: usize = 1024;
+const PATIENCE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// Entries up to `last` are there; 0 if the thread was removed.
+    Thread { thread: ThreadId, last: Seq },
+    /// Something may have been missed: look at everything that matters again.
+    Gap,
+}
+
+/// A stream of changes; ends with its last follower.
+pub struct Feed {
+    changes: broadcast::Receiver<Change>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Feed {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Feed {
+    /// The next change. Waits for ever if there is none.
+    pub async fn next(&mut self) -> Change {
+        match self.changes.recv().await {
+            Ok(change) => change,
+            Err(broadcast::error::RecvError::Lagged(_)) => Change::Gap,
+            Err(broadcast::error::RecvError::Closed) => std::future::pending().await,
+        }
+    }
+}
+
+impl PostgresStore {
+    /// Everything that is written after this returns is told.
+    pub async fn feed(&self) -> Result<Feed, PostgresError> {
+        let config = parse(&self.0.config.url)?;
+        let (sender, changes) = broadcast::channel(NOTES);
+        let first = Listener::connect(&config).await.map_err(PostgresError::Connect)?;
+        let task = tokio::spawn(async move {
+            let mut listener = Some(first);
+            let mut pause = PATIENCE.0;
+            loop {
+                if let Some(mut listener) = listener.take() {
+                    pause = PATIENCE.0;
+                    while let Some(change) = listener.next().await {
+                        // Nobody may be listening at this moment.
+                        let _ = sender.send(change);
+                    }
+                    let _ = sender.send(Change::Gap);
+                }
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(PATIENCE.1);
+                match Listener::connect(&config).await {
+                    Ok(again) => {
+                        let _ = sender.send(Change::Gap);
+                        listener = Some(again);
+                    }
+                    Err(error) => tracing::debug!(error, "the feed is not connected"),
+                }
+            }
+        });
+        Ok(Feed { changes, task })
+    }
+}
+
+struct Listener {
+    /// Dropping it ends the connection.
+    _client: tokio_postgres::Client,
+    messages: tokio::sync::mpsc::UnboundedReceiver<Change>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Listener {
+    async fn connect(config: &tokio_postgres::Config) -> Result<Self, String> {
+        let (client, mut connection) = config.connect(NoTls).await.map_err(|error| chain(&error))?;
+        let (sender, messages) = tokio::sync::mpsc::unbounded_channel();
+        let task = tokio::spawn(async move {
+            while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {
+                if let AsyncMessage::Notification(note) = message
+                    && let Some(change) = change(note.payload())
+                    && sender.send(change).is_err()
+                {
+                    return;
+                }
+            }
+        });
+        let listener = Self { _client: client, messages, task };
+        listener._client.batch_execute("listen outpost_threads").await.map_err(|error| chain(&error))?;
+        Ok(listener)
+    }
+
+    async fn next(&mut self) -> Option<Change> {
+        self.messages.recv().await
+    }
+}
+
+fn change(payload: &str) -> Option<Change> {
+    let (thread, last) = payload.split_once(' ')?;
+    Some(Change::Thread { thread: thread.parse().ok()?, last: last.parse().ok()? })
+}

@@ -1,0 +1,104 @@
+//! Who may write a thread.
+
+use outpost_thread::ThreadId;
+use tokio_postgres::Row;
+
+use super::{Held, PostgresStore, big, small, told};
+use crate::lease::{ClaimError, ClaimMode, Holder, Lease};
+use crate::local::lock;
+use crate::summary::Summary;
+
+const CREATE: &str = "
+    insert into outpost_threads (id, first, last, epoch, instance, host, pid, since, expires, summary)
+    values ($1, 1, 0, 1, $2, $3, $4, now(), now() + make_interval(secs => $5), $6)
+    on conflict (id) do update
+      set epoch = outpost_threads.epoch + 1, instance = $2, host = $3, pid = $4, since = now(), expires = now() + make_interval(secs => $5)
+      where not outpost_threads.born and outpost_threads.last = 0 and outpost_threads.expires <= now()
+    returning epoch";
+
+const CLAIM: &str = "
+    update outpost_threads
+    set epoch = epoch + 1, instance = $2, host = $3, pid = $4, since = now(), expires = now() + make_interval(secs => $5)
+    where id = $1 and ($6 or instance is null or expires <= now())
+    returning epoch, summary";
+
+const HOLDER: &str = "
+    select instance, host, pid, (extract(epoch from since) * 1000)::bigint, (extract(epoch from now() - since) * 1000)::bigint,
+           (extract(epoch from expires) * 1000)::bigint
+    from outpost_threads where id = $1";
+
+impl PostgresStore {
+    pub async fn create(&self, thread: ThreadId) -> Result<Lease, ClaimError> {
+        let client = self.client().await.map_err(ClaimError::Database)?;
+        let (config, pid, seconds) = (&self.0.config, i64::from(std::process::id()), self.lease_seconds());
+        let summary = Summary::new(thread);
+        let text = encode(&summary)?;
+        let statement = client.prepare_cached(CREATE).await.map_err(failed)?;
+        let made = client
+            .query_opt(&statement, &[&thread.to_string(), &config.instance, &config.host, &pid, &seconds, &text])
+            .await
+            .map_err(failed)?;
+        let epoch = small(made.ok_or(ClaimError::Exists(thread))?.get(0));
+        self.hold(thread, Held { epoch, summary });
+        Ok(Lease { thread, epoch })
+    }
+
+    pub async fn claim(&self, thread: ThreadId, mode: ClaimMode) -> Result<Lease, ClaimError> {
+        let client = self.client().await.map_err(ClaimError::Database)?;
+        let (config, pid, seconds) = (&self.0.config, i64::from(std::process::id()), self.lease_seconds());
+        let statement = client.prepare_cached(CLAIM).await.map_err(failed)?;
+        let by_force = mode == ClaimMode::TakeOver;
+        let claimed = client
+            .query_opt(&statement, &[&thread.to_string(), &config.instance, &config.host, &pid, &seconds, &by_force])
+            .await
+            .map_err(failed)?;
+        let Some(row) = claimed else {
+            let row = client.query_opt(HOLDER, &[&thread.to_string()]).await.map_err(failed)?.ok_or(ClaimError::NotFound(thread))?;
+            let age_ms = small(row.get::<_, Option<i64>>(4).unwrap_or(0));
+            return Err(ClaimError::Held { thread, holder: holder(&row), age_ms });
+        };
+        let epoch = small(row.get(0));
+        let summary = serde_json::from_str(row.get(1)).unwrap_or_else(|_| Summary::new(thread));
+        self.hold(thread, Held { epoch, summary });
+        Ok(Lease { thread, epoch })
+    }
+
+    pub async fn release(&self, lease: Lease) {
+        // Somebody in this program may have taken it over since.
+        lock(&self.0.held).retain(|thread, held| *thread != lease.thread || held.epoch != lease.epoch);
+        if let Err(error) = self.give_back(&lease).await {
+            tracing::warn!(thread = %lease.thread, error, "the lease could not be given back; it will expire");
+        }
+    }
+
+    async fn give_back(&self, lease: &Lease) -> Result<(), String> {
+        let client = self.client().await?;
+        let (id, epoch) = (lease.thread.to_string(), big(lease.epoch));
+        let gone = client.execute("delete from outpost_threads where id = $1 and epoch = $2 and not born", &[&id, &epoch]).await;
+        if gone.map_err(|error| told(&error))? == 0 {
+            let text = "update outpost_threads set instance = null, expires = null where id = $1 and epoch = $2";
+            client.execute(text, &[&id, &epoch]).await.map_err(|error| told(&error))?;
+        }
+        Ok(())
+    }
+}
+
+/// Of a row of [`HOLDER`].
+fn holder(row: &Row) -> Holder {
+    Holder {
+        instance: row.get::<_, Option<String>>(0).unwrap_or_default(),
+        host: row.get::<_, Option<String>>(1).unwrap_or_default(),
+        pid: row.get::<_, Option<i64>>(2).and_then(|pid| u32::try_from(pid).ok()).unwrap_or(0),
+        since: small(row.get::<_, Option<i64>>(3).unwrap_or(0)),
+        renewed: small(row.get::<_, Option<i64>>(5).unwrap_or(0)),
+    }
+}
+
+fn encode(summary: &Summary) -> Result<String, ClaimError> {
+    serde_json::to_string(summary).map_err(|error| ClaimError::Database(error.to_string()))
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "it is handed to map_err")]
+fn failed(error: tokio_postgres::Error) -> ClaimError {
+    ClaimError::Database(told(&error))
+}

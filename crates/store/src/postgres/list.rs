@@ -1,0 +1,89 @@
+//! Lists and searches in Postgres: the same questions as to the index of a home.
+
+use outpost_thread::ThreadId;
+use tokio_postgres::types::ToSql;
+
+use super::read::QueryError;
+use super::{PostgresStore, big};
+use crate::list::{Coverage, Direction, Kin, ListPage, ListQuery, Order, Shelf};
+use crate::store::ReadError;
+use crate::summary::Summary;
+
+impl PostgresStore {
+    pub async fn list(&self, query: ListQuery) -> Result<ListPage, ReadError> {
+        let client = self.client().await.map_err(ReadError::Database)?;
+        let (text, values) = select(&query);
+        let values: Vec<&(dyn ToSql + Sync)> = values.iter().map(|value| &**value as &(dyn ToSql + Sync)).collect();
+        let rows = client.query(&text, &values).await.map_err(QueryError::from)?;
+        let threads = rows.iter().filter_map(|row| serde_json::from_str(row.get(0)).ok()).collect();
+        Ok(ListPage::cut(threads, &query, Coverage::Complete))
+    }
+
+    pub async fn summary(&self, thread: ThreadId) -> Result<Option<Summary>, ReadError> {
+        let client = self.client().await.map_err(ReadError::Database)?;
+        let text = "select summary from outpost_threads where id = $1 and born";
+        let row = client.query_opt(text, &[&thread.to_string()]).await.map_err(QueryError::from)?;
+        Ok(row.and_then(|row| serde_json::from_str(row.get(0)).ok()))
+    }
+}
+
+type Values = Vec<Box<dyn ToSql + Sync + Send>>;
+
+fn select(query: &ListQuery) -> (String, Values) {
+    let mut clauses = vec!["born".to_owned()];
+    let mut values: Values = Vec::new();
+    let mut value = |value: Box<dyn ToSql + Sync + Send>| {
+        values.push(value);
+        format!("${}", values.len())
+    };
+    match query.shelf {
+        Shelf::Active => clauses.push("not archived".to_owned()),
+        Shelf::Archived => clauses.push("archived".to_owned()),
+        Shelf::Both => {}
+    }
+    for (column, wanted) in [("source", &query.sources), ("cwd", &query.cwds)] {
+        if !wanted.is_empty() {
+            clauses.push(format!("{column} = any({})", value(Box::new(wanted.clone()))));
+        }
+    }
+    match query.kin {
+        Some(Kin::ChildrenOf(parent)) => clauses.push(format!("parent = {}", value(Box::new(parent.to_string())))),
+        Some(Kin::DescendantsOf(root)) => clauses.push(format!(
+            "id in (with recursive kin (id) as (select id from outpost_threads where parent = {}
+             union select t.id from outpost_threads t join kin on t.parent = kin.id) select id from kin)",
+            value(Box::new(root.to_string()))
+        )),
+        None => {}
+    }
+    if let Some(search) = &query.search {
+        let part = format!("%{}%", search.trim().replace('\\', "\\\\").replace('%', "\\%").replace('_', "\\_"));
+        clauses.push(format!(
+            "(id in (select thread from outpost_words where words @@ to_tsquery('simple', {})) or name ilike {})",
+            value(Box::new(words(search))),
+            value(Box::new(part.replace('\0', "")))
+        ));
+    }
+    let column = match query.order {
+        Order::Created => "created_at",
+        Order::Updated => "updated_at",
+        Order::Recency => "recency_at",
+    };
+    let (sign, direction) = match query.direction {
+        Direction::NewestFirst => ("<", "desc"),
+        Direction::OldestFirst => (">", "asc"),
+    };
+    if let Some(after) = query.after {
+        let (at, id) = (value(Box::new(big(after.at))), value(Box::new(after.id.to_string())));
+        clauses.push(format!("({column}, id) {sign} ({at}, {id})"));
+    }
+    let limit = value(Box::new(big(query.limit as u64).saturating_add(1)));
+    let condition = clauses.join(" and ");
+    (format!("select summary from outpost_threads where {condition} order by {column} {direction}, id {direction} limit {limit}"), values)
+}
+
+/// All words must occur, and the last may be the beginning of one. Everything is quoted: a user's text is no query language.
+fn words(search: &str) -> String {
+    let quote = |word: &str| format!("'{}'", word.replace('\0', "").replace('\\', "\\\\").replace('\'', "''"));
+    let quoted: Vec<String> = search.split_whitespace().map(quote).collect();
+    if quoted.is_empty() { "''".to_owned() } else { format!("{}:*", quoted.join(" & ")) }
+}

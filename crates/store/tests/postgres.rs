@@ -1,0 +1,219 @@
+//! What only a database that several programs share can show.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod support;
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use outpost_store::{AppendError, Change, ClaimError, ClaimMode, ListQuery, Need, PostgresConfig, PostgresError, PostgresStore, Store};
+use outpost_testkit::postgres::Database;
+use support::{created, entries, id, input, plain_turn, postgres, start};
+
+const LEASE: Duration = Duration::from_millis(1500);
+
+async fn open(url: &str, instance: &str) -> PostgresStore {
+    let config = PostgresConfig { lease: LEASE, ..PostgresConfig::new(url, instance, "here") };
+    PostgresStore::open(config).await.unwrap()
+}
+
+/// A program of its own that holds thread 1 and writes an entry whenever it is told a line. This very test program plays it.
+struct Other {
+    child: Child,
+    answers: BufReader<std::process::ChildStdout>,
+}
+
+impl Other {
+    fn start(url: &str) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "the_other_program", "--ignored", "--nocapture", "--test-threads", "1"])
+            .env("OUTPOST_TEST_OTHER", url)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let answers = BufReader::new(child.stdout.take().unwrap());
+        Self { child, answers }
+    }
+
+    /// The next line that it says; the test harness says some of its own.
+    fn says(&mut self) -> String {
+        loop {
+            let mut line = String::new();
+            assert_ne!(self.answers.read_line(&mut line).unwrap(), 0, "the other program ended");
+            if let Some((_, said)) = line.split_once("said: ") {
+                return said.trim().to_owned();
+            }
+        }
+    }
+
+    fn tell(&mut self) {
+        self.child.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "the other side of the tests below, started by them"]
+async fn the_other_program() {
+    let Ok(url) = std::env::var("OUTPOST_TEST_OTHER") else { return };
+    let say = |text: &str| writeln!(std::io::stdout(), "said: {text}").unwrap();
+    let store = Store::Postgres(open(&url, "other").await);
+    let (lease, written) = start(&store, 1).await;
+    say("ready");
+    let mut next = written.len() as u64 + 1;
+    for _ in std::io::stdin().lines() {
+        match store.append(&lease, entries(next, vec![input("from the other", None)]), Need::Durable).await {
+            Ok(_) => {
+                next += 1;
+                say("written");
+            }
+            Err(AppendError::LeaseLost { .. }) => say("lost"),
+            Err(error) => say(&error.to_string()),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_program_loses_its_thread_to_another_within_the_lease_time() {
+    let database = Database::create();
+    let mut other = Other::start(database.url());
+    assert_eq!(other.says(), "ready");
+    other.tell();
+    assert_eq!(other.says(), "written");
+    let store = open(database.url(), "mine").await;
+    let held = store.claim(id(1), ClaimMode::IfFree).await.unwrap_err();
+    assert!(matches!(&held, ClaimError::Held { holder, .. } if holder.pid == other.child.id()), "{held}");
+    // It lives and renews: waiting longer than the lease time does not help.
+    tokio::time::sleep(LEASE * 2).await;
+    assert!(matches!(store.claim(id(1), ClaimMode::IfFree).await, Err(ClaimError::Held { .. })));
+    other.signal(rustix::process::Signal::KILL);
+    let killed = Instant::now();
+    let lease = loop {
+        match store.claim(id(1), ClaimMode::IfFree).await {
+            Ok(lease) => break lease,
+            Err(ClaimError::Held { .. }) => assert!(killed.elapsed() < Duration::from_secs(30), "the lease never expires"),
+            Err(error) => panic!("{error}"),
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    let last = store.head(id(1)).await.unwrap().last;
+    assert_eq!(last, 8, "everything that was acknowledged is there");
+    store.append(&lease, entries(last + 1, vec![input("mine", None)]), Need::Durable).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_program_that_slept_through_its_lease_cannot_write_any_more() {
+    let database = Database::create();
+    let mut other = Other::start(database.url());
+    assert_eq!(other.says(), "ready");
+    other.signal(rustix::process::Signal::STOP);
+    let store = open(database.url(), "mine").await;
+    let lease = loop {
+        match store.claim(id(1), ClaimMode::IfFree).await {
+            Ok(lease) => break lease,
+            Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+        }
+    };
+    let last = store.head(id(1)).await.unwrap().last;
+    store.append(&lease, entries(last + 1, vec![input("mine", None)]), Need::Durable).await.unwrap();
+    other.tell();
+    other.signal(rustix::process::Signal::CONT);
+    assert_eq!(other.says(), "lost");
+    assert_eq!(store.head(id(1)).await.unwrap().last, last + 1, "only one of the two has written");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_two_that_write_the_same_ordinal_one_wins() {
+    let database = Database::create();
+    let store = postgres(database.url(), "one").await;
+    let (lease, written) = start(&store, 1).await;
+    let next = written.len() as u64 + 1;
+    let (mut won, mut lost) = (0, 0);
+    let tries = (0..8).map(|n| store.append(&lease, entries(next, vec![input(&format!("try {n}"), None)]), Need::Stored));
+    for outcome in futures_util::future::join_all(tries).await {
+        match outcome {
+            Ok(_) => won += 1,
+            Err(AppendError::Conflict { expected, found }) => {
+                assert_eq!((expected, found), (next + 1, next));
+                lost += 1;
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert_eq!((won, lost), (1, 7));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_others_write_is_told() {
+    let database = Database::create();
+    let (reader, writer) = (open(database.url(), "reader").await, Store::Postgres(open(database.url(), "writer").await));
+    let mut feed = reader.feed().await.unwrap();
+    let (lease, written) = start(&writer, 1).await;
+    assert_eq!(feed.next().await, Change::Thread { thread: id(1), last: written.len() as u64 });
+    let more = entries(written.len() as u64 + 1, plain_turn(5));
+    let last = writer.append(&lease, more, Need::Stored).await.unwrap().last;
+    assert_eq!(feed.next().await, Change::Thread { thread: id(1), last });
+    writer.release(lease).await;
+    writer.delete(id(1), ClaimMode::IfFree).await.unwrap();
+    assert_eq!(feed.next().await, Change::Thread { thread: id(1), last: 0 });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_feed_that_lost_its_connection_says_so_and_goes_on() {
+    let database = Database::create();
+    let writer = Store::Postgres(open(database.url(), "writer").await);
+    let mut feed = open(database.url(), "reader").await.feed().await.unwrap();
+    let (client, connection) = tokio_postgres::connect(database.url(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    let cut =
+        "select pg_terminate_backend(pid) from pg_stat_activity where query = 'listen outpost_threads' and datname = current_database()";
+    assert_eq!(client.query(cut, &[]).await.unwrap().len(), 1);
+    assert_eq!(feed.next().await, Change::Gap);
+    assert_eq!(feed.next().await, Change::Gap, "connected again");
+    let (_, written) = start(&writer, 1).await;
+    assert_eq!(feed.next().await, Change::Thread { thread: id(1), last: written.len() as u64 });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tables_of_a_newer_program_are_left_alone() {
+    let database = Database::create();
+    drop(open(database.url(), "one").await);
+    drop(open(database.url(), "two").await);
+    let (client, connection) = tokio_postgres::connect(database.url(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client.batch_execute("insert into outpost_migrations (version, sum) values (2, 'x')").await.unwrap();
+    let error = PostgresStore::open(PostgresConfig::new(database.url(), "three", "here")).await.err().unwrap();
+    assert!(matches!(error, PostgresError::Newer { version: 2, known: 1 }), "{error}");
+    for bad in ["mysql://x", "postgres://user@host/db?sslmode=require", "postgres://nobody@%2Fno%2Fsuch%2Fplace/db"] {
+        assert!(PostgresStore::open(PostgresConfig::new(bad, "four", "here")).await.is_err(), "{bad}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn strange_characters_survive() {
+    let database = Database::create();
+    let store = postgres(database.url(), "one").await;
+    let lease = store.create(id(1)).await.unwrap();
+    let text = "nul \0 quote ' \" backslash \\ emoji 🦀 and % and _";
+    let written = entries(1, vec![created(1), input(text, None)]);
+    store.append(&lease, written.clone(), Need::Stored).await.unwrap();
+    assert_eq!(store.history(id(1), 0).await.unwrap().rest().await.unwrap().entries, written);
+    for (search, count) in [("emoji", 1), ("'", 0), ("\\", 0), ("quote ' back", 1), ("nothing", 0), ("a:b & !c", 0)] {
+        let page = store.list(ListQuery { search: Some(search.into()), ..ListQuery::default() }).await.unwrap();
+        assert_eq!(page.threads.len(), count, "{search}");
+    }
+}
