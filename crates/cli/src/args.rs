@@ -5,6 +5,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use outpost_rpc::door::{HostName, Origin};
 use outpost_rpc::listen::ListenAddr;
 
 /// The longest that anything is waited for, in seconds.
@@ -37,12 +38,15 @@ pub enum Command {
 
 const EXECUTOR_HELP: &str = "\
 Examples:
+  outpost executor                                        this machine only; clients show the token of its home
   outpost executor --no-auth                              this machine only, nobody is asked who they are
   outpost executor --listen unix:///run/user/1000/x.sock  only this user can connect
   outpost executor --listen ws://10.0.0.5:7000 --ws-auth capability-token --ws-token-file /etc/outpost/token
   ssh -T box outpost executor --listen stdio --keep       for `outpost run --via`; sessions survive a dropped ssh
 
-The first line of standard output is the URL to connect to. GET /readyz answers 200 once it serves.";
+The first line of standard output is the URL to connect to. GET /readyz answers 200 once it serves. Without --ws-auth
+and --no-auth, a websocket asks for the token in OUTPOST_HOME/tokens/executor, which is made on the first start;
+`outpost run -e ws://127.0.0.1:PORT` finds it there, other clients send it as `Authorization: Bearer TOKEN`.";
 
 #[derive(Args)]
 pub struct ExecutorArguments {
@@ -81,10 +85,17 @@ pub struct KeeperArguments {
 
 #[derive(Args)]
 pub struct AuthArguments {
-    /// Ask nobody who they are; only for a loopback address
+    /// Ask nobody who they are; only for a loopback address. Every user of this machine can then run commands as you
     #[arg(long)]
     pub no_auth: bool,
-    /// What a websocket client must present
+    /// Let pages of this origin (https://example.com) connect from a browser; may be given several times
+    #[arg(long, value_name = "ORIGIN")]
+    pub allow_origin: Vec<Origin>,
+    /// Let the listener be called by this name (the Host header), besides loopback and its own address; may be given
+    /// several times
+    #[arg(long, value_name = "HOST")]
+    pub allow_host: Vec<HostName>,
+    /// What a websocket client must present. Without it: the token that is made on the first start
     #[arg(long, value_name = "KIND")]
     pub ws_auth: Option<WsAuth>,
     /// With capability-token: a file that holds the token (absolute path)
@@ -122,7 +133,7 @@ Examples:
 
 Standard input, signals and the size of the window are passed on; the exit code is the command's own (128 + the signal
 if one killed it). A lost connection is taken up again and no byte of output is lost or doubled. A token for -e ws://
-is taken from OUTPOST_TOKEN.";
+is taken from OUTPOST_TOKEN, or for this machine from OUTPOST_HOME/tokens/executor.";
 
 #[derive(Args)]
 pub struct RunArguments {

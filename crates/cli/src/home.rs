@@ -7,6 +7,9 @@ use std::path::{Path, PathBuf};
 
 use uuid::Uuid;
 
+/// The name of an executor's token.
+pub const EXECUTOR: &str = "executor";
+
 /// The home directory; made when something is first put there.
 #[derive(Clone)]
 pub struct Home(PathBuf);
@@ -26,6 +29,11 @@ impl Home {
         self.0.join("executor")
     }
 
+    /// The token that a listener of this home asks for.
+    pub fn token(&self, listener: &str) -> PathBuf {
+        self.0.join("tokens").join(listener)
+    }
+
     pub fn run(&self) -> PathBuf {
         self.0.join("run")
     }
@@ -37,16 +45,23 @@ impl Home {
         if let Some(id) = read_identity(&path)? {
             return Ok(id);
         }
-        DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
-        // Written aside and linked into place: two executors that start at once agree on the one that came first.
-        let aside = directory.join(format!("identity.{}", Uuid::new_v4()));
-        let mut file = File::options().write(true).create_new(true).mode(0o600).open(&aside)?;
-        let written = writeln!(file, "{}", Uuid::now_v7()).and_then(|()| fs::hard_link(&aside, &path));
-        fs::remove_file(&aside)?;
-        match written {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-            _ => read_identity(&path)?.ok_or_else(|| io::Error::other(format!("{} vanished", path.display()))),
-        }
+        write_once(&path, &Uuid::now_v7().to_string())?;
+        read_identity(&path)?.ok_or_else(|| io::Error::other(format!("{} vanished", path.display())))
+    }
+}
+
+/// Makes a file that only its owner can read, with one line in it, unless there is one. Written aside and linked into
+/// place: two that start at once agree on the one that came first.
+pub fn write_once(path: &Path, line: &str) -> io::Result<()> {
+    let directory = path.parent().unwrap_or(Path::new("/"));
+    DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    let aside = path.with_extension(Uuid::new_v4().to_string());
+    let mut file = File::options().write(true).create_new(true).mode(0o600).open(&aside)?;
+    let written = writeln!(file, "{line}").and_then(|()| fs::hard_link(&aside, path));
+    fs::remove_file(&aside)?;
+    match written {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
     }
 }
 

@@ -6,6 +6,7 @@ mod home;
 mod local;
 mod signals;
 mod terminal;
+mod tokens;
 
 use std::process::ExitCode;
 

@@ -54,6 +54,11 @@ impl ExecutorProcess {
         self.home.as_ref().expect("the home was given away").path()
     }
 
+    /// The token that its home was given.
+    pub fn token(&self) -> String {
+        std::fs::read_to_string(self.home().join("tokens/executor")).expect("a token").trim().to_owned()
+    }
+
     pub fn pid(&self) -> u32 {
         self.child.id()
     }

@@ -19,9 +19,11 @@ use uuid::Uuid;
 
 use super::{OURS, complain};
 use crate::args::RunArguments;
+use crate::home::{EXECUTOR, Home};
 use crate::local::{ExecutorSettings, executor_config};
 use crate::signals::{self, Forwarding, Signals};
 use crate::terminal::RawTerminal;
+use crate::tokens;
 
 /// What a shell says of a command whose reader went away.
 const BROKEN_PIPE: u8 = 128 + 13;
@@ -77,8 +79,8 @@ impl Place {
             return Ok(Self { connector: Connector::command(command), executor: None });
         }
         if let Some(target) = &arguments.environment {
+            let token = tokens::for_url(target, Home::from_environment().map(|home| home.token(EXECUTOR)))?;
             let target: Target = target.parse()?;
-            let token = std::env::var("OUTPOST_TOKEN").ok().filter(|token| !token.is_empty());
             return Ok(Self { connector: Connector::target(target, token), executor: None });
         }
         let settings = ExecutorSettings {
