@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
 
+use outpost_rpc::link::ws;
+use outpost_testkit::{Client, ExecutorProcess};
 use tempfile::TempDir;
 
 pub const OUTPOST: &str = env!("CARGO_BIN_EXE_outpost");
@@ -73,6 +75,7 @@ impl Server {
         self.url.strip_prefix("ws://").expect("not a websocket")
     }
 
+    #[expect(dead_code, reason = "for tests of what is below")]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -90,4 +93,12 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// A client of an executor that asks nobody who they are.
+pub async fn client(executor: &ExecutorProcess) -> Client {
+    let link = ws::connect(executor.url(), &ws::ClientOptions::default()).await.unwrap();
+    let mut client = Client::new(link);
+    client.hello().await;
+    client
 }

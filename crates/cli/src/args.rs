@@ -1,10 +1,10 @@
 //! The command line.
 
-use std::net::IpAddr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use outpost_executor::HttpTarget;
 use outpost_rpc::door::{HostName, Origin};
 use outpost_rpc::listen::ListenAddr;
 
@@ -68,9 +68,9 @@ pub struct ExecutorArguments {
     #[arg(long, value_name = "BYTES", default_value_t = 64 << 20, value_parser = clap::value_parser!(u64).range(..=1 << 40))]
     pub spool: u64,
     /// Let `http/request` reach this host, network (CIDR) or, with `loopback`, this machine; may be given several times.
-    /// It has no effect yet, because nothing is blocked yet
-    #[arg(long, value_name = "HOST|CIDR|loopback", value_parser = http_target)]
-    pub http_allow: Vec<String>,
+    /// Without it only public addresses are reached
+    #[arg(long, value_name = "HOST|CIDR|loopback")]
+    pub http_allow: Vec<HttpTarget>,
     #[command(flatten)]
     pub auth: AuthArguments,
 }
@@ -81,6 +81,8 @@ pub struct KeeperArguments {
     pub grace: u64,
     #[arg(long)]
     pub spool: u64,
+    #[arg(long)]
+    pub http_allow: Vec<HttpTarget>,
 }
 
 #[derive(Args)]
@@ -159,17 +161,6 @@ pub struct RunArguments {
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub command: Vec<String>,
-}
-
-fn http_target(text: &str) -> Result<String, String> {
-    if let Some((address, prefix)) = text.split_once('/') {
-        let address: IpAddr = address.parse().map_err(|error| format!("{address}: {error}"))?;
-        let bits = if address.is_ipv4() { 32 } else { 128 };
-        let fits = prefix.parse().is_ok_and(|prefix: u8| prefix <= bits);
-        return if fits { Ok(text.to_owned()) } else { Err(format!("a prefix has 0 to {bits} bits")) };
-    }
-    let is_host = !text.is_empty() && text.chars().all(|c| c.is_alphanumeric() || matches!(c, '-' | '.' | ':' | '_'));
-    if is_host { Ok(text.to_owned()) } else { Err("neither a host, nor a network, nor `loopback`".into()) }
 }
 
 fn name_and_value(text: &str) -> Result<(String, String), String> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outpost_executor::{ExecutorConfig, OutputLimits};
+use outpost_executor::{ExecutorConfig, HttpTarget, OutputLimits};
 use outpost_rpc::PeerOptions;
 use outpost_sandbox::Launcher;
 use uuid::Uuid;
@@ -18,6 +18,7 @@ pub struct ExecutorSettings {
     /// Whether a later start answers for the processes of this one.
     pub keeps_fates: bool,
     pub listener: String,
+    pub http_allow: Vec<HttpTarget>,
 }
 
 /// An executor's configuration as this program runs it, home and all.
@@ -39,6 +40,7 @@ pub fn executor_config(settings: ExecutorSettings) -> anyhow::Result<ExecutorCon
         version: env!("CARGO_PKG_VERSION").into(),
         variables: std::env::vars_os().collect(),
         cwd: std::env::current_dir()?,
+        http_allow: settings.http_allow,
         peer: settings.peer,
     })
 }

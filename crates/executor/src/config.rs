@@ -9,6 +9,7 @@ use std::time::Duration;
 use outpost_rpc::PeerOptions;
 use outpost_sandbox::Launcher;
 
+use crate::http::HttpTarget;
 use crate::output::OutputLimits;
 
 /// Makes ids that are never made twice.
@@ -35,5 +36,7 @@ pub struct ExecutorConfig {
     /// The environment that children may inherit from, and the directory that relative things are relative to.
     pub variables: BTreeMap<OsString, OsString>,
     pub cwd: PathBuf,
+    /// What `http/request` may reach besides public addresses.
+    pub http_allow: Vec<HttpTarget>,
     pub peer: PeerOptions,
 }

@@ -14,7 +14,7 @@ use tokio::time::{sleep, timeout};
 use crate::attachment::Attachment;
 use crate::config::ExecutorConfig;
 use crate::connection::Connection;
-use crate::http::HttpClients;
+use crate::http::{HttpClients, HttpGuard};
 use crate::journal::{FateLog, Fates, Journal};
 use crate::mounts::SlowMounts;
 use crate::session::Session;
@@ -74,12 +74,13 @@ impl Executor {
         let instance_id = (config.ids)();
         let info = info::gather(&config, instance_id.clone());
         let (fates, past) = open_journal(&config, &instance_id);
+        let http_allow = config.http_allow.clone();
         let shared = Arc::new(Shared {
             config: Arc::new(config),
             info,
             router: methods::router(),
             slow_mounts: SlowMounts::default(),
-            http: HttpClients::default(),
+            http: HttpClients::new(HttpGuard::new(http_allow)),
             fates,
             sessions: Mutex::default(),
             links: AtomicUsize::new(0),

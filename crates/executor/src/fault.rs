@@ -157,6 +157,10 @@ pub fn stream_active(request_id: &str) -> Fault {
     Fault::invalid_params(format!("http/request streamResponse requestId `{request_id}` is already active"))
 }
 
+pub fn http_denied(why: &dyn Display) -> Fault {
+    Fault::invalid_params(format!("http/request to {why}"))
+}
+
 pub fn http_failed(error: &dyn Display) -> Fault {
     Fault::internal(format!("http/request failed: {error}"))
 }

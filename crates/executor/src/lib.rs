@@ -27,4 +27,5 @@ mod watch;
 
 pub use config::{ExecutorConfig, IdSource};
 pub use executor::{Executor, Lifetime};
+pub use http::{HttpTarget, HttpTargetError};
 pub use output::OutputLimits;

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outpost_executor::{Executor, ExecutorConfig, Lifetime, OutputLimits};
+use outpost_executor::{Executor, ExecutorConfig, HttpTarget, Lifetime, OutputLimits};
 use outpost_rpc::link::{memory, stdio, unix, ws};
 use outpost_rpc::listen::ListenAddr;
 use outpost_rpc::{Link, PeerOptions};
@@ -27,6 +27,9 @@ pub enum LinkKind {
     Unix,
     WebSocket,
 }
+
+/// The servers that tests ask executors to talk to are on this machine.
+const USUAL: &[&str] = &["--http-allow", "loopback"];
 
 pub struct Bench {
     work: TempDir,
@@ -73,8 +76,9 @@ impl Bench {
         let work = tempfile::tempdir().unwrap();
         let outpost = PathBuf::from(outpost);
         let home = tempfile::tempdir().unwrap();
-        let process =
-            |listen: &[&str], home| ExecutorProcess::start_with(&outpost, &[listen, setup.arguments].concat(), setup.variables, home);
+        let process = |listen: &[&str], home| {
+            ExecutorProcess::start_with(&outpost, &[listen, USUAL, setup.arguments].concat(), setup.variables, home)
+        };
         let server = match kind {
             LinkKind::Memory => {
                 assert!(setup.arguments.is_empty(), "an executor in memory has no command line");
@@ -85,7 +89,7 @@ impl Bench {
             }
             LinkKind::Stdio => Server::Stdio {
                 home,
-                arguments: setup.arguments.iter().map(|&argument| argument.to_owned()).collect(),
+                arguments: [USUAL, setup.arguments].concat().iter().map(|&argument| argument.to_owned()).collect(),
                 variables: setup.variables.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect(),
             },
             LinkKind::Unix => {
@@ -198,6 +202,7 @@ fn config(outpost: &Path, work: &Path) -> ExecutorConfig {
         version: "test".into(),
         variables: std::env::vars_os().collect(),
         cwd: work.to_owned(),
+        http_allow: vec![HttpTarget::Loopback],
         peer: PeerOptions { malformed: "failed to parse websocket JSON-RPC message from", ..PeerOptions::default() },
     }
 }

@@ -40,12 +40,10 @@ pub async fn run(arguments: ExecutorArguments) -> ExitCode {
 async fn serve(arguments: &ExecutorArguments, rules: DoorRules) -> anyhow::Result<()> {
     let mut settings = settings(arguments.grace, arguments.spool, &arguments.listen);
     settings.peer.dispatch = dispatch(arguments);
+    settings.http_allow = arguments.http_allow.clone();
     // On stdio a session ends with its link, so there is nothing that a later start could be asked about.
     settings.keeps_fates = arguments.listen != ListenAddr::Stdio;
     let executor = Executor::new(executor_config(settings)?);
-    if !arguments.http_allow.is_empty() {
-        tracing::info!("--http-allow has no effect yet: nothing is blocked");
-    }
     let stop = stop_signal()?;
     let listener = match &arguments.listen {
         ListenAddr::Stdio => {
@@ -92,7 +90,14 @@ pub fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
 /// Settings that all listeners share.
 pub fn settings(grace: u64, spool: u64, listen: &ListenAddr) -> ExecutorSettings {
     let peer = PeerOptions { malformed: malformed(listen), ..PeerOptions::default() };
-    ExecutorSettings { grace: Duration::from_secs(grace), spool, peer, keeps_fates: true, listener: listen.to_string() }
+    ExecutorSettings {
+        grace: Duration::from_secs(grace),
+        spool,
+        peer,
+        keeps_fates: true,
+        listener: listen.to_string(),
+        http_allow: Vec::new(),
+    }
 }
 
 fn dispatch(arguments: &ExecutorArguments) -> Dispatch {

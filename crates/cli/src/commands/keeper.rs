@@ -27,7 +27,7 @@ use super::executor::{settings, stop_signal};
 use super::{FAILED, complain};
 use crate::args::{ExecutorArguments, KeeperArguments};
 use crate::home::Home;
-use crate::local::executor_config;
+use crate::local::{ExecutorSettings, executor_config};
 
 /// How long a keeper may take until it listens.
 const START: Duration = Duration::from_secs(10);
@@ -117,6 +117,7 @@ fn start(arguments: &ExecutorArguments) -> anyhow::Result<()> {
     let (grace, spool) = (arguments.grace.to_string(), arguments.spool.to_string());
     Command::new(std::env::current_exe().context("this program cannot be found again")?)
         .args(["__keeper", "--grace", &grace, "--spool", &spool])
+        .args(arguments.http_allow.iter().flat_map(|target| ["--http-allow".into(), target.to_string()]))
         .current_dir(std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_dir()).unwrap_or_else(|| "/".into()))
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -153,7 +154,8 @@ async fn keep(arguments: KeeperArguments) -> anyhow::Result<()> {
     }
     let socket = socket_path()?;
     let listen = ListenAddr::Unix(socket.clone());
-    let executor = Executor::new(executor_config(settings(arguments.grace, arguments.spool, &listen))?);
+    let settings = ExecutorSettings { http_allow: arguments.http_allow, ..settings(arguments.grace, arguments.spool, &listen) };
+    let executor = Executor::new(executor_config(settings)?);
     let listener = Listener::unix(&socket).await.with_context(|| format!("cannot listen on {}", socket.display()))?;
     let stop = stop_signal()?;
     let serving = executor.clone();

@@ -89,6 +89,7 @@ impl Place {
             peer: PeerOptions::default(),
             keeps_fates: false,
             listener: "this process".into(),
+            http_allow: Vec::new(),
         };
         let executor = Executor::new(executor_config(settings)?);
         let serving = executor.clone();
