@@ -4,6 +4,7 @@
 //! the hands, not the head.
 
 mod attachment;
+pub mod ceiling;
 mod config;
 mod connection;
 mod executor;
@@ -17,6 +18,7 @@ mod methods;
 mod mounts;
 mod output;
 mod past;
+mod policy;
 mod process;
 mod session;
 mod spool;
@@ -29,3 +31,4 @@ pub use config::{ExecutorConfig, IdSource};
 pub use executor::{Executor, Lifetime};
 pub use http::{HttpTarget, HttpTargetError};
 pub use output::OutputLimits;
+pub use policy::{Grounds, PolicyError};

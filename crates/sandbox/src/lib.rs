@@ -5,9 +5,12 @@
 
 mod child;
 mod launch;
+pub mod policy;
+mod probe;
 mod program;
 mod pty;
 pub mod stage;
 
 pub use child::{Child, ChildEnd, Exit, Input, Output, ProcessGroup, Signal, Terminal};
 pub use launch::{Launch, LaunchIo, Launcher, TerminalSize};
+pub use probe::{Row, Verdict, probe};
