@@ -3,4 +3,5 @@
 
 mod doors;
 mod http;
+mod secrets;
 mod support;

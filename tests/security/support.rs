@@ -75,7 +75,6 @@ impl Server {
         self.url.strip_prefix("ws://").expect("not a websocket")
     }
 
-    #[expect(dead_code, reason = "for tests of what is below")]
     pub fn pid(&self) -> u32 {
         self.child.id()
     }

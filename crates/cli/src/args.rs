@@ -36,6 +36,17 @@ pub enum Command {
     Run(RunArguments),
 }
 
+impl Command {
+    /// Whether commands of others become children of this process, which must not find secrets in its environment. The
+    /// command behind `--via` is the user's own and may need them.
+    pub fn serves_commands(&self) -> bool {
+        match self {
+            Self::Executor(_) | Self::Keeper(_) => true,
+            Self::Run(arguments) => arguments.environment.is_none() && arguments.via.is_none(),
+        }
+    }
+}
+
 const EXECUTOR_HELP: &str = "\
 Examples:
   outpost executor                                        this machine only; clients show the token of its home
@@ -151,7 +162,7 @@ pub struct RunArguments {
     /// Set a variable for the command, or pass on the one of that name here; may be given several times. Variables
     /// whose names look like secrets (*KEY*, *SECRET*, *TOKEN*) are not inherited otherwise
     #[arg(long = "set-env", value_name = "NAME[=VALUE]", value_parser = name_and_value)]
-    pub set: Vec<(String, String)>,
+    pub set: Vec<(String, Option<String>)>,
     /// Run it on a terminal
     #[arg(short, long)]
     pub tty: bool,
@@ -163,13 +174,11 @@ pub struct RunArguments {
     pub command: Vec<String>,
 }
 
-fn name_and_value(text: &str) -> Result<(String, String), String> {
+/// A name alone means the variable of that name here.
+fn name_and_value(text: &str) -> Result<(String, Option<String>), String> {
     match text.split_once('=') {
         Some(("", _)) => Err("a variable needs a name".into()),
-        Some((name, value)) => Ok((name.to_owned(), value.to_owned())),
-        None => match std::env::var(text) {
-            Ok(value) => Ok((text.to_owned(), value)),
-            Err(error) => Err(format!("{text}: {error}")),
-        },
+        Some((name, value)) => Ok((name.to_owned(), Some(value.to_owned()))),
+        None => Ok((text.to_owned(), None)),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use uuid::Uuid;
@@ -14,10 +14,48 @@ pub const EXECUTOR: &str = "executor";
 #[derive(Clone)]
 pub struct Home(PathBuf);
 
+/// Everything that we ever put there.
+const OURS: [&str; 14] = [
+    "config.toml",
+    "environments.toml",
+    "rules.toml",
+    "tokens",
+    "threads",
+    "blobs",
+    "index",
+    "commit",
+    "executor",
+    "spool",
+    "run",
+    "redo",
+    "plugins",
+    "skills",
+];
+
 impl Home {
     pub fn from_environment() -> Option<Self> {
         let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         set("OUTPOST_HOME").or_else(|| set("HOME").map(|home| home.join(".outpost"))).map(Self)
+    }
+
+    /// Closes the home to others. One that somebody made for us may be open; a directory that holds other things as well
+    /// is not ours to close.
+    pub fn close_to_others(&self) -> io::Result<()> {
+        let metadata = match fs::metadata(&self.0) {
+            Ok(metadata) => metadata,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let is_ours = metadata.uid() == rustix::process::geteuid().as_raw();
+        if metadata.mode() & 0o077 == 0 || !is_ours {
+            return Ok(());
+        }
+        for entry in fs::read_dir(&self.0)? {
+            if !OURS.iter().any(|name| entry.as_ref().is_ok_and(|entry| entry.file_name() == *name)) {
+                return Ok(());
+            }
+        }
+        fs::set_permissions(&self.0, fs::Permissions::from_mode(0o700))
     }
 
     pub fn spool(&self) -> PathBuf {

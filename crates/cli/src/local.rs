@@ -9,6 +9,7 @@ use outpost_sandbox::Launcher;
 use uuid::Uuid;
 
 use crate::home::Home;
+use crate::variables::Variables;
 
 /// What the verbs that need an executor choose for it.
 pub struct ExecutorSettings {
@@ -22,8 +23,11 @@ pub struct ExecutorSettings {
 }
 
 /// An executor's configuration as this program runs it, home and all.
-pub fn executor_config(settings: ExecutorSettings) -> anyhow::Result<ExecutorConfig> {
+pub fn executor_config(settings: ExecutorSettings, variables: &Variables) -> anyhow::Result<ExecutorConfig> {
     let home = Home::from_environment();
+    if let Some(error) = home.as_ref().and_then(|home| home.close_to_others().err()) {
+        tracing::warn!(%error, "the home cannot be closed to others");
+    }
     let executor_id = home
         .as_ref()
         .and_then(|home| home.executor_id().inspect_err(|error| tracing::warn!(%error, "this executor cannot keep an identity")).ok());
@@ -38,7 +42,7 @@ pub fn executor_config(settings: ExecutorSettings) -> anyhow::Result<ExecutorCon
         ids: Arc::new(|| Uuid::new_v4().to_string()),
         executor_id,
         version: env!("CARGO_PKG_VERSION").into(),
-        variables: std::env::vars_os().collect(),
+        variables: variables.all().clone(),
         cwd: std::env::current_dir()?,
         http_allow: settings.http_allow,
         peer: settings.peer,

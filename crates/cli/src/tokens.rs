@@ -3,11 +3,12 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, ensure};
 
-use crate::home::write_once;
+use crate::home::{EXECUTOR, Home, write_once};
+use crate::variables::Variables;
 
 /// 256 bits.
 const RANDOM: usize = 32;
@@ -52,12 +53,12 @@ pub fn read(path: &Path) -> anyhow::Result<Option<String>> {
 
 /// What to show to the websocket at `url`: what the environment says, or for a listener on this machine the token of
 /// this home.
-pub fn for_url(url: &str, own: Option<PathBuf>) -> anyhow::Result<Option<String>> {
-    if let Some(token) = std::env::var("OUTPOST_TOKEN").ok().filter(|token| !token.is_empty()) {
-        return Ok(Some(token));
+pub fn for_url(url: &str, variables: &Variables) -> anyhow::Result<Option<String>> {
+    if let Some(token) = variables.get("OUTPOST_TOKEN").filter(|token| !token.is_empty()) {
+        return Ok(Some(token.to_str().context("OUTPOST_TOKEN is not UTF-8")?.to_owned()));
     }
-    match own {
-        Some(path) if is_on_this_machine(url) => read(&path),
+    match Home::from_environment() {
+        Some(home) if is_on_this_machine(url) => read(&home.token(EXECUTOR)),
         _ => Ok(None),
     }
 }

@@ -12,16 +12,17 @@ use outpost_rpc::door::DoorRules;
 use outpost_rpc::link::stdio;
 use outpost_rpc::listen::{ListenAddr, Listener};
 use outpost_rpc::{Dispatch, PeerOptions};
+use outpost_wire::secrets::Secrets;
 
 use super::{FAILED, USAGE, complain};
 use crate::args::{AuthArguments, ExecutorArguments, WsAuth};
 use crate::home::{EXECUTOR, Home};
 use crate::local::{ExecutorSettings, executor_config};
 use crate::signals::Signals;
-use crate::tokens;
+use crate::{Process, tokens};
 
-pub async fn run(arguments: ExecutorArguments) -> ExitCode {
-    let rules = match door_rules(&arguments.auth, &arguments.listen) {
+pub async fn run(arguments: ExecutorArguments, own: &Process) -> ExitCode {
+    let rules = match door_rules(&arguments.auth, &arguments.listen, &own.secrets) {
         Ok(rules) => rules,
         Err(error) => return complain(&error, USAGE),
     };
@@ -29,21 +30,21 @@ pub async fn run(arguments: ExecutorArguments) -> ExitCode {
         if arguments.listen != ListenAddr::Stdio {
             return complain(&anyhow!("--keep goes with --listen stdio; other listeners keep sessions anyway"), USAGE);
         }
-        return super::keeper::bridge(&arguments).await;
+        return super::keeper::bridge(&arguments, own).await;
     }
-    match serve(&arguments, rules).await {
+    match serve(&arguments, rules, own).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => complain(&error, FAILED),
     }
 }
 
-async fn serve(arguments: &ExecutorArguments, rules: DoorRules) -> anyhow::Result<()> {
+async fn serve(arguments: &ExecutorArguments, rules: DoorRules, own: &Process) -> anyhow::Result<()> {
     let mut settings = settings(arguments.grace, arguments.spool, &arguments.listen);
     settings.peer.dispatch = dispatch(arguments);
     settings.http_allow = arguments.http_allow.clone();
     // On stdio a session ends with its link, so there is nothing that a later start could be asked about.
     settings.keeps_fates = arguments.listen != ListenAddr::Stdio;
-    let executor = Executor::new(executor_config(settings)?);
+    let executor = Executor::new(executor_config(settings, &own.variables)?);
     let stop = stop_signal()?;
     let listener = match &arguments.listen {
         ListenAddr::Stdio => {
@@ -115,17 +116,21 @@ fn malformed(listen: &ListenAddr) -> &'static str {
     }
 }
 
-fn door_rules(arguments: &AuthArguments, listen: &ListenAddr) -> anyhow::Result<DoorRules> {
+fn door_rules(arguments: &AuthArguments, listen: &ListenAddr, secrets: &Secrets) -> anyhow::Result<DoorRules> {
     let (origins, hosts) = (arguments.allow_origin.clone(), arguments.allow_host.clone());
-    Ok(DoorRules { origins, hosts, ..DoorRules::from(auth(arguments, listen)?) })
+    Ok(DoorRules { origins, hosts, ..DoorRules::from(auth(arguments, listen, secrets)?) })
 }
 
-fn auth(arguments: &AuthArguments, listen: &ListenAddr) -> anyhow::Result<Auth> {
+fn auth(arguments: &AuthArguments, listen: &ListenAddr, secrets: &Secrets) -> anyhow::Result<Auth> {
     let (token_file, digest, secret) = (&arguments.ws_token_file, &arguments.ws_token_sha256, &arguments.ws_shared_secret_file);
     let ListenAddr::Ws(address) = listen else {
         ensure!(arguments.ws_auth.is_none(), "--ws-auth goes with a ws:// listener; {listen} is protected by the system");
         return Ok(Auth::Open);
     };
+    for path in [token_file, secret].into_iter().flatten() {
+        // Whether it can be read at all is told below.
+        std::fs::read(path).iter().for_each(|secret| secrets.register(secret));
+    }
     match arguments.ws_auth {
         Some(WsAuth::CapabilityToken) => match (token_file, digest) {
             (Some(path), None) => Ok(Auth::token_file(path)?),
@@ -140,7 +145,7 @@ fn auth(arguments: &AuthArguments, listen: &ListenAddr) -> anyhow::Result<Auth> 
         None => {
             let stray = token_file.is_some() || digest.is_some() || secret.is_some();
             ensure!(!stray, "a token or secret was given, but not --ws-auth");
-            if arguments.no_auth { open_auth(address) } else { own_token(address) }
+            if arguments.no_auth { open_auth(address) } else { own_token(address, secrets) }
         }
     }
 }
@@ -152,7 +157,7 @@ fn open_auth(address: &SocketAddr) -> anyhow::Result<Auth> {
 
 /// The token of this home. It is for this machine: whoever lets others in says what they must present.
 #[expect(clippy::print_stderr, reason = "this is where the program speaks to people")]
-fn own_token(address: &SocketAddr) -> anyhow::Result<Auth> {
+fn own_token(address: &SocketAddr, secrets: &Secrets) -> anyhow::Result<Auth> {
     let home = Home::from_environment().context("a token needs a home; set OUTPOST_HOME, or use --ws-auth")?;
     let path = home.token(EXECUTOR);
     ensure!(
@@ -163,6 +168,7 @@ fn own_token(address: &SocketAddr) -> anyhow::Result<Auth> {
     );
     let token =
         tokens::obtain(&path).with_context(|| format!("there is no token to ask for; use --ws-auth, or make {} usable", path.display()))?;
+    secrets.register(&token);
     eprintln!("outpost: clients show the token in {}", path.display());
     Ok(Auth::token(&token))
 }

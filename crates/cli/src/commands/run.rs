@@ -19,26 +19,27 @@ use uuid::Uuid;
 
 use super::{OURS, complain};
 use crate::args::RunArguments;
-use crate::home::{EXECUTOR, Home};
 use crate::local::{ExecutorSettings, executor_config};
 use crate::signals::{self, Forwarding, Signals};
 use crate::terminal::RawTerminal;
-use crate::tokens;
+use crate::variables::Variables;
+use crate::{Process, tokens};
 
 /// What a shell says of a command whose reader went away.
 const BROKEN_PIPE: u8 = 128 + 13;
 /// A lost connection that is back sooner is not worth a word.
 const NOTICEABLE: Duration = Duration::from_secs(2);
 
-pub async fn run(arguments: RunArguments) -> ExitCode {
-    match run_to_end(arguments).await {
+pub async fn run(arguments: RunArguments, own: &Process) -> ExitCode {
+    match run_to_end(arguments, own).await {
         Ok(code) => ExitCode::from(code),
         Err(error) => complain(&error, OURS),
     }
 }
 
-async fn run_to_end(arguments: RunArguments) -> anyhow::Result<u8> {
-    let place = Place::of(&arguments)?;
+async fn run_to_end(arguments: RunArguments, own: &Process) -> anyhow::Result<u8> {
+    let set = named_variables(&arguments, &own.variables)?;
+    let place = Place::of(&arguments, own)?;
     let options = EnvironmentOptions {
         client_name: "outpost-run".into(),
         patience: Duration::from_secs(arguments.patience),
@@ -49,7 +50,7 @@ async fn run_to_end(arguments: RunArguments) -> anyhow::Result<u8> {
     let info = environment.info().await?;
     let terminal = if arguments.tty { RawTerminal::enter() } else { None };
     let pipe_stdin = arguments.tty || info.capabilities.stdin_close || !signals::stdin_is_null();
-    let start = start(&arguments, &info, place.executor.is_some(), pipe_stdin)?;
+    let start = ProcessStart { pipe_stdin, env: set, ..start(&arguments, &info, place.executor.is_some())? };
     let what = format!("cannot run `{}` in {} on {}", arguments.command[0], start.cwd, environment.name());
     let listening = Signals::listen().context("signals cannot be passed on")?;
     let process = Arc::new(environment.start(start).await.context(what)?);
@@ -74,12 +75,13 @@ struct Place {
 }
 
 impl Place {
-    fn of(arguments: &RunArguments) -> anyhow::Result<Self> {
+    fn of(arguments: &RunArguments, own: &Process) -> anyhow::Result<Self> {
         if let Some(command) = &arguments.via {
             return Ok(Self { connector: Connector::command(command), executor: None });
         }
         if let Some(target) = &arguments.environment {
-            let token = tokens::for_url(target, Home::from_environment().map(|home| home.token(EXECUTOR)))?;
+            let token = tokens::for_url(target, &own.variables)?;
+            token.iter().for_each(|token| own.secrets.register(token));
             let target: Target = target.parse()?;
             return Ok(Self { connector: Connector::target(target, token), executor: None });
         }
@@ -91,7 +93,7 @@ impl Place {
             listener: "this process".into(),
             http_allow: Vec::new(),
         };
-        let executor = Executor::new(executor_config(settings)?);
+        let executor = Executor::new(executor_config(settings, &own.variables)?);
         let serving = executor.clone();
         let connector = Connector::new("this machine", move || {
             let (ours, theirs) = memory::pair();
@@ -103,7 +105,28 @@ impl Place {
     }
 }
 
-fn start(arguments: &RunArguments, info: &EnvironmentInfo, is_here: bool, pipe_stdin: bool) -> anyhow::Result<ProcessStart> {
+/// The variables that were asked for by name, with the values of those that are this process's own.
+fn named_variables(arguments: &RunArguments, own: &Variables) -> anyhow::Result<BTreeMap<String, String>> {
+    let mut named = BTreeMap::new();
+    for (name, value) in &arguments.set {
+        let value = match value {
+            Some(value) => value.clone(),
+            None => {
+                let value = own.get(name).with_context(|| format!("--set-env {name}: there is no such variable here"))?;
+                value.to_str().with_context(|| format!("--set-env {name}: its value is not UTF-8"))?.to_owned()
+            }
+        };
+        named.insert(name.clone(), value);
+    }
+    if arguments.tty
+        && let Some(term) = own.get("TERM").and_then(|term| term.to_str())
+    {
+        named.entry("TERM".into()).or_insert(term.into());
+    }
+    Ok(named)
+}
+
+fn start(arguments: &RunArguments, info: &EnvironmentInfo, is_here: bool) -> anyhow::Result<ProcessStart> {
     let here = std::env::current_dir().context("the current directory is gone")?;
     let cwd = match &arguments.cd {
         Some(directory) if is_here => PathUri::from_native(&here.join(directory))?,
@@ -111,12 +134,6 @@ fn start(arguments: &RunArguments, info: &EnvironmentInfo, is_here: bool, pipe_s
         None if is_here => PathUri::from_native(&here)?,
         None => info.cwd.clone().or_else(|| info.user_home_dir.clone()).context("the executor tells no directory; give one with -C")?,
     };
-    let mut env: BTreeMap<String, String> = arguments.set.iter().cloned().collect();
-    if arguments.tty
-        && let Ok(term) = std::env::var("TERM")
-    {
-        env.entry("TERM".into()).or_insert(term);
-    }
     let env_policy =
         EnvPolicy { inherit: Inherit::All, ignore_default_excludes: false, exclude: vec![], set: BTreeMap::new(), include_only: vec![] };
     Ok(ProcessStart {
@@ -124,9 +141,9 @@ fn start(arguments: &RunArguments, info: &EnvironmentInfo, is_here: bool, pipe_s
         argv: arguments.command.clone(),
         cwd,
         env_policy: Some(env_policy),
-        env,
+        env: BTreeMap::new(),
         tty: arguments.tty,
-        pipe_stdin,
+        pipe_stdin: false,
     })
 }
 
