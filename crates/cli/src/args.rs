@@ -34,6 +34,19 @@ pub enum Command {
     /// Run a command in an environment and stay with it, whatever happens to the connection
     #[command(after_help = RUN_HELP)]
     Run(RunArguments),
+    /// Look at this machine: what is enforced here by what, and what to do about the rest
+    #[command(after_help = DOCTOR_HELP)]
+    Doctor(DoctorArguments),
+}
+
+const DOCTOR_HELP: &str = "\
+Nothing is changed. It exits with 1 if a promise of the default policy (workspace-write) cannot be held here, else with 0.";
+
+#[derive(Args)]
+pub struct DoctorArguments {
+    /// For programs: {version, holds, sections: [{name, findings: [{what, verdict: good|weak|broken, detail, toDo?}]}]}
+    #[arg(long)]
+    pub json: bool,
 }
 
 impl Command {
@@ -43,6 +56,7 @@ impl Command {
         match self {
             Self::Executor(_) | Self::Keeper(_) => true,
             Self::Run(arguments) => arguments.environment.is_none() && arguments.via.is_none(),
+            Self::Doctor(_) => false,
         }
     }
 }

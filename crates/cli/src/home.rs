@@ -58,6 +58,10 @@ impl Home {
         fs::set_permissions(&self.0, fs::Permissions::from_mode(0o700))
     }
 
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
     pub fn spool(&self) -> PathBuf {
         self.0.join("spool")
     }

@@ -2,6 +2,7 @@
 
 mod args;
 mod commands;
+mod doctor;
 mod home;
 mod local;
 mod logging;
@@ -29,7 +30,8 @@ fn main() -> ExitCode {
     let undumpable = set_dumpable_behavior(DumpableBehavior::NotDumpable);
     let variables = Variables::of_this_process();
     let arguments = Arguments::parse();
-    if let Err(error) = arguments.command.serves_commands().then(|| variables.hide()).unwrap_or(Ok(())) {
+    let hidden = if arguments.command.serves_commands() { variables.hide() } else { Ok(()) };
+    if let Err(error) = hidden {
         return commands::complain(&anyhow::anyhow!(error).context("secrets cannot be taken out of the environment"), commands::FAILED);
     }
     let secrets = Secrets::default();
@@ -50,6 +52,7 @@ fn main() -> ExitCode {
             Command::Executor(arguments) => commands::executor::run(arguments, &process).await,
             Command::Keeper(arguments) => commands::keeper::run(arguments, &process).await,
             Command::Run(arguments) => commands::run::run(arguments, &process).await,
+            Command::Doctor(arguments) => commands::doctor::run(&arguments, &process),
         }
     });
     // A thread may still be waiting for a line of standard input that never comes.

@@ -1,5 +1,6 @@
 //! One file per verb.
 
+pub mod doctor;
 pub mod executor;
 pub mod keeper;
 pub mod run;
