@@ -3,6 +3,7 @@
 use std::fmt::Display;
 use std::io;
 
+use outpost_sandbox::LaunchError;
 use outpost_wire::{Fault, PathError};
 
 /// Refusals of file calls: what is missing, what is forbidden, and what simply failed.
@@ -67,8 +68,14 @@ pub fn foreign_cwd(cwd: &str, error: &PathError) -> Fault {
     Fault::invalid_params(format!("cwd URI `{cwd}` is not valid on this exec-server host: {error}"))
 }
 
-pub fn spawn(error: &io::Error) -> Fault {
-    Fault::internal(error.to_string())
+pub fn launch(error: &LaunchError) -> Fault {
+    match error {
+        LaunchError::Spawn(error) => Fault::internal(error.to_string()),
+        LaunchError::Unenforceable(reason) => {
+            Fault::invalid_params(format!("sandbox intent cannot be enforced on this executor: {reason}"))
+        }
+        LaunchError::Ended => session_ended(),
+    }
 }
 
 pub fn empty_write_id() -> Fault {

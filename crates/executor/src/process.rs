@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use outpost_sandbox::{Child, ChildEnd, Exit, Output, ProcessGroup, Signal, Terminal, TerminalSize};
+use outpost_sandbox::{Child, ChildEnd, Exit, Kin, Output, Signal, Terminal, TerminalSize};
 use outpost_wire::exec::process::{Metadata, OutputPiece, ProcessSummary, ReadResponse, StartParams, Stream, WriteStatus};
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
@@ -36,7 +36,7 @@ pub struct Process {
     argv: Vec<String>,
     metadata: Option<Metadata>,
     is_terminal: bool,
-    group: ProcessGroup,
+    kin: Kin,
     terminal: Option<Terminal>,
     input: ProcessInput,
     state: Mutex<State>,
@@ -81,7 +81,7 @@ impl Process {
     /// Takes over a child that was just started.
     pub fn adopt(child: Child, params: StartParams, fingerprint: String, session: &Arc<Session>) -> Arc<Self> {
         let config = session.config();
-        let Child { group, input, output, errors, terminal, end } = child;
+        let Child { kin, input, output, errors, terminal, end } = child;
         let process = Arc::new(Self {
             fingerprint,
             session_id: session.id().to_owned(),
@@ -90,7 +90,7 @@ impl Process {
             argv: params.argv,
             metadata: params.metadata,
             is_terminal: params.tty,
-            group,
+            kin,
             terminal,
             input: ProcessInput::new(input, params.tty),
             state: Mutex::new(State {
@@ -205,9 +205,9 @@ impl Process {
             tokio::select! {
                 biased;
                 () = self.kill.cancelled() => {
-                    self.group.signal(Signal::Kill);
+                    self.kin.kill();
                     if !exited {
-                        self.record_exit(end.wait().await);
+                        self.record_exit(end.wait_for_kill().await);
                     }
                     self.take_last_words(&streams).await;
                     return;
@@ -264,23 +264,19 @@ impl Process {
         while may_go_on() && timeout_at(deadline, self.take_errors(streams)).await == Ok(true) {}
     }
 
-    /// Kills the group. False if the process had ended already.
+    /// Kills the process and everything that came of it, also what outlived it. False if the process itself had ended already.
     pub fn terminate(&self) -> bool {
+        self.kin.kill();
         let state = self.lock();
         let running = state.log.exit_code().is_none();
         if !state.log.is_closed() {
-            self.group.signal(Signal::Kill);
             self.kill.cancel();
         }
         running
     }
 
     pub fn signal(&self, signal: Signal) {
-        // Under the lock, so that the number cannot have been given to another process meanwhile.
-        let state = self.lock();
-        if state.log.exit_code().is_none() {
-            self.group.signal(signal);
-        }
+        self.kin.signal(signal);
     }
 
     /// Nothing if it has no terminal.
@@ -389,7 +385,7 @@ impl Process {
             process_id: self.id.clone(),
             argv: self.argv.clone(),
             metadata: self.metadata.clone(),
-            pid: Some(self.group.leader()),
+            pid: Some(self.kin.leader()),
             tty: self.is_terminal,
             next_seq: state.log.next_seq(),
             exited: state.log.exit_code().is_some(),

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use outpost_sandbox::{Launch, LaunchIo, Signal, TerminalSize};
+use outpost_sandbox::policy::Policy;
+use outpost_sandbox::{Launch, LaunchIo, Owner, TerminalSize};
 use outpost_wire::Fault;
 use outpost_wire::exec::process::{ProcessSummary, StartParams};
 use tokio::time::{Instant, sleep};
@@ -18,6 +19,8 @@ pub struct Session {
     id: String,
     config: Arc<ExecutorConfig>,
     fates: FateLog,
+    /// Whom everything belongs to that is started here.
+    owner: Owner,
     state: Mutex<State>,
 }
 
@@ -63,7 +66,8 @@ impl State {
 impl Session {
     pub fn new(id: String, config: Arc<ExecutorConfig>, fates: FateLog, past: Fates) -> Arc<Self> {
         let processes = past.into_iter().map(|(id, fate)| (id, Entry::Past(fate))).collect();
-        Arc::new(Self { id, config, fates, state: Mutex::new(State { processes, ..State::default() }) })
+        let owner = config.launcher.owner();
+        Arc::new(Self { id, config, fates, owner, state: Mutex::new(State { processes, ..State::default() }) })
     }
 
     pub fn fates(&self) -> &FateLog {
@@ -138,6 +142,8 @@ impl Session {
             process.terminate();
             process.push_to(None);
         }
+        // Also what outlived processes that are long forgotten.
+        self.owner.end();
         self.fates.note(|journal| journal.ended(&self.id));
         processes
     }
@@ -168,21 +174,23 @@ impl Session {
             env: variables::build(&self.config.variables, params.env_policy.as_ref(), &params.env),
             cwd,
             io: if params.tty { LaunchIo::Terminal(TerminalSize::default()) } else { LaunchIo::Pipes { stdin: params.pipe_stdin } },
+            policy: Policy::Open,
         };
         // The id is taken, but the lock is not held: a launch from a mount that hangs must not hold up the session.
         state.processes.insert(params.process_id.clone(), Entry::Starting { fingerprint: fingerprint.clone() });
         drop(state);
         // Before the launch: if everything ends right after it, the start is known.
         self.fates.note(|journal| journal.started(&self.id, &params.process_id, &fingerprint));
-        let child = self.config.launcher.start(&launch);
+        let child = self.owner.start(&launch);
         let mut state = self.lock();
         let child = child.map_err(|error| {
             state.processes.remove(&params.process_id);
             self.fates.note(|journal| journal.forgotten(&self.id, &params.process_id));
-            fault::spawn(&error)
+            fault::launch(&error)
         })?;
         if state.ended {
-            child.group.signal(Signal::Kill);
+            // The child goes with it.
+            drop(child);
             return Err(fault::session_ended());
         }
         let process = Process::adopt(child, params, fingerprint, self);

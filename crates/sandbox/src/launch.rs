@@ -1,16 +1,22 @@
 //! Starting a child.
 
+use std::collections::HashMap;
 use std::ffi::OsString;
+use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::pipe::fcntl_setpipe_size;
-use tokio::process::Command;
+use thiserror::Error;
 
-use crate::child::{Child, ChildEnd, Input, Output, ProcessGroup, Terminal};
-use crate::{program, pty, stage};
+use crate::cell::{Cell, Running};
+use crate::child::{Child, ChildEnd, Input, Kin, Output, Terminal};
+use crate::message;
+use crate::policy::Policy;
+use crate::pty;
+use crate::zygote::Zygote;
 
 /// How much a child can print before it has to wait.
 const PIPE: usize = 256 << 10;
@@ -26,6 +32,7 @@ pub struct Launch {
     pub env: Vec<(OsString, OsString)>,
     pub cwd: PathBuf,
     pub io: LaunchIo,
+    pub policy: Policy,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,17 +55,27 @@ impl Default for TerminalSize {
     }
 }
 
-/// Starts children.
-#[derive(Debug, Clone)]
-pub struct Launcher {
-    stage: PathBuf,
+/// Why nothing was started.
+#[derive(Debug, Error)]
+pub enum LaunchError {
+    /// The system would not run the program.
+    #[error(transparent)]
+    Spawn(#[from] io::Error),
+    /// The policy cannot be held here, so nothing was run.
+    #[error("{0}")]
+    Unenforceable(String),
+    #[error("its owner is gone")]
+    Ended,
 }
 
+/// Starts children. Cheap to clone; all clones share one zygote.
+#[derive(Debug, Clone)]
+pub struct Launcher(Arc<Zygote>);
+
 impl Launcher {
-    /// `stage` is a program that calls [`stage::run_if_asked`] first thing: taking a controlling terminal has to be done
-    /// by the child itself, between its start and the program that was asked for.
+    /// `stage` is a program that calls [`crate::stage::run_if_asked`] first thing.
     pub fn new(stage: impl Into<PathBuf>) -> Self {
-        Self { stage: stage.into() }
+        Self(Arc::new(Zygote::new(stage.into())))
     }
 
     /// This program as its own stage, also after its file was replaced.
@@ -66,62 +83,128 @@ impl Launcher {
         Self::new("/proc/self/exe")
     }
 
-    pub fn start(&self, launch: &Launch) -> io::Result<Child> {
-        let path = launch.env.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.as_os_str());
-        let program = program::find(&launch.program, path, &launch.cwd)?;
-        match launch.io {
-            LaunchIo::Pipes { stdin } => start_with_pipes(launch, &program, stdin),
-            LaunchIo::Terminal(size) => self.start_on_terminal(launch, &program, size),
+    /// Somebody whose processes end with it.
+    pub fn owner(&self) -> Owner {
+        Owner { zygote: self.0.clone(), state: Mutex::default() }
+    }
+}
+
+/// Whoever processes belong to: nothing that was started through it outlives it.
+#[derive(Debug)]
+pub struct Owner {
+    zygote: Arc<Zygote>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    cells: HashMap<Policy, Arc<Cell>>,
+    ended: bool,
+}
+
+impl Owner {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Must be called where tasks can be spawned. Waits, on this thread, until the program runs.
+    pub fn start(&self, launch: &Launch) -> Result<Child, LaunchError> {
+        // Everything that can fail for want of descriptors comes before the child.
+        let streams = Streams::open(launch.io)?;
+        let cell = self.cell(&launch.policy)?;
+        let terminal = matches!(launch.io, LaunchIo::Terminal(_));
+        let running = cell.start(|job| message::encode_start(job, terminal, launch), &streams.theirs())??;
+        Ok(streams.child(running))
+    }
+
+    fn cell(&self, policy: &Policy) -> Result<Arc<Cell>, LaunchError> {
+        let mut state = self.lock();
+        if state.ended {
+            return Err(LaunchError::Ended);
+        }
+        if let Some(cell) = state.cells.get(policy).filter(|cell| cell.is_there()) {
+            return Ok(cell.clone());
+        }
+        let cell = Cell::adopt(self.zygote.cell(&[])?)?.map_err(LaunchError::Unenforceable)?;
+        let cell = Arc::new(cell);
+        state.cells.insert(policy.clone(), cell.clone());
+        Ok(cell)
+    }
+
+    /// Kills everything that was started. Nothing can be started any more.
+    pub fn end(&self) {
+        let cells = {
+            let mut state = self.lock();
+            state.ended = true;
+            std::mem::take(&mut state.cells)
+        };
+        for cell in cells.into_values() {
+            cell.end();
+        }
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Both ends of what a child reads and writes.
+enum Streams {
+    Pipes { input: Option<Input>, output: Output, errors: Output, theirs: Vec<OwnedFd> },
+    Terminal { input: Input, output: Output, terminal: Terminal, slave: OwnedFd },
+}
+
+impl Streams {
+    fn open(io: LaunchIo) -> io::Result<Self> {
+        match io {
+            LaunchIo::Pipes { stdin } => {
+                let (output, child_output) = io::pipe()?;
+                // A child that prints a lot then waits for us less often. Who has many pipes may be refused; it works all the same.
+                let _ = fcntl_setpipe_size(&output, PIPE);
+                let (errors, child_errors) = io::pipe()?;
+                let mut theirs: Vec<OwnedFd> = vec![child_output.into(), child_errors.into()];
+                let input = if stdin {
+                    let (child_input, input) = io::pipe()?;
+                    theirs.push(child_input.into());
+                    Some(Input::new(input.into())?)
+                } else {
+                    None
+                };
+                Ok(Self::Pipes { input, output: Output::new(output.into())?, errors: Output::new(errors.into())?, theirs })
+            }
+            LaunchIo::Terminal(size) => {
+                let (master, slave) = pty::open(size)?;
+                let (input, output) = (Input::new(master.try_clone()?)?, Output::new(master.try_clone()?)?);
+                let slave = pty_slave(&slave)?;
+                Ok(Self::Terminal { input, output, terminal: Terminal(master), slave })
+            }
         }
     }
 
-    fn start_on_terminal(&self, launch: &Launch, program: &Path, size: TerminalSize) -> io::Result<Child> {
-        // Everything that can fail for want of descriptors comes before the child.
-        let (master, slave) = pty::open(size)?;
-        let (input, output) = (Input::new(master.try_clone()?)?, Output::new(master.try_clone()?)?);
-        let (report, stage_report) = io::pipe()?;
-        // The stage leads a new session and so a new group; asking for one here would take that away from it.
-        let mut command = Command::new(&self.stage);
-        command.args(stage::arguments(&slave, program, launch)).stdin(Stdio::null()).stdout(stage_report).stderr(Stdio::null());
-        finish(&mut command, launch);
-        let process = command.spawn()?;
-        // With it goes our copy of the report's other end, without which it would never end.
-        drop(command);
-        stage::wait_for_report(report)?;
-        Ok(Child {
-            group: ProcessGroup::of(&process)?,
-            input: Some(input),
-            output,
-            errors: None,
-            terminal: Some(Terminal(master)),
-            end: ChildEnd(process),
-        })
+    fn theirs(&self) -> Vec<BorrowedFd<'_>> {
+        match self {
+            Self::Pipes { theirs, .. } => theirs.iter().map(AsFd::as_fd).collect(),
+            Self::Terminal { slave, .. } => vec![slave.as_fd()],
+        }
+    }
+
+    fn child(self, running: Running) -> Child {
+        let kin = Kin(running.clone());
+        let end = ChildEnd::new(running);
+        match self {
+            Self::Pipes { input, output, errors, .. } => Child { kin, input, output, errors: Some(errors), terminal: None, end },
+            Self::Terminal { input, output, terminal, .. } => {
+                Child { kin, input: Some(input), output, errors: None, terminal: Some(terminal), end }
+            }
+        }
     }
 }
 
-fn start_with_pipes(launch: &Launch, program: &Path, stdin: bool) -> io::Result<Child> {
-    let mut command = Command::new(program);
-    command.arg0(launch.arg0.as_ref().unwrap_or(&launch.program)).args(&launch.args).process_group(0);
-    finish(&mut command, launch);
-    let (output, child_output) = io::pipe()?;
-    // A child that prints a lot then waits for us less often. Who has many pipes may be refused; it works all the same.
-    let _ = fcntl_setpipe_size(&output, PIPE);
-    let (errors, child_errors) = io::pipe()?;
-    command.stdout(child_output).stderr(child_errors);
-    let input = if stdin {
-        let (child_input, input) = io::pipe()?;
-        command.stdin(child_input);
-        Some(Input::new(OwnedFd::from(input))?)
-    } else {
-        command.stdin(Stdio::null());
-        None
-    };
-    let (output, errors) = (Output::new(output.into())?, Output::new(errors.into())?);
-    let process = command.spawn()?;
-    drop(command);
-    Ok(Child { group: ProcessGroup::of(&process)?, input, output, errors: Some(errors), terminal: None, end: ChildEnd(process) })
-}
-
-fn finish(command: &mut Command, launch: &Launch) {
-    command.env_clear().envs(launch.env.iter().map(|(name, value)| (name, value))).current_dir(&launch.cwd);
+/// The side of a terminal that a child gets, without it becoming ours.
+fn pty_slave(path: &std::path::Path) -> io::Result<OwnedFd> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let flags = rustix::fs::OFlags::NOCTTY.bits();
+    Ok(File::options().read(true).write(true).custom_flags(flags.cast_signed()).open(path)?.into())
 }

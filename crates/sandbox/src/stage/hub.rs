@@ -1,0 +1,151 @@
+//! A process that forks others on request and cleans up after them: the zygote (forks cells) or a cell (forks reapers).
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, Signal, getpid, kill_process, set_child_subreaper};
+
+use super::kin::{self, Left};
+use super::reaper;
+use crate::channel::{Channel, Message};
+use crate::message::{News, Order};
+use crate::sys::{self, Fork, Signals};
+
+/// How long the processes that we forked may take to clean up once we are to go.
+const LAST_WAIT: Duration = Duration::from_secs(2);
+/// How often is looked for what has to be killed while there is something.
+const PASS: Duration = Duration::from_millis(5);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    Zygote,
+    Cell,
+}
+
+struct Hub {
+    role: Role,
+    control: Channel,
+    signals: Signals,
+    /// Whom we forked. Every other child is what one of them left behind.
+    known: HashMap<Pid, u64>,
+}
+
+/// Serves until the other end of the socket is gone, and then until nobody is left.
+pub fn run(control: Channel, role: Role) -> io::Result<()> {
+    set_child_subreaper(Some(getpid()))?;
+    let mut hub = Hub { role, control, signals: Signals::listen()?, known: HashMap::new() };
+    while hub.wait(None)? == Next::More {}
+    hub.wind_down()
+}
+
+#[derive(PartialEq, Eq)]
+enum Next {
+    More,
+    End,
+}
+
+impl Hub {
+    fn wait(&mut self, timeout: Option<Duration>) -> io::Result<Next> {
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        let mut events = [PollFd::new(&self.control, PollFlags::IN), PollFd::from_borrowed_fd(self.signals.descriptor(), PollFlags::IN)];
+        if poll(&mut events, timeout.as_ref()).is_err() {
+            return Ok(Next::More);
+        }
+        let (asked, signalled) = (!events[0].revents().is_empty(), !events[1].revents().is_empty());
+        if signalled {
+            if self.signals.take() {
+                return Ok(Next::End);
+            }
+            self.clean_up();
+        }
+        if asked {
+            return match self.control.receive() {
+                Ok(Some(message)) => self.obey(message),
+                Ok(None) | Err(_) => Ok(Next::End),
+            };
+        }
+        Ok(Next::More)
+    }
+
+    /// Takes the dead and kills what they left behind.
+    fn clean_up(&mut self) -> Left {
+        let known = &mut self.known;
+        let left = kin::reap(|pid, _| {
+            known.remove(&pid);
+        });
+        kin::kill_all(|pid| known.contains_key(&pid));
+        left
+    }
+
+    fn obey(&mut self, message: Message) -> io::Result<Next> {
+        let order = Order::decode(&message.bytes)?;
+        let socket = message.descriptors.into_iter().next().map(Channel::from_descriptor);
+        match (order, socket) {
+            (Order::Fell { number }, _) => {
+                for (pid, _) in self.known.iter().filter(|(_, known)| **known == number) {
+                    let _ = kill_process(*pid, Signal::KILL);
+                }
+            }
+            (Order::Reaper { number }, Some(socket)) => match sys::fork()? {
+                Fork::Parent(pid) => {
+                    self.known.insert(pid, number);
+                }
+                Fork::Child => self.become_reaper(&socket),
+            },
+            (Order::Cell(description), Some(socket)) if self.role == Role::Zygote => match sys::fork() {
+                Ok(Fork::Parent(pid)) => {
+                    self.known.insert(pid, 0);
+                }
+                Ok(Fork::Child) => self.become_cell(socket, &description),
+                Err(error) => drop(socket.send(&News::Refused { reason: format!("it cannot be forked: {error}") }.encode(), &[])),
+            },
+            (Order::Reaper { .. } | Order::Cell(_), _) => {}
+        }
+        Ok(Next::More)
+    }
+
+    fn become_reaper(&mut self, socket: &Channel) -> ! {
+        self.let_go();
+        let _ = rustix::thread::set_name(c"outpost-reaper");
+        let done = sys::hear_of_parents_end().and_then(|()| reaper::run(socket));
+        sys::exit(done.is_err().into())
+    }
+
+    fn become_cell(&mut self, socket: Channel, _description: &[u8]) -> ! {
+        self.let_go();
+        let _ = rustix::thread::set_name(c"outpost-cell");
+        let ready = sys::hear_of_parents_end().and_then(|()| socket.send(&News::Ready.encode(), &[]));
+        let done = ready.and_then(|()| run(socket, Role::Cell));
+        sys::exit(done.is_err().into())
+    }
+
+    /// In a forked child: nothing of the parent may be held, or its end would not be noticed.
+    fn let_go(&mut self) {
+        if let Ok((nothing, _)) = crate::channel::pair() {
+            self.control = nothing;
+        }
+        self.known.clear();
+    }
+
+    /// Those that we forked see the same end as we do and clean up themselves; what they do not manage is done here.
+    fn wind_down(&mut self) -> io::Result<()> {
+        let deadline = Instant::now() + LAST_WAIT;
+        loop {
+            if self.clean_up() == Left::Nobody {
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                self.known.clear();
+                if Instant::now() >= deadline + LAST_WAIT {
+                    return Ok(());
+                }
+            }
+            let pass = Timespec::try_from(PASS).ok();
+            let _ = poll(&mut [PollFd::from_borrowed_fd(self.signals.descriptor().as_fd(), PollFlags::IN)], pass.as_ref());
+            self.signals.take();
+        }
+    }
+}
