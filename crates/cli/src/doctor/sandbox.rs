@@ -1,6 +1,6 @@
 //! What this host can hold, and by what.
 
-use outpost_sandbox::probe::{Row, probe};
+use outpost_sandbox::{Row, probe};
 
 use super::Finding;
 
