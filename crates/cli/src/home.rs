@@ -17,6 +17,10 @@ impl Home {
         set("OUTPOST_HOME").or_else(|| set("HOME").map(|home| home.join(".outpost"))).map(Self)
     }
 
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
     pub fn spool(&self) -> PathBuf {
         self.0.join("spool")
     }

@@ -14,7 +14,7 @@ use outpost_rpc::{Dispatch, PeerOptions};
 
 use super::{FAILED, USAGE, complain};
 use crate::args::{AuthArguments, ExecutorArguments, WsAuth};
-use crate::local::{ExecutorSettings, executor_config};
+use crate::local::{Confinement, ExecutorSettings, executor_config};
 use crate::signals::Signals;
 
 pub async fn run(arguments: ExecutorArguments) -> ExitCode {
@@ -37,6 +37,7 @@ pub async fn run(arguments: ExecutorArguments) -> ExitCode {
 async fn serve(arguments: &ExecutorArguments, auth: Auth) -> anyhow::Result<()> {
     let mut settings = settings(arguments.grace, arguments.spool, &arguments.listen);
     settings.peer.dispatch = dispatch(arguments);
+    settings.confinement = arguments.confinement.read()?;
     // On stdio a session ends with its link, so there is nothing that a later start could be asked about.
     settings.keeps_fates = arguments.listen != ListenAddr::Stdio;
     let executor = Executor::new(executor_config(settings)?);
@@ -89,7 +90,14 @@ pub fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
 /// Settings that all listeners share.
 pub fn settings(grace: u64, spool: u64, listen: &ListenAddr) -> ExecutorSettings {
     let peer = PeerOptions { malformed: malformed(listen), ..PeerOptions::default() };
-    ExecutorSettings { grace: Duration::from_secs(grace), spool, peer, keeps_fates: true, listener: listen.to_string() }
+    ExecutorSettings {
+        grace: Duration::from_secs(grace),
+        spool,
+        peer,
+        keeps_fates: true,
+        listener: listen.to_string(),
+        confinement: Confinement::default(),
+    }
 }
 
 fn dispatch(arguments: &ExecutorArguments) -> Dispatch {

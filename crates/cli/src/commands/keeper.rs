@@ -117,6 +117,7 @@ fn start(arguments: &ExecutorArguments) -> anyhow::Result<()> {
     let (grace, spool) = (arguments.grace.to_string(), arguments.spool.to_string());
     Command::new(std::env::current_exe().context("this program cannot be found again")?)
         .args(["__keeper", "--grace", &grace, "--spool", &spool])
+        .args(arguments.confinement.arguments()?)
         .current_dir(std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_dir()).unwrap_or_else(|| "/".into()))
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -153,7 +154,9 @@ async fn keep(arguments: KeeperArguments) -> anyhow::Result<()> {
     }
     let socket = socket_path()?;
     let listen = ListenAddr::Unix(socket.clone());
-    let executor = Executor::new(executor_config(settings(arguments.grace, arguments.spool, &listen))?);
+    let mut settings = settings(arguments.grace, arguments.spool, &listen);
+    settings.confinement = arguments.confinement.read()?;
+    let executor = Executor::new(executor_config(settings)?);
     let listener = Listener::unix(&socket).await.with_context(|| format!("cannot listen on {}", socket.display()))?;
     let stop = stop_signal()?;
     let serving = executor.clone();

@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 use super::{OURS, complain};
 use crate::args::RunArguments;
-use crate::local::{ExecutorSettings, executor_config};
+use crate::local::{Confinement, ExecutorSettings, executor_config};
 use crate::signals::{self, Forwarding, Signals};
 use crate::terminal::RawTerminal;
 
@@ -87,6 +87,7 @@ impl Place {
             peer: PeerOptions::default(),
             keeps_fates: false,
             listener: "this process".into(),
+            confinement: Confinement::default(),
         };
         let executor = Executor::new(executor_config(settings)?);
         let serving = executor.clone();
