@@ -12,7 +12,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::support::{Everywhere, NOBODY, OUTPOST, Server, as_nobody, is_root, mode};
+use crate::server::{Everywhere, NOBODY, Server, as_nobody, mode};
+use crate::support::{OUTPOST, is_root};
 
 fn plain() -> ExecutorProcess {
     ExecutorProcess::start(OUTPOST.as_ref(), &[])

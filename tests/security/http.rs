@@ -9,7 +9,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
-use crate::support::{OUTPOST, client};
+use crate::server::client;
+use crate::support::OUTPOST;
 
 /// Long enough for a connection on this machine that is going to be made.
 const MOMENT: Duration = Duration::from_millis(300);

@@ -1,7 +1,12 @@
-//! One test per promise of `SECURITY.md` that tries to break it, as root and as an ordinary user where that differs.
+//! One test per promise that tries to break it: as root, and as an ordinary user.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
 
+mod ceiling;
+mod daemons;
 mod doors;
+mod files;
 mod http;
+mod rights;
 mod secrets;
+mod server;
 mod support;

@@ -9,7 +9,8 @@ use outpost_testkit::ExecutorProcess;
 use outpost_testkit::client::base64;
 use serde_json::{Value, json};
 
-use crate::support::{Everywhere, NOBODY, OUTPOST, Server, as_nobody, client, is_root, mode};
+use crate::server::{Everywhere, NOBODY, Server, as_nobody, client, mode};
+use crate::support::{OUTPOST, is_root};
 
 const KEY: &str = "sk-this-is-the-providers-key";
 const TOKEN: &str = "this-is-the-token-of-a-client";

@@ -97,7 +97,20 @@ pub struct ExecutorArguments {
     #[arg(long, value_name = "HOST|CIDR|loopback")]
     pub http_allow: Vec<HttpTarget>,
     #[command(flatten)]
+    pub confinement: ConfinementArguments,
+    #[command(flatten)]
     pub auth: AuthArguments,
+}
+
+#[derive(Args, Clone)]
+pub struct ConfinementArguments {
+    /// A file that says what no request can exceed: network, read, write and deny (see docs/sandbox.md)
+    #[arg(long, value_name = "FILE")]
+    pub ceiling: Option<PathBuf>,
+    /// As root: run sandboxed commands as this user, who must have been given the workspace. Without this, each session
+    /// gets a user of its own and the workspace is mapped to it
+    #[arg(long, value_name = "NAME")]
+    pub sandbox_user: Option<String>,
 }
 
 #[derive(Args)]
@@ -108,6 +121,8 @@ pub struct KeeperArguments {
     pub spool: u64,
     #[arg(long)]
     pub http_allow: Vec<HttpTarget>,
+    #[command(flatten)]
+    pub confinement: ConfinementArguments,
 }
 
 #[derive(Args)]

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outpost_executor::{ExecutorConfig, HttpTarget, OutputLimits};
+use outpost_executor::{ExecutorConfig, Grounds, HttpTarget, OutputLimits};
 use outpost_rpc::PeerOptions;
-use outpost_sandbox::Launcher;
+use outpost_sandbox::policy::Policy;
+use outpost_sandbox::{Launcher, LauncherSettings};
 use uuid::Uuid;
 
 use crate::home::Home;
@@ -20,6 +21,14 @@ pub struct ExecutorSettings {
     pub keeps_fates: bool,
     pub listener: String,
     pub http_allow: Vec<HttpTarget>,
+    pub confinement: Confinement,
+}
+
+/// What the operator says about sandboxes.
+#[derive(Clone, Default)]
+pub struct Confinement {
+    pub ceiling: Policy,
+    pub sandbox_user: Option<(u32, u32)>,
 }
 
 /// An executor's configuration as this program runs it, home and all.
@@ -31,6 +40,13 @@ pub fn executor_config(settings: ExecutorSettings, variables: &Variables) -> any
     let executor_id = home
         .as_ref()
         .and_then(|home| home.executor_id().inspect_err(|error| tracing::warn!(%error, "this executor cannot keep an identity")).ok());
+    let launcher =
+        LauncherSettings { scratch: home.as_ref().map(|home| home.run().join("cells")), sandbox_user: settings.confinement.sandbox_user };
+    let grounds = Grounds {
+        temporary: std::env::var_os("TMPDIR").filter(|path| !path.is_empty()).map(Into::into),
+        own: home.iter().map(|home| home.path().to_owned()).collect(),
+        ceiling: settings.confinement.ceiling,
+    };
     Ok(ExecutorConfig {
         grace: settings.grace,
         closed_retention: Duration::from_secs(30),
@@ -38,7 +54,8 @@ pub fn executor_config(settings: ExecutorSettings, variables: &Variables) -> any
         spool_directory: home.as_ref().map(Home::spool),
         journal_directory: home.filter(|_| settings.keeps_fates).map(|home| home.journals()),
         listener: settings.listener,
-        launcher: Launcher::with_own_stage(),
+        launcher: Launcher::with_own_stage(launcher),
+        grounds,
         ids: Arc::new(|| Uuid::new_v4().to_string()),
         executor_id,
         version: env!("CARGO_PKG_VERSION").into(),

@@ -2,6 +2,7 @@
 
 mod args;
 mod commands;
+mod confinement;
 mod doctor;
 mod home;
 mod local;

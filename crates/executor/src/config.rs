@@ -11,6 +11,7 @@ use outpost_sandbox::Launcher;
 
 use crate::http::HttpTarget;
 use crate::output::OutputLimits;
+use crate::policy::Grounds;
 
 /// Makes ids that are never made twice.
 pub type IdSource = Arc<dyn Fn() -> String + Send + Sync>;
@@ -29,6 +30,8 @@ pub struct ExecutorConfig {
     /// By what clients reach this executor; a later start that is reached in the same way answers for this one.
     pub listener: String,
     pub launcher: Launcher,
+    /// What every policy is measured by.
+    pub grounds: Grounds,
     pub ids: IdSource,
     /// Identity of this install, the same after every restart.
     pub executor_id: Option<String>,

@@ -6,6 +6,8 @@ use std::io;
 use outpost_sandbox::LaunchError;
 use outpost_wire::{Fault, PathError};
 
+use crate::policy::PolicyError;
+
 /// Refusals of file calls: what is missing, what is forbidden, and what simply failed.
 pub fn file(error: io::Error) -> Fault {
     let message = error.to_string();
@@ -95,6 +97,15 @@ pub fn sandbox_unsupported() -> Fault {
         "sandbox intent cannot be enforced on this executor: it does not confine commands or files yet; \
          leave `sandbox` out to run without confinement",
     )
+}
+
+/// Refusals of policies. Those that break a rule of somebody say so; the others cannot be held here.
+pub fn policy(error: &PolicyError) -> Fault {
+    match error {
+        PolicyError::NeedsCwd => Fault::invalid_params(error.to_string()),
+        PolicyError::Ceiling(_) => Fault::invalid_request(error.to_string()),
+        _ => Fault::invalid_params(format!("sandbox intent cannot be enforced on this executor: {error}")),
+    }
 }
 
 pub fn proxy_unsupported() -> Fault {

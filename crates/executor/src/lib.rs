@@ -7,6 +7,7 @@ mod attachment;
 pub mod ceiling;
 mod config;
 mod connection;
+mod denial;
 mod executor;
 mod fault;
 mod files;

@@ -27,10 +27,24 @@ impl Default for OutputLimits {
 /// What a reader finds after its cursor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    Output { seq: u64, stream: Stream, bytes: Bytes },
-    Gap { seq: u64, bytes: u64 },
-    Exited { seq: u64, code: i32 },
-    Closed { seq: u64 },
+    Output {
+        seq: u64,
+        stream: Stream,
+        bytes: Bytes,
+    },
+    Gap {
+        seq: u64,
+        bytes: u64,
+    },
+    /// `denied`: probably because a sandbox refused something.
+    Exited {
+        seq: u64,
+        code: i32,
+        denied: bool,
+    },
+    Closed {
+        seq: u64,
+    },
 }
 
 impl Event {
@@ -62,6 +76,7 @@ pub struct OutputLog {
     /// The highest number that any reader was told.
     seen: u64,
     exited: Option<(u64, i32)>,
+    denied: bool,
     closed: Option<u64>,
 }
 
@@ -109,6 +124,7 @@ impl OutputLog {
             total: 0,
             seen: 0,
             exited: None,
+            denied: false,
             closed: None,
         }
     }
@@ -162,6 +178,15 @@ impl OutputLog {
         while (self.recent_bytes > self.limits.memory || self.recent.len() > MAX_RECENT) && self.recent.len() > 1 {
             self.retire_oldest();
         }
+    }
+
+    /// Notes, before the exit, that the sandbox probably refused something.
+    pub fn deny(&mut self) {
+        self.denied = true;
+    }
+
+    pub fn was_denied(&self) -> bool {
+        self.denied
     }
 
     pub fn exit(&mut self, code: i32) {
@@ -218,7 +243,7 @@ impl OutputLog {
         if let Some((seq, code)) = self.exited
             && seq == wanted
         {
-            return Event::Exited { seq, code };
+            return Event::Exited { seq, code, denied: self.denied };
         }
         if self.closed == Some(wanted) {
             return Event::Closed { seq: wanted };
@@ -394,7 +419,7 @@ mod tests {
         let expected = [
             output(1, Stream::Stdout, "one"),
             output(2, Stream::Stderr, "two"),
-            Event::Exited { seq: 3, code: 3 },
+            Event::Exited { seq: 3, code: 3, denied: false },
             output(4, Stream::Stdout, "late"),
             Event::Closed { seq: 5 },
         ];
@@ -448,7 +473,7 @@ mod tests {
             all(&mut log, 0),
             [
                 Event::Gap { seq: 3, bytes: 24 },
-                Event::Exited { seq: 4, code: 0 },
+                Event::Exited { seq: 4, code: 0, denied: false },
                 Event::Gap { seq: 7, bytes: 24 },
                 output(8, Stream::Stdout, "12345678"),
                 Event::Closed { seq: 9 }

@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::attachment::Attachment;
+use crate::denial::DenialWatch;
 use crate::input::{Broken, ProcessInput};
 use crate::journal::FateLog;
 use crate::output::{Event, MAX_CHUNKS, OutputLog};
@@ -24,6 +25,8 @@ const POLLING: Duration = Duration::from_secs(60);
 const ONE_READ: u64 = 3 * (64 << 10);
 /// After a kill, output that is already on its way is still taken for so long.
 const LAST_WORDS: Duration = Duration::from_millis(100);
+/// And after the end of a confined process, before its end is told.
+const TRAILING: Duration = Duration::from_millis(20);
 /// The most that one answer carries: it has to fit a message, as base64.
 const MAX_ANSWER: usize = 40 << 20;
 
@@ -36,8 +39,10 @@ pub struct Process {
     argv: Vec<String>,
     metadata: Option<Metadata>,
     is_terminal: bool,
+    is_confined: bool,
     kin: Kin,
-    terminal: Option<Terminal>,
+    /// Given back when the process is closed.
+    terminal: Mutex<Option<Terminal>>,
     input: ProcessInput,
     state: Mutex<State>,
     /// Something was appended.
@@ -49,6 +54,8 @@ pub struct Process {
 
 struct State {
     log: OutputLog,
+    /// Of a confined process: whether its output speaks of a refusal.
+    denial: Option<DenialWatch>,
     /// Who is pushed to, and how far that got.
     target: Option<Arc<Attachment>>,
     pushed: Cursor,
@@ -71,6 +78,12 @@ pub struct ReadRequest {
     pub with_gaps: bool,
 }
 
+/// What is known of a child besides how it was asked for.
+pub struct Adoption {
+    pub fingerprint: String,
+    pub is_confined: bool,
+}
+
 /// The same for equal parameters, also in a later start.
 pub fn fingerprint(params: &StartParams) -> String {
     let text = serde_json::to_vec(params).unwrap_or_default();
@@ -79,7 +92,8 @@ pub fn fingerprint(params: &StartParams) -> String {
 
 impl Process {
     /// Takes over a child that was just started.
-    pub fn adopt(child: Child, params: StartParams, fingerprint: String, session: &Arc<Session>) -> Arc<Self> {
+    pub fn adopt(child: Child, params: StartParams, adoption: Adoption, session: &Arc<Session>) -> Arc<Self> {
+        let Adoption { fingerprint, is_confined } = adoption;
         let config = session.config();
         let Child { kin, input, output, errors, terminal, end } = child;
         let process = Arc::new(Self {
@@ -90,11 +104,13 @@ impl Process {
             argv: params.argv,
             metadata: params.metadata,
             is_terminal: params.tty,
+            is_confined,
             kin,
-            terminal,
+            terminal: Mutex::new(terminal),
             input: ProcessInput::new(input, params.tty),
             state: Mutex::new(State {
                 log: OutputLog::new(config.output, config.spool_directory.as_deref()),
+                denial: is_confined.then(DenialWatch::default),
                 target: None,
                 pushed: Cursor { seq: 0, bytes: 0 },
                 polled: None,
@@ -188,6 +204,7 @@ impl Process {
     async fn run(self: Arc<Self>, streams: Streams, mut end: ChildEnd, session: Weak<Session>) {
         self.stream_until_closed(streams, &mut end).await;
         self.input.end();
+        drop(self.terminal.lock().unwrap_or_else(PoisonError::into_inner).take());
         self.change(|log| {
             // That it was closed goes without saying; that more output came after the exit does not.
             if !log.exit_was_last() {
@@ -209,12 +226,16 @@ impl Process {
                     if !exited {
                         self.record_exit(end.wait_for_kill().await);
                     }
-                    self.take_last_words(&streams).await;
+                    self.take_last_words(&streams, LAST_WORDS).await;
                     return;
                 }
                 open = self.take(&streams.output, streams.first), if output_open && !held => output_open = open,
                 open = self.take_errors(&streams), if errors_open && !held => errors_open = open,
                 exit = end.wait(), if !exited => {
+                    if self.is_confined {
+                        // What it said last tells whether it was refused something.
+                        self.take_last_words(&streams, TRAILING).await;
+                    }
                     self.record_exit(exit);
                     exited = true;
                 }
@@ -228,6 +249,9 @@ impl Process {
     /// Takes what the child wrote. False at the end.
     async fn take(self: &Arc<Self>, output: &Output, stream: Stream) -> bool {
         let Some(bytes) = output.read().await else { return false };
+        if let Some(denial) = &mut self.lock().denial {
+            denial.see(stream, &bytes);
+        }
         self.change(|log| log.append(stream, bytes));
         true
     }
@@ -248,7 +272,11 @@ impl Process {
             Exit::Lost => -1,
         };
         self.input.end();
+        let denied = self.lock().denial.as_ref().is_some_and(|denial| denial.is_likely(code));
         self.change(|log| {
+            if denied {
+                log.deny();
+            }
             log.exit(code);
             // Nobody is told before this returns.
             self.fates.note(|journal| journal.exited(&self.session_id, &self.id, code, log.next_seq()));
@@ -256,8 +284,8 @@ impl Process {
     }
 
     /// Takes what a killed child had already written; somebody outside its group may hold the pipes for ever.
-    async fn take_last_words(self: &Arc<Self>, streams: &Streams) {
-        let deadline = Instant::now() + LAST_WORDS;
+    async fn take_last_words(self: &Arc<Self>, streams: &Streams, time: Duration) {
+        let deadline = Instant::now() + time;
         // Looked at here as well: a read that is ready is taken before its time limit is.
         let may_go_on = || !self.is_held() && Instant::now() < deadline;
         while may_go_on() && timeout_at(deadline, self.take(&streams.output, streams.first)).await == Ok(true) {}
@@ -281,7 +309,12 @@ impl Process {
 
     /// Nothing if it has no terminal.
     pub fn resize(&self, size: TerminalSize) -> Option<std::io::Result<()>> {
-        self.terminal.as_ref().map(|terminal| terminal.resize(size))
+        let terminal = self.terminal.lock().unwrap_or_else(PoisonError::into_inner);
+        match terminal.as_ref() {
+            Some(terminal) => Some(terminal.resize(size)),
+            None if self.is_terminal => Some(Ok(())),
+            None => None,
+        }
     }
 
     pub async fn write(&self, write_id: String, bytes: Bytes) -> Result<WriteStatus, Broken> {
@@ -370,7 +403,7 @@ impl Process {
             exit_code,
             closed: state.log.is_closed(),
             failure: None,
-            sandbox_denied: false,
+            sandbox_denied: state.log.was_denied(),
             chunks,
         };
         drop(state);

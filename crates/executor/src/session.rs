@@ -6,13 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use outpost_sandbox::policy::Policy;
 use outpost_sandbox::{Launch, LaunchIo, Owner, TerminalSize};
 use outpost_wire::Fault;
-use outpost_wire::exec::process::{ProcessSummary, StartParams};
+use outpost_wire::exec::process::{ProcessSummary, SandboxType, StartParams};
 use tokio::time::{Instant, sleep};
 
 use crate::attachment::Attachment;
 use crate::config::ExecutorConfig;
 use crate::journal::{Fate, FateLog, Fates};
-use crate::process::{self, Process};
+use crate::process::{self, Adoption, Process};
 use crate::{fault, past, variables};
 
 pub struct Session {
@@ -60,6 +60,14 @@ impl State {
             Entry::Live(process) => Some(process),
             Entry::Past(_) | Entry::Starting { .. } => None,
         })
+    }
+}
+
+/// What the wire calls the confinement of a process.
+fn sandbox_type(policy: &Policy) -> SandboxType {
+    match policy {
+        Policy::Open => SandboxType::None,
+        Policy::Confined(_) => SandboxType::LinuxSeccomp,
     }
 }
 
@@ -149,14 +157,12 @@ impl Session {
     }
 
     /// Starts a process. The same id with the same parameters is the same start.
-    pub fn start(self: &Arc<Self>, params: StartParams) -> Result<(), Fault> {
+    pub fn start(self: &Arc<Self>, params: StartParams) -> Result<SandboxType, Fault> {
         let cwd = params.cwd.to_native().map_err(|error| fault::foreign_cwd(&params.cwd.to_string(), &error))?;
-        if params.sandbox.is_some() {
-            return Err(fault::sandbox_unsupported());
-        }
-        if params.network_proxy.is_some() {
+        if params.network_proxy.is_some() || (params.enforce_managed_network && params.sandbox.is_some()) {
             return Err(fault::proxy_unsupported());
         }
+        let policy = self.config.grounds.policy(params.sandbox.as_ref()).map_err(|error| fault::policy(&error))?;
         let (program, arguments) = params.argv.split_first().ok_or_else(fault::empty_argv)?;
         let mut state = self.lock();
         if state.ended {
@@ -165,7 +171,7 @@ impl Session {
         let fingerprint = process::fingerprint(&params);
         if let Some(existing) = state.processes.get(&params.process_id) {
             let same = existing.fingerprint() == fingerprint;
-            return if same { Ok(()) } else { Err(fault::process_exists(&params.process_id)) };
+            return if same { Ok(sandbox_type(&policy)) } else { Err(fault::process_exists(&params.process_id)) };
         }
         let launch = Launch {
             program: program.into(),
@@ -174,7 +180,7 @@ impl Session {
             env: variables::build(&self.config.variables, params.env_policy.as_ref(), &params.env),
             cwd,
             io: if params.tty { LaunchIo::Terminal(TerminalSize::default()) } else { LaunchIo::Pipes { stdin: params.pipe_stdin } },
-            policy: Policy::Open,
+            policy: policy.clone(),
         };
         // The id is taken, but the lock is not held: a launch from a mount that hangs must not hold up the session.
         state.processes.insert(params.process_id.clone(), Entry::Starting { fingerprint: fingerprint.clone() });
@@ -193,10 +199,10 @@ impl Session {
             drop(child);
             return Err(fault::session_ended());
         }
-        let process = Process::adopt(child, params, fingerprint, self);
+        let process = Process::adopt(child, params, Adoption { fingerprint, is_confined: policy != Policy::Open }, self);
         state.processes.insert(process.id().to_owned(), Entry::Live(process.clone()));
         process.push_all_to(state.attachment.clone());
-        Ok(())
+        Ok(sandbox_type(&policy))
     }
 
     pub fn process(&self, id: &str) -> Option<Entry> {

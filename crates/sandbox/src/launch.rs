@@ -1,25 +1,35 @@
 //! Starting a child.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rustix::pipe::fcntl_setpipe_size;
+use rustix::process::geteuid;
 use thiserror::Error;
 
 use crate::cell::{Cell, Running};
 use crate::child::{Child, ChildEnd, Input, Kin, Output, Terminal};
 use crate::message;
-use crate::policy::Policy;
+use crate::plan::{Confinement, Identity, Place, Plan};
+use crate::policy::{Access, Policy, Rules};
 use crate::pty;
+use crate::scratch::Scratch;
 use crate::zygote::Zygote;
 
 /// How much a child can print before it has to wait.
 const PIPE: usize = 256 << 10;
+/// Users that nobody has: where those of sandboxes begin, and how many there are.
+const FIRST_ID: u32 = 1_600_000_000;
+const IDS: u64 = 500_000_000;
+/// How deep, and how much, is looked for what a pattern denies.
+const GLOB_DEPTH: usize = 24;
+const GLOB_MATCHES: usize = 4096;
 
 /// What to start. Everything is spelled out; nothing is inherited from this process.
 #[derive(Debug, Clone)]
@@ -68,37 +78,88 @@ pub enum LaunchError {
     Ended,
 }
 
+/// What a launcher needs to know of its machine.
+#[derive(Debug, Clone, Default)]
+pub struct LauncherSettings {
+    /// A directory of our own for what sandboxes need on the machine.
+    pub scratch: Option<PathBuf>,
+    /// Whom sandboxed code runs as if the executor runs as root: user and group. Otherwise somebody new each time.
+    pub sandbox_user: Option<(u32, u32)>,
+}
+
 /// Starts children. Cheap to clone; all clones share one zygote.
 #[derive(Debug, Clone)]
-pub struct Launcher(Arc<Zygote>);
+pub struct Launcher(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    zygote: Zygote,
+    settings: LauncherSettings,
+    /// Made when it is first needed, because most executors never confine anything.
+    scratch: OnceLock<Option<Scratch>>,
+    owners: AtomicU64,
+}
 
 impl Launcher {
     /// `stage` is a program that calls [`crate::stage::run_if_asked`] first thing.
-    pub fn new(stage: impl Into<PathBuf>) -> Self {
-        Self(Arc::new(Zygote::new(stage.into())))
+    pub fn new(stage: impl Into<PathBuf>, settings: LauncherSettings) -> Self {
+        let zygote = Zygote::new(stage.into());
+        Self(Arc::new(Shared { zygote, settings, scratch: OnceLock::new(), owners: AtomicU64::new(1) }))
     }
 
     /// This program as its own stage, also after its file was replaced.
-    pub fn with_own_stage() -> Self {
-        Self::new("/proc/self/exe")
+    pub fn with_own_stage(settings: LauncherSettings) -> Self {
+        Self::new("/proc/self/exe", settings)
     }
 
     /// Somebody whose processes end with it.
     pub fn owner(&self) -> Owner {
-        Owner { zygote: self.0.clone(), state: Mutex::default() }
+        let number = self.0.owners.fetch_add(1, Ordering::Relaxed);
+        Owner { shared: self.0.clone(), number, state: Mutex::default() }
     }
+}
+
+impl Shared {
+    fn scratch(&self) -> Result<&Scratch, LaunchError> {
+        let opened = self.scratch.get_or_init(|| {
+            let parent = self.settings.scratch.as_ref()?;
+            Scratch::open(parent, &format!("{}-{:x}", std::process::id(), unique())).ok()
+        });
+        opened.as_ref().ok_or_else(|| {
+            let place = self.settings.scratch.as_ref().map_or("nowhere".into(), |path| path.display().to_string());
+            LaunchError::Unenforceable(format!("what the sandbox needs on this machine cannot be kept ({place})"))
+        })
+    }
+
+    /// Whom sandboxed code of this owner runs as.
+    fn identity(&self, owner: u64) -> Identity {
+        match self.settings.sandbox_user {
+            _ if !geteuid().is_root() => Identity::Own,
+            Some((uid, gid)) => Identity::Named { uid, gid },
+            None => Identity::Mapped { id: FIRST_ID + ((u64::from(std::process::id()) << 12 | owner & 0xfff) % IDS) as u32 },
+        }
+    }
+}
+
+/// A number that another start of this process would not have.
+fn unique() -> u128 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_nanos())
 }
 
 /// Whoever processes belong to: nothing that was started through it outlives it.
 #[derive(Debug)]
 pub struct Owner {
-    zygote: Arc<Zygote>,
+    shared: Arc<Shared>,
+    number: u64,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     cells: HashMap<Policy, Arc<Cell>>,
+    /// Placeholders that our cells need.
+    places: Vec<PathBuf>,
+    has_temporary: bool,
     ended: bool,
 }
 
@@ -117,6 +178,19 @@ impl Owner {
         Ok(streams.child(running))
     }
 
+    /// What sandboxed code of this owner sees as `/tmp`, wherever its policy lets it write there.
+    pub fn temporary(&self) -> Result<PathBuf, LaunchError> {
+        self.temporary_of(&mut self.lock())
+    }
+
+    fn temporary_of(&self, state: &mut State) -> Result<PathBuf, LaunchError> {
+        if state.ended {
+            return Err(LaunchError::Ended);
+        }
+        state.has_temporary = true;
+        Ok(self.shared.scratch()?.temporary(self.number)?)
+    }
+
     fn cell(&self, policy: &Policy) -> Result<Arc<Cell>, LaunchError> {
         let mut state = self.lock();
         if state.ended {
@@ -125,23 +199,82 @@ impl Owner {
         if let Some(cell) = state.cells.get(policy).filter(|cell| cell.is_there()) {
             return Ok(cell.clone());
         }
-        let cell = Cell::adopt(self.zygote.cell(&[])?)?.map_err(LaunchError::Unenforceable)?;
+        let plan = self.plan(policy, &mut state)?;
+        let cell = Cell::adopt(self.shared.zygote.cell(&plan.encode())?)?.map_err(LaunchError::Unenforceable)?;
         let cell = Arc::new(cell);
         state.cells.insert(policy.clone(), cell.clone());
         Ok(cell)
     }
 
+    fn plan(&self, policy: &Policy, state: &mut State) -> Result<Plan, LaunchError> {
+        let Policy::Confined(rules) = policy else { return Ok(Plan::default()) };
+        let identity = self.shared.identity(self.number);
+        let writes_all = rules.access(Path::new("/")).access == Access::Write;
+        if writes_all && identity != Identity::Own {
+            return Err(LaunchError::Unenforceable(
+                "as root, a sandbox that may write everywhere would have to be root; name the roots that it may write".into(),
+            ));
+        }
+        let mut places: BTreeMap<PathBuf, Access> = rules.iter().map(|rule| (rule.path.clone(), rule.access)).collect();
+        for denied in glob_matches(rules) {
+            places.insert(denied, Access::Deny);
+        }
+        for rule in
+            rules.iter().filter(|rule| rule.access != Access::Write && !rule.path.starts_with("/tmp") | is_in_root(rules, &rule.path))
+        {
+            let around = rule.path.parent().map_or(Access::Deny, |parent| rules.access(parent).access);
+            if around == Access::Write && rule.path.symlink_metadata().is_err() | self.shared.scratch()?.is_placeholder(&rule.path) {
+                let held = self.shared.scratch()?.hold_place(&rule.path)?;
+                state.places.extend(held);
+            }
+        }
+        let places = places.into_iter().map(|(path, access)| Place { path, access }).collect();
+        let temporary = Some(self.temporary_of(state)?);
+        Ok(Plan { confinement: Some(Confinement { places, network: rules.network, identity, temporary }), ..Plan::default() })
+    }
+
     /// Kills everything that was started. Nothing can be started any more.
     pub fn end(&self) {
-        let cells = {
+        let (cells, places, has_temporary) = {
             let mut state = self.lock();
             state.ended = true;
-            std::mem::take(&mut state.cells)
+            (std::mem::take(&mut state.cells), std::mem::take(&mut state.places), std::mem::take(&mut state.has_temporary))
         };
         for cell in cells.into_values() {
             cell.end();
         }
+        if let Some(Some(scratch)) = self.shared.scratch.get() {
+            scratch.release_places(&places);
+            if has_temporary {
+                scratch.remove_temporary(self.number);
+            }
+        }
     }
+}
+
+/// Whether a path below `/tmp` is also below a writable root there, which is the machine's own and not the sandbox's.
+fn is_in_root(rules: &Rules, path: &Path) -> bool {
+    rules
+        .writable_roots()
+        .chain(rules.iter().filter(|rule| rule.access == Access::Write))
+        .any(|root| root.path != Path::new("/tmp") && root.path.starts_with("/tmp") && path.starts_with(&root.path))
+}
+
+/// What the patterns of a policy deny, as it is now. Files that come later are made by those who are not to see them.
+fn glob_matches(rules: &Rules) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for glob in rules.globs() {
+        let mut left = vec![(glob.base(), 0)];
+        while let Some((path, depth)) = left.pop() {
+            if glob.fits(&path) {
+                found.push(path);
+            } else if depth < GLOB_DEPTH && found.len() < GLOB_MATCHES && path.symlink_metadata().is_ok_and(|metadata| metadata.is_dir()) {
+                let entries = std::fs::read_dir(&path).into_iter().flatten().flatten();
+                left.extend(entries.map(|entry| (entry.path(), depth + 1)));
+            }
+        }
+    }
+    found
 }
 
 impl Drop for Owner {

@@ -7,14 +7,16 @@ mod channel;
 mod child;
 mod launch;
 mod message;
+mod plan;
 pub mod policy;
 mod probe;
 mod program;
 mod pty;
+mod scratch;
 pub mod stage;
 mod sys;
 mod zygote;
 
 pub use child::{Child, ChildEnd, Exit, Input, Kin, Output, Signal, Terminal};
-pub use launch::{Launch, LaunchError, LaunchIo, Launcher, Owner, TerminalSize};
+pub use launch::{Launch, LaunchError, LaunchIo, Launcher, LauncherSettings, Owner, TerminalSize};
 pub use probe::{Row, Verdict, probe};

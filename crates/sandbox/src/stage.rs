@@ -8,6 +8,7 @@
 //! - a cell kills whatever a reaper leaves behind, and the zygote what a cell leaves behind;
 //! - all of them hear when their parent is gone.
 
+mod confine;
 mod hub;
 mod kin;
 mod reaper;

@@ -134,7 +134,6 @@ pub fn take_terminal(command: &mut Command) {
     unsafe { command.pre_exec(take) };
 }
 
-#[allow(dead_code, reason = "used by confinement")]
 /// Leaves these namespaces for new ones.
 pub fn unshare(flags: libc::c_int) -> io::Result<()> {
     // SAFETY: it takes flags only, and there is no other thread that could be surprised.
@@ -142,7 +141,6 @@ pub fn unshare(flags: libc::c_int) -> io::Result<()> {
     Ok(())
 }
 
-#[allow(dead_code, reason = "used by confinement")]
 /// Changes what a mount, or a whole tree of them, allows.
 pub fn mount_setattr(mount: BorrowedFd<'_>, recursive: bool, attributes: &libc::mount_attr) -> io::Result<()> {
     let flags = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };
@@ -157,5 +155,17 @@ pub fn mount_setattr(mount: BorrowedFd<'_>, recursive: bool, attributes: &libc::
             size_of::<libc::mount_attr>(),
         )
     })?;
+    Ok(())
+}
+
+/// Limits this process and all that it starts; never beyond what it may have already.
+pub fn set_rlimit(resource: u32, value: u64) -> io::Result<()> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the structure is valid for writes in the first call and for reads in the second.
+    unsafe {
+        check(libc::getrlimit(resource, &mut limit).into())?;
+        let value = value.min(limit.rlim_max);
+        check(libc::setrlimit(resource, &libc::rlimit { rlim_cur: value, rlim_max: value }).into())?;
+    }
     Ok(())
 }

@@ -6,11 +6,11 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outpost_executor::{Executor, ExecutorConfig, HttpTarget, Lifetime, OutputLimits};
+use outpost_executor::{Executor, ExecutorConfig, Grounds, HttpTarget, Lifetime, OutputLimits};
 use outpost_rpc::link::{memory, stdio, unix, ws};
 use outpost_rpc::listen::ListenAddr;
 use outpost_rpc::{Link, PeerOptions};
-use outpost_sandbox::Launcher;
+use outpost_sandbox::{Launcher, LauncherSettings};
 use outpost_wire::PathUri;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -47,7 +47,11 @@ pub struct Setup<'a> {
 }
 
 enum Server {
-    Memory(Executor),
+    Memory {
+        executor: Executor,
+        /// Only kept.
+        _home: TempDir,
+    },
     Process(ExecutorProcess),
     /// A new process for every connection.
     Stdio {
@@ -83,9 +87,9 @@ impl Bench {
             LinkKind::Memory => {
                 assert!(setup.arguments.is_empty(), "an executor in memory has no command line");
                 hear_ignored_signals();
-                let mut config = config(&outpost, work.path());
+                let mut config = config(&outpost, work.path(), home.path());
                 config.variables.extend(setup.variables.iter().map(|(name, value)| (name.into(), value.into())));
-                Server::Memory(Executor::new(config))
+                Server::Memory { executor: Executor::new(config), _home: home }
             }
             LinkKind::Stdio => Server::Stdio {
                 home,
@@ -114,13 +118,13 @@ impl Bench {
         match &self.server {
             Server::Process(process) => process.address(),
             Server::Foreign(url) => url.strip_prefix("ws://").expect("not a websocket"),
-            Server::Memory(_) | Server::Stdio { .. } => panic!("not a websocket"),
+            Server::Memory { .. } | Server::Stdio { .. } => panic!("not a websocket"),
         }
     }
 
     pub async fn link(&self) -> Link {
         match &self.server {
-            Server::Memory(executor) => {
+            Server::Memory { executor, .. } => {
                 let (ours, theirs) = memory::pair();
                 let executor = executor.clone();
                 tokio::spawn(async move { executor.serve(theirs, Lifetime::Grace).await });
@@ -188,7 +192,7 @@ pub fn with(mut value: Value, changes: Value) -> Value {
     value
 }
 
-fn config(outpost: &Path, work: &Path) -> ExecutorConfig {
+fn config(outpost: &Path, work: &Path, home: &Path) -> ExecutorConfig {
     ExecutorConfig {
         grace: Duration::from_secs(600),
         closed_retention: Duration::from_secs(30),
@@ -196,7 +200,8 @@ fn config(outpost: &Path, work: &Path) -> ExecutorConfig {
         spool_directory: Some(work.join(".spool")),
         journal_directory: None,
         listener: "memory".into(),
-        launcher: Launcher::new(outpost),
+        launcher: Launcher::new(outpost, LauncherSettings { scratch: Some(home.join("cells")), ..LauncherSettings::default() }),
+        grounds: Grounds::default(),
         ids: Arc::new(|| Uuid::new_v4().to_string()),
         executor_id: Some(Uuid::new_v4().to_string()),
         version: "test".into(),
@@ -207,7 +212,8 @@ fn config(outpost: &Path, work: &Path) -> ExecutorConfig {
     }
 }
 
-async fn connect(url: &str) -> Link {
+/// A link to an executor that listens.
+pub async fn connect(url: &str) -> Link {
     let options = ws::ClientOptions::default();
     match ListenAddr::from_str(url).unwrap() {
         ListenAddr::Ws(_) => ws::connect(url, &options).await.unwrap(),

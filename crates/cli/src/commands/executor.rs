@@ -17,7 +17,7 @@ use outpost_wire::secrets::Secrets;
 use super::{FAILED, USAGE, complain};
 use crate::args::{AuthArguments, ExecutorArguments, WsAuth};
 use crate::home::{EXECUTOR, Home};
-use crate::local::{ExecutorSettings, executor_config};
+use crate::local::{Confinement, ExecutorSettings, executor_config};
 use crate::signals::Signals;
 use crate::{Process, tokens};
 
@@ -42,6 +42,7 @@ async fn serve(arguments: &ExecutorArguments, rules: DoorRules, own: &Process) -
     let mut settings = settings(arguments.grace, arguments.spool, &arguments.listen);
     settings.peer.dispatch = dispatch(arguments);
     settings.http_allow = arguments.http_allow.clone();
+    settings.confinement = arguments.confinement.read()?;
     // On stdio a session ends with its link, so there is nothing that a later start could be asked about.
     settings.keeps_fates = arguments.listen != ListenAddr::Stdio;
     let executor = Executor::new(executor_config(settings, &own.variables)?);
@@ -98,6 +99,7 @@ pub fn settings(grace: u64, spool: u64, listen: &ListenAddr) -> ExecutorSettings
         keeps_fates: true,
         listener: listen.to_string(),
         http_allow: Vec::new(),
+        confinement: Confinement::default(),
     }
 }
 

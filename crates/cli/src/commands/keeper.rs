@@ -28,7 +28,7 @@ use super::{FAILED, complain};
 use crate::Process;
 use crate::args::{ExecutorArguments, KeeperArguments};
 use crate::home::Home;
-use crate::local::{ExecutorSettings, executor_config};
+use crate::local::executor_config;
 
 /// How long a keeper may take until it listens.
 const START: Duration = Duration::from_secs(10);
@@ -120,6 +120,7 @@ fn start(arguments: &ExecutorArguments, own: &Process) -> anyhow::Result<()> {
         .args(["__keeper", "--grace", &grace, "--spool", &spool])
         .args(arguments.http_allow.iter().flat_map(|target| ["--http-allow".into(), target.to_string()]))
         .envs(own.variables.secrets())
+        .args(arguments.confinement.arguments()?)
         .current_dir(std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_dir()).unwrap_or_else(|| "/".into()))
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -156,7 +157,9 @@ async fn keep(arguments: KeeperArguments, own: &Process) -> anyhow::Result<()> {
     }
     let socket = socket_path()?;
     let listen = ListenAddr::Unix(socket.clone());
-    let settings = ExecutorSettings { http_allow: arguments.http_allow, ..settings(arguments.grace, arguments.spool, &listen) };
+    let mut settings = settings(arguments.grace, arguments.spool, &listen);
+    settings.http_allow = arguments.http_allow;
+    settings.confinement = arguments.confinement.read()?;
     let executor = Executor::new(executor_config(settings, &own.variables)?);
     let listener = Listener::unix(&socket).await.with_context(|| format!("cannot listen on {}", socket.display()))?;
     let stop = stop_signal()?;

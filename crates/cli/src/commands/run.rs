@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 use super::{OURS, complain};
 use crate::args::RunArguments;
-use crate::local::{ExecutorSettings, executor_config};
+use crate::local::{Confinement, ExecutorSettings, executor_config};
 use crate::signals::{self, Forwarding, Signals};
 use crate::terminal::RawTerminal;
 use crate::variables::Variables;
@@ -92,6 +92,7 @@ impl Place {
             keeps_fates: false,
             listener: "this process".into(),
             http_allow: Vec::new(),
+            confinement: Confinement::default(),
         };
         let executor = Executor::new(executor_config(settings, &own.variables)?);
         let serving = executor.clone();

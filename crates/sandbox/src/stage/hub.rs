@@ -9,9 +9,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, getpid, kill_process, set_child_subreaper};
 
 use super::kin::{self, Left};
-use super::reaper;
+use super::{confine, reaper};
 use crate::channel::{Channel, Message};
 use crate::message::{News, Order};
+use crate::plan::Plan;
 use crate::sys::{self, Fork, Signals};
 
 /// How long the processes that we forked may take to clean up once we are to go.
@@ -39,6 +40,21 @@ pub fn run(control: Channel, role: Role) -> io::Result<()> {
     let mut hub = Hub { role, control, signals: Signals::listen()?, known: HashMap::new() };
     while hub.wait(None)? == Next::More {}
     hub.wind_down()
+}
+
+/// Makes this process the cell that it is meant to be.
+fn settle(description: &[u8]) -> Result<(), String> {
+    let plan = Plan::decode(description).map_err(|error| error.to_string())?;
+    for cgroup in &plan.cgroups {
+        std::fs::write(cgroup, "0").map_err(|error| format!("{}: {error}", cgroup.display()))?;
+    }
+    for limit in &plan.rlimits {
+        sys::set_rlimit(limit.resource, limit.value).map_err(|error| format!("limit {}: {error}", limit.resource))?;
+    }
+    match &plan.confinement {
+        Some(confinement) => confine::confine(confinement),
+        None => Ok(()),
+    }
 }
 
 #[derive(PartialEq, Eq)]
@@ -114,11 +130,14 @@ impl Hub {
         sys::exit(done.is_err().into())
     }
 
-    fn become_cell(&mut self, socket: Channel, _description: &[u8]) -> ! {
+    fn become_cell(&mut self, socket: Channel, description: &[u8]) -> ! {
         self.let_go();
         let _ = rustix::thread::set_name(c"outpost-cell");
-        let ready = sys::hear_of_parents_end().and_then(|()| socket.send(&News::Ready.encode(), &[]));
-        let done = ready.and_then(|()| run(socket, Role::Cell));
+        let ready = match sys::hear_of_parents_end().map_err(|error| error.to_string()).and_then(|()| settle(description)) {
+            Ok(()) => News::Ready,
+            Err(reason) => News::Refused { reason },
+        };
+        let done = socket.send(&ready.encode(), &[]).and_then(|()| if ready == News::Ready { run(socket, Role::Cell) } else { Ok(()) });
         sys::exit(done.is_err().into())
     }
 
