@@ -10,3 +10,4 @@ mod rights;
 mod secrets;
 mod server;
 mod support;
+mod writes;

@@ -66,6 +66,11 @@ impl Home {
         self.0.join("spool")
     }
 
+    /// Copies of files that are being rewritten in place.
+    pub fn redo(&self) -> PathBuf {
+        self.0.join("redo")
+    }
+
     /// One journal per start of an executor.
     pub fn journals(&self) -> PathBuf {
         self.0.join("executor")

@@ -47,12 +47,14 @@ pub fn executor_config(settings: ExecutorSettings, variables: &Variables) -> any
         own: home.iter().map(|home| home.path().to_owned()).collect(),
         ceiling: settings.confinement.ceiling,
     };
+    let redo_directory = home.as_ref().map(Home::redo);
     Ok(ExecutorConfig {
         grace: settings.grace,
         closed_retention: Duration::from_secs(30),
         output: OutputLimits { spool: settings.spool, ..OutputLimits::default() },
         spool_directory: home.as_ref().map(Home::spool),
         journal_directory: home.filter(|_| settings.keeps_fates).map(|home| home.journals()),
+        redo_directory,
         listener: settings.listener,
         launcher: Launcher::with_own_stage(launcher),
         grounds,

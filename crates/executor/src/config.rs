@@ -27,6 +27,8 @@ pub struct ExecutorConfig {
     pub spool_directory: Option<PathBuf>,
     /// Where the fate of processes is written down; without it, it is forgotten with the executor.
     pub journal_directory: Option<PathBuf>,
+    /// Where copies of files are kept while they are rewritten in place; without it, a kill may leave half of one.
+    pub redo_directory: Option<PathBuf>,
     /// By what clients reach this executor; a later start that is reached in the same way answers for this one.
     pub listener: String,
     pub launcher: Launcher,

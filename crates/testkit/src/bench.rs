@@ -199,6 +199,7 @@ fn config(outpost: &Path, work: &Path, home: &Path) -> ExecutorConfig {
         output: OutputLimits::default(),
         spool_directory: Some(work.join(".spool")),
         journal_directory: None,
+        redo_directory: Some(work.join(".redo")),
         listener: "memory".into(),
         launcher: Launcher::new(outpost, LauncherSettings { scratch: Some(home.join("cells")), ..LauncherSettings::default() }),
         grounds: Grounds::default(),

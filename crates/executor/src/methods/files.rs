@@ -36,7 +36,8 @@ pub fn routes(router: Router<Connection>) -> Router<Connection> {
                 .0
                 .map_err(|error| Fault::invalid_request(format!("fs/writeFile requires valid base64 dataBase64: {error}")))?;
             let is_quick = data.len() as u64 <= QUICK_BYTES && !options.sync;
-            let write = move || files::write(&path, &data, &options);
+            let redo = connection.executor().redo.clone();
+            let write = move || files::write(&path, &data, &options, redo.as_ref());
             if is_quick {
                 call.quick(write).await?
             } else {
