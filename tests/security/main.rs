@@ -4,6 +4,7 @@
 mod ceiling;
 mod daemons;
 mod doors;
+mod file_calls;
 mod files;
 mod http;
 mod rights;

@@ -24,7 +24,7 @@ use crate::variables::Variables;
 const MIN_THREADS: usize = 4;
 
 fn main() -> ExitCode {
-    if let Some(code) = outpost_sandbox::stage::run_if_asked(std::env::args_os()) {
+    if let Some(code) = outpost_sandbox::stage::run_if_asked(std::env::args_os(), outpost_executor::serve_files) {
         return code;
     }
     // Nobody of this user may read our memory or our environment, and no dump is written when we crash.

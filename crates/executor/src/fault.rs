@@ -4,7 +4,9 @@ use std::fmt::Display;
 use std::io;
 
 use outpost_sandbox::LaunchError;
+use outpost_sandbox::policy::{Access, Refusal};
 use outpost_wire::{Fault, PathError};
+use rustix::io::Errno;
 
 use crate::policy::PolicyError;
 
@@ -15,6 +17,15 @@ pub fn file(error: io::Error) -> Fault {
         io::ErrorKind::NotFound => Fault::not_found(message),
         io::ErrorKind::InvalidInput | io::ErrorKind::PermissionDenied => Fault::invalid_request(message),
         _ => Fault::internal(message),
+    }
+}
+
+/// What a policy does not allow: the system's own words first, as the wire has them, then the path and the rule.
+/// `allowed` is what it does allow there.
+pub fn refused(refusal: &Refusal, allowed: Access) -> Fault {
+    match allowed {
+        Access::Deny => Fault::invalid_request(format!("{}: {refusal}", io::Error::from(Errno::ACCESS))),
+        Access::Read | Access::Write => Fault::internal(format!("{}: {refusal}", io::Error::from(Errno::ROFS))),
     }
 }
 
@@ -90,13 +101,6 @@ pub fn stdin_broken() -> Fault {
 
 pub fn no_terminal(id: &str) -> Fault {
     Fault::invalid_request(format!("process {id} has no terminal"))
-}
-
-pub fn sandbox_unsupported() -> Fault {
-    Fault::invalid_params(
-        "sandbox intent cannot be enforced on this executor: it does not confine commands or files yet; \
-         leave `sandbox` out to run without confinement",
-    )
 }
 
 /// Refusals of policies. Those that break a rule of somebody say so; the others cannot be held here.

@@ -2,7 +2,9 @@
 //! own for calls without a sandbox, a worker inside the session's sandbox for others, see [`gate`].
 
 pub mod atomic;
+pub mod gate;
 pub mod redo;
+pub mod worker;
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
@@ -83,18 +85,17 @@ fn open_without_waiting(path: &Path, follow: Follow, options: &mut OpenOptions) 
     Ok((file, metadata.len()))
 }
 
-/// Opens a file that is to be read as a whole.
-pub fn open_whole(path: &Path, follow: Follow) -> Result<OpenFile, Fault> {
-    let (file, size) = open_regular(path, follow)?;
-    if size > MAX_READ {
-        return Err(Fault::invalid_request(format!(
-            "a file of {size} bytes cannot be read in one message; {MAX_READ} is the most, use fs/open"
-        )));
-    }
-    Ok(OpenFile { file, size })
-}
-
 impl OpenFile {
+    /// A file that is to be read as a whole.
+    pub fn new(file: File, size: u64) -> Result<Self, Fault> {
+        if size > MAX_READ {
+            return Err(Fault::invalid_request(format!(
+                "a file of {size} bytes cannot be read in one message; {MAX_READ} is the most, use fs/open"
+            )));
+        }
+        Ok(Self { file, size })
+    }
+
     pub fn read(mut self) -> Result<Vec<u8>, Fault> {
         let mut data = Vec::with_capacity(usize::try_from(self.size).unwrap_or_default());
         self.file.read_to_end(&mut data).map_err(fault::file)?;

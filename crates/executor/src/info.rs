@@ -24,6 +24,8 @@ fn capabilities() -> Capabilities {
         process_list: true,
         output_gaps: true,
         fs_rename: true,
+        atomic_writes: true,
+        sandboxed_file_streaming: true,
         fs_watch: true,
         ..Capabilities::default()
     }

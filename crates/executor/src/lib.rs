@@ -30,6 +30,7 @@ mod watch;
 
 pub use config::{ExecutorConfig, IdSource};
 pub use executor::{Executor, Lifetime};
+pub use files::worker::serve as serve_files;
 pub use http::{HttpTarget, HttpTargetError};
 pub use output::OutputLimits;
 pub use policy::{Grounds, PolicyError};

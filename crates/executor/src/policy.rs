@@ -3,10 +3,11 @@
 //! Everything relative or special is resolved here: project roots, temporary directories, patterns, missing paths, links.
 //! What is protected is added, our own files are taken out, and the operator's ceiling is kept.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use outpost_sandbox::policy::{Access, Exceeds, Glob, GlobError, Network, Origin, Policy, Rule, Rules, protected_below};
 use outpost_wire::exec::policy as wire;
@@ -195,6 +196,32 @@ fn resolved(path: &Path) -> Result<PathBuf, PolicyError> {
         }
     }
     Ok(path.to_owned())
+}
+
+/// So long is a policy taken for what it was: resolving it means looking at the disk.
+const CURRENT: Duration = Duration::from_secs(1);
+/// So many are remembered.
+const REMEMBERED: usize = 64;
+
+/// The policies that a client asks for again and again.
+#[derive(Default)]
+pub struct Policies(Mutex<HashMap<SandboxContext, (Instant, Policy)>>);
+
+impl Policies {
+    pub fn of(&self, context: &SandboxContext, grounds: &Grounds) -> Result<Policy, PolicyError> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((since, policy)) = known.get(context)
+            && since.elapsed() < CURRENT
+        {
+            return Ok(policy.clone());
+        }
+        let policy = grounds.policy(Some(context))?;
+        if known.len() >= REMEMBERED {
+            known.clear();
+        }
+        known.insert(context.clone(), (Instant::now(), policy.clone()));
+        Ok(policy)
+    }
 }
 
 #[cfg(test)]

@@ -6,12 +6,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use outpost_sandbox::policy::Policy;
 use outpost_sandbox::{Launch, LaunchIo, Owner, TerminalSize};
 use outpost_wire::Fault;
+use outpost_wire::exec::policy::SandboxContext;
 use outpost_wire::exec::process::{ProcessSummary, SandboxType, StartParams};
 use tokio::time::{Instant, sleep};
 
 use crate::attachment::Attachment;
 use crate::config::ExecutorConfig;
+use crate::files::worker::Workers;
 use crate::journal::{Fate, FateLog, Fates};
+use crate::policy::Policies;
 use crate::process::{self, Adoption, Process};
 use crate::{fault, past, variables};
 
@@ -21,6 +24,9 @@ pub struct Session {
     fates: FateLog,
     /// Whom everything belongs to that is started here.
     owner: Owner,
+    /// Who makes file calls inside our sandboxes.
+    workers: Workers,
+    policies: Policies,
     state: Mutex<State>,
 }
 
@@ -75,11 +81,37 @@ impl Session {
     pub fn new(id: String, config: Arc<ExecutorConfig>, fates: FateLog, past: Fates) -> Arc<Self> {
         let processes = past.into_iter().map(|(id, fate)| (id, Entry::Past(fate))).collect();
         let owner = config.launcher.owner();
-        Arc::new(Self { id, config, fates, owner, state: Mutex::new(State { processes, ..State::default() }) })
+        Arc::new(Self {
+            id,
+            config,
+            fates,
+            owner,
+            workers: Workers::default(),
+            policies: Policies::default(),
+            state: Mutex::new(State { processes, ..State::default() }),
+        })
     }
 
     pub fn fates(&self) -> &FateLog {
         &self.fates
+    }
+
+    pub fn owner(&self) -> &Owner {
+        &self.owner
+    }
+
+    pub fn workers(&self) -> &Workers {
+        &self.workers
+    }
+
+    /// The policy of a file call. Those that leave files alone need no sandbox for them, unless the operator's ceiling does.
+    pub fn file_policy(&self, asked: Option<&SandboxContext>) -> Result<Policy, Fault> {
+        let grounds = &self.config.grounds;
+        match asked.filter(|context| grounds.ceiling != Policy::Open || !context.leaves_files_open()) {
+            Some(context) => self.policies.of(context, grounds),
+            None => grounds.policy(None),
+        }
+        .map_err(|error| fault::policy(&error))
     }
 
     pub fn id(&self) -> &str {
@@ -151,6 +183,7 @@ impl Session {
             process.push_to(None);
         }
         // Also what outlived processes that are long forgotten.
+        self.workers.end();
         self.owner.end();
         self.fates.note(|journal| journal.ended(&self.id));
         processes

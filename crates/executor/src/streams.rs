@@ -7,18 +7,15 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use outpost_wire::Fault;
-use outpost_wire::exec::streams::OpenMode;
 use rustix::buffer::spare_capacity;
 use rustix::io::{Errno, pread};
 use tokio::sync::Mutex as Queue;
 
 use crate::fault;
-use crate::files::{self, Follow};
 
 const MAX_HANDLES: usize = 128;
 const MAX_ID: usize = 32;
@@ -37,17 +34,15 @@ impl Streams {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub async fn open(&self, id: &str, path: PathBuf, mode: OpenMode) -> Result<(), Fault> {
+    /// `opened` opens the file, where it may take its time.
+    pub async fn open(&self, id: &str, opened: impl FnOnce() -> Result<File, Fault> + Send + 'static) -> Result<(), Fault> {
         let place = self.reserve(id)?;
         let exists = fault::handle_exists(id);
         let open = move |file: &mut Option<File>| {
             if file.is_some() {
                 return Err(exists);
             }
-            *file = Some(match mode {
-                OpenMode::Read => files::open_regular(&path, Follow::Links)?.0,
-                OpenMode::Replace => files::open_replaced(&path, Follow::Links)?,
-            });
+            *file = Some(opened()?);
             Ok(())
         };
         place.work(open).await

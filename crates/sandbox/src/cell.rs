@@ -118,6 +118,14 @@ impl Cell {
         Ok(Arc::new(Reaper { number, socket }))
     }
 
+    /// Forks a worker; returns our end of its socket.
+    pub fn worker(&self) -> io::Result<Channel> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let (ours, theirs) = channel::pair()?;
+        self.control.send(&Order::Worker { number }.encode(), &[theirs.as_fd()])?;
+        Ok(ours)
+    }
+
     fn fell(&self, reaper: &Reaper) {
         let _ = self.control.send(&Order::Fell { number: reaper.number }.encode(), &[]);
     }

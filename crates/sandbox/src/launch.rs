@@ -14,6 +14,7 @@ use rustix::process::geteuid;
 use thiserror::Error;
 
 use crate::cell::{Cell, Running};
+use crate::channel::Channel;
 use crate::child::{Child, ChildEnd, Input, Kin, Output, Terminal};
 use crate::message;
 use crate::plan::{Confinement, Identity, Place, Plan};
@@ -176,6 +177,12 @@ impl Owner {
         let terminal = matches!(launch.io, LaunchIo::Terminal(_));
         let running = cell.start(|job| message::encode_start(job, terminal, launch), &streams.theirs())??;
         Ok(streams.child(running))
+    }
+
+    /// Somebody inside the sandbox of a policy who does work of ours there: the worker that the stage was given. It ends
+    /// with the socket.
+    pub fn worker(&self, policy: &Policy) -> Result<Channel, LaunchError> {
+        Ok(self.cell(policy)?.worker()?)
     }
 
     /// What sandboxed code of this owner sees as `/tmp`, wherever its policy lets it write there.

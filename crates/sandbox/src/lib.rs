@@ -17,6 +17,7 @@ pub mod stage;
 mod sys;
 mod zygote;
 
+pub use channel::{Channel, Message};
 pub use child::{Child, ChildEnd, Exit, Input, Kin, Output, Signal, Terminal};
 pub use launch::{Launch, LaunchError, LaunchIo, Launcher, LauncherSettings, Owner, TerminalSize};
 pub use probe::{Row, Verdict, probe};

@@ -15,6 +15,8 @@ pub enum Order {
     Cell(Vec<u8>),
     /// Fork a reaper.
     Reaper { number: u64 },
+    /// Fork somebody who does work of ours inside, such as file calls.
+    Worker { number: u64 },
     /// Kill a reaper that does not answer; what it leaves behind is killed as well.
     Fell { number: u64 },
 }
@@ -138,6 +140,10 @@ impl Order {
                 out.byte(2);
                 out.number(*number);
             }
+            Self::Worker { number } => {
+                out.byte(3);
+                out.number(*number);
+            }
         }
         out.0
     }
@@ -148,6 +154,7 @@ impl Order {
             0 => Self::Cell(input.0.to_vec()),
             1 => Self::Reaper { number: input.number()? },
             2 => Self::Fell { number: input.number()? },
+            3 => Self::Worker { number: input.number()? },
             _ => return Err(garbled()),
         })
     }
@@ -290,7 +297,7 @@ mod tests {
         ] {
             assert_eq!(News::decode(&news.encode()).unwrap(), news);
         }
-        for order in [Order::Cell(vec![1, 2, 3]), Order::Reaper { number: 4 }, Order::Fell { number: 5 }] {
+        for order in [Order::Cell(vec![1, 2, 3]), Order::Reaper { number: 4 }, Order::Fell { number: 5 }, Order::Worker { number: 6 }] {
             assert_eq!(Order::decode(&order.encode()).unwrap(), order);
         }
     }

@@ -25,15 +25,18 @@ use crate::channel::Channel;
 /// The hidden name of the zygote. Its standard input is its socket.
 pub(crate) const ZYGOTE: &str = "__zygote";
 
+/// What a worker does inside a cell until its socket ends. It runs in a process with a single thread.
+pub type Worker = fn(Channel);
+
 /// Must be the first thing that a program does which offers itself as a stage. Returns only if it was not asked.
-pub fn run_if_asked(arguments: impl IntoIterator<Item = OsString>) -> Option<ExitCode> {
+pub fn run_if_asked(arguments: impl IntoIterator<Item = OsString>, worker: Worker) -> Option<ExitCode> {
     if arguments.into_iter().nth(1)? != ZYGOTE {
         return None;
     }
-    Some(if zygote().is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Some(if zygote(worker).is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn zygote() -> std::io::Result<()> {
+fn zygote(worker: Worker) -> std::io::Result<()> {
     let control = Channel::from_descriptor(fcntl_dupfd_cloexec(stdin(), 3)?);
     let nothing = std::fs::File::open("/dev/null")?;
     dup2_stdin(&nothing)?;
@@ -42,5 +45,5 @@ fn zygote() -> std::io::Result<()> {
     let _ = setsid();
     let _ = rustix::thread::set_name(c"outpost-zygote");
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
-    hub::run(control, hub::Role::Zygote)
+    hub::run(control, hub::Role::Zygote, worker)
 }

@@ -5,13 +5,13 @@ use outpost_wire::exec::session::Empty;
 use outpost_wire::exec::streams::{Close, Open, OpenResponse, ReadBlock, ReadBlockResponse, WriteBlock};
 
 use crate::connection::Connection;
-use crate::methods::native::{admit, open_path};
+use crate::methods::native::{admit, gate, native};
 
 pub fn routes(router: Router<Connection>) -> Router<Connection> {
     router
         .on::<Open, _, _>(Lane::Ordinary, admit, |connection, params| async move {
-            let path = open_path(&params.path, params.sandbox.as_ref())?;
-            connection.streams().open(&params.handle_id, path, params.mode).await?;
+            let (path, gate) = (native(&params.path)?, gate(&connection, params.sandbox.as_ref())?);
+            connection.streams().open(&params.handle_id, move || gate.open_stream(&path, params.mode)).await?;
             Ok(OpenResponse { handle_id: params.handle_id })
         })
         .on::<ReadBlock, _, _>(Lane::Ordinary, admit, |connection, params| async move {

@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, getpid, kill_process, set_child_subreaper};
 
 use super::kin::{self, Left};
-use super::{confine, reaper};
+use super::{Worker, confine, reaper};
 use crate::channel::{Channel, Message};
 use crate::message::{News, Order};
 use crate::plan::Plan;
@@ -32,12 +32,13 @@ struct Hub {
     signals: Signals,
     /// Whom we forked. Every other child is what one of them left behind.
     known: HashMap<Pid, u64>,
+    worker: Worker,
 }
 
 /// Serves until the other end of the socket is gone, and then until nobody is left.
-pub fn run(control: Channel, role: Role) -> io::Result<()> {
+pub fn run(control: Channel, role: Role, worker: Worker) -> io::Result<()> {
     set_child_subreaper(Some(getpid()))?;
-    let mut hub = Hub { role, control, signals: Signals::listen()?, known: HashMap::new() };
+    let mut hub = Hub { role, control, signals: Signals::listen()?, known: HashMap::new(), worker };
     while hub.wait(None)? == Next::More {}
     hub.wind_down()
 }
@@ -111,6 +112,12 @@ impl Hub {
                 }
                 Fork::Child => self.become_reaper(&socket),
             },
+            (Order::Worker { number }, Some(socket)) => match sys::fork()? {
+                Fork::Parent(pid) => {
+                    self.known.insert(pid, number);
+                }
+                Fork::Child => self.become_worker(socket),
+            },
             (Order::Cell(description), Some(socket)) if self.role == Role::Zygote => match sys::fork() {
                 Ok(Fork::Parent(pid)) => {
                     self.known.insert(pid, 0);
@@ -118,7 +125,7 @@ impl Hub {
                 Ok(Fork::Child) => self.become_cell(socket, &description),
                 Err(error) => drop(socket.send(&News::Refused { reason: format!("it cannot be forked: {error}") }.encode(), &[])),
             },
-            (Order::Reaper { .. } | Order::Cell(_), _) => {}
+            (Order::Reaper { .. } | Order::Worker { .. } | Order::Cell(_), _) => {}
         }
         Ok(Next::More)
     }
@@ -130,6 +137,16 @@ impl Hub {
         sys::exit(done.is_err().into())
     }
 
+    /// Ends with its socket, and with us.
+    fn become_worker(&mut self, socket: Channel) -> ! {
+        self.let_go();
+        let _ = rustix::thread::set_name(c"outpost-worker");
+        if sys::hear_of_parents_end().is_ok() {
+            (self.worker)(socket);
+        }
+        sys::exit(0)
+    }
+
     fn become_cell(&mut self, socket: Channel, description: &[u8]) -> ! {
         self.let_go();
         let _ = rustix::thread::set_name(c"outpost-cell");
@@ -137,7 +154,9 @@ impl Hub {
             Ok(()) => News::Ready,
             Err(reason) => News::Refused { reason },
         };
-        let done = socket.send(&ready.encode(), &[]).and_then(|()| if ready == News::Ready { run(socket, Role::Cell) } else { Ok(()) });
+        let done = socket
+            .send(&ready.encode(), &[])
+            .and_then(|()| if ready == News::Ready { run(socket, Role::Cell, self.worker) } else { Ok(()) });
         sys::exit(done.is_err().into())
     }
 
