@@ -203,7 +203,7 @@ impl Process {
 
     async fn run(self: Arc<Self>, streams: Streams, mut end: ChildEnd, session: Weak<Session>) {
         self.stream_until_closed(streams, &mut end).await;
-        self.input.end();
+        self.input.release().await;
         drop(self.terminal.lock().unwrap_or_else(PoisonError::into_inner).take());
         self.change(|log| {
             // That it was closed goes without saying; that more output came after the exit does not.
