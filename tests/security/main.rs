@@ -4,5 +4,6 @@
 mod ceiling;
 mod daemons;
 mod files;
+mod limits;
 mod rights;
 mod support;

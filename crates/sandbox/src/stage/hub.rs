@@ -133,11 +133,15 @@ impl Hub {
     fn become_cell(&mut self, socket: Channel, description: &[u8]) -> ! {
         self.let_go();
         let _ = rustix::thread::set_name(c"outpost-cell");
+        // Told by this name, because inside it may get another one.
+        let pid = getpid().as_raw_nonzero().get().unsigned_abs();
         let ready = match sys::hear_of_parents_end().map_err(|error| error.to_string()).and_then(|()| settle(description)) {
-            Ok(()) => News::Ready,
+            Ok(()) => News::Ready { pid },
             Err(reason) => News::Refused { reason },
         };
-        let done = socket.send(&ready.encode(), &[]).and_then(|()| if ready == News::Ready { run(socket, Role::Cell) } else { Ok(()) });
+        let done = socket
+            .send(&ready.encode(), &[])
+            .and_then(|()| if matches!(ready, News::Ready { .. }) { run(socket, Role::Cell) } else { Ok(()) });
         sys::exit(done.is_err().into())
     }
 
