@@ -237,7 +237,7 @@ impl Owner {
         }
         let meter = self.meter()?;
         let mut plan = self.plan(policy, &mut state)?;
-        plan.rlimits = self.shared.settings.limits.rlimits(self.shared.hierarchies());
+        plan.rlimits = self.shared.settings.limits.rlimits(self.shared.hierarchies(), policy);
         plan.cgroups = meter.doors();
         let cell = Cell::adopt(self.shared.zygote.cell(&plan.encode())?, meter)?.map_err(LaunchError::Unenforceable)?;
         let cell = Arc::new(cell);

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use crate::cgroup::Hierarchies;
 use crate::plan::Rlimit;
+use crate::policy::Policy;
 
 /// Nothing means no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,10 +108,14 @@ impl Limits {
         .collect()
     }
 
-    /// What is set for every process of a session.
-    pub(crate) fn rlimits(&self, hierarchies: &Hierarchies) -> Vec<Rlimit> {
+    /// What is set for every process of a session. A sandbox is counted by itself; other sessions share the count of their
+    /// user, so that those that are there already, and a sandbox or two, have to be allowed as well.
+    pub(crate) fn rlimits(&self, hierarchies: &Hierarchies, policy: &Policy) -> Vec<Rlimit> {
         let of = |resource: libc::__rlimit_resource_t, value: Option<u64>| value.map(|value| Rlimit { resource, value });
-        let processes = if hierarchies.processes().is_some() { None } else { self.processes.map(|more| more + processes_of_user()) };
+        let processes = self.processes.filter(|_| hierarchies.processes().is_none()).map(|more| match policy {
+            Policy::Open => 2 * more + processes_of_user(),
+            Policy::Confined(_) => more,
+        });
         let memory = if hierarchies.memory().is_some() { None } else { self.memory };
         [
             of(libc::RLIMIT_NPROC, processes),
@@ -131,7 +136,6 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// The kernel counts per user, so those that are there already have to be allowed as well.
 fn processes_of_user() -> u64 {
     use std::os::unix::fs::MetadataExt;
     let own = rustix::process::geteuid().as_raw();

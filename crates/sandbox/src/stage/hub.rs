@@ -12,7 +12,7 @@ use super::kin::{self, Left};
 use super::{confine, reaper};
 use crate::channel::{Channel, Message};
 use crate::message::{News, Order};
-use crate::plan::Plan;
+use crate::plan::{Plan, Rlimit};
 use crate::sys::{self, Fork, Signals};
 
 /// How long the processes that we forked may take to clean up once we are to go.
@@ -48,13 +48,20 @@ fn settle(description: &[u8]) -> Result<(), String> {
     for cgroup in &plan.cgroups {
         std::fs::write(cgroup, "0").map_err(|error| format!("{}: {error}", cgroup.display()))?;
     }
-    for limit in &plan.rlimits {
+    // Processes are counted per user: a sandbox has its own user, or its own count, only once it is confined.
+    let (late, early): (Vec<_>, Vec<_>) = plan.rlimits.iter().partition(|limit| limit.resource == libc::RLIMIT_NPROC);
+    set_limits(&early)?;
+    if let Some(confinement) = &plan.confinement {
+        confine::confine(confinement)?;
+    }
+    set_limits(&late)
+}
+
+fn set_limits(limits: &[&Rlimit]) -> Result<(), String> {
+    for limit in limits {
         sys::set_rlimit(limit.resource, limit.value).map_err(|error| format!("limit {}: {error}", limit.resource))?;
     }
-    match &plan.confinement {
-        Some(confinement) => confine::confine(confinement),
-        None => Ok(()),
-    }
+    Ok(())
 }
 
 #[derive(PartialEq, Eq)]
