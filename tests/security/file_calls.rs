@@ -223,7 +223,7 @@ as_root_and_user! {
     }
 
     async fn x2_no_race_gets_out(who: Who) {
-        let tries: u64 = std::env::var("OUTPOST_SOAK_RACES").ok().and_then(|count| count.parse().ok()).unwrap_or(2_000);
+        let tries: u64 = std::env::var("OUTPOST_SOAK_RACES").ok().and_then(|count| count.parse().ok()).unwrap_or(1_700);
         let ground = Ground::new(who);
         let outside = directory(who);
         let outside = outside.path().canonicalize().unwrap();

@@ -7,6 +7,7 @@ mod doors;
 mod file_calls;
 mod files;
 mod http;
+mod limits;
 mod rights;
 mod secrets;
 mod server;

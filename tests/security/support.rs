@@ -141,7 +141,7 @@ impl Ground {
 
     /// Runs a script under a policy; returns its exit code and everything that it printed.
     pub async fn run(&self, client: &mut Client, sandbox: &Value, script: &str) -> (i64, String) {
-        let id = format!("run-{:x}", rand());
+        let id = number();
         let answer = client.start(with(self.shell(&id, script), json!({"sandbox": sandbox}))).await;
         assert_eq!(answer["sandboxType"], "linuxSeccomp");
         let (code, output) = client.outcome(&id).await;
@@ -150,9 +150,9 @@ impl Ground {
 }
 
 /// A number that no other call gets.
-fn rand() -> u64 {
+pub fn number() -> String {
     static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
-    NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed)
+    format!("n{}", NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed))
 }
 
 /// Entries of a policy.

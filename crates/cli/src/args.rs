@@ -27,7 +27,7 @@ Exit codes: 0 done, 1 the work failed, 2 wrong usage, 3 an environment was unrea
 pub enum Command {
     /// Serve this machine's processes and files to a client
     #[command(visible_alias = "exec-server", after_help = EXECUTOR_HELP)]
-    Executor(ExecutorArguments),
+    Executor(Box<ExecutorArguments>),
     /// The detached executor behind `--keep`; started by it
     #[command(name = "__keeper", hide = true)]
     Keeper(KeeperArguments),
@@ -111,6 +111,34 @@ pub struct ConfinementArguments {
     /// gets a user of its own and the workspace is mapped to it
     #[arg(long, value_name = "NAME")]
     pub sandbox_user: Option<String>,
+    /// Change what a session may use; may be given several times. NAME is processes, memory, open-files, file-size, free-space
+    /// or cpu-seconds; VALUE a number (with K, M, G or T for bytes) or `none`
+    #[arg(long = "limit", value_name = "NAME=VALUE", value_parser = limit)]
+    pub limits: Vec<(String, Option<u64>)>,
+}
+
+const LIMITS: [&str; 6] = ["processes", "memory", "open-files", "file-size", "free-space", "cpu-seconds"];
+
+fn limit(text: &str) -> Result<(String, Option<u64>), String> {
+    let (name, value) = text.split_once('=').ok_or("NAME=VALUE was expected")?;
+    if !LIMITS.contains(&name) {
+        return Err(format!("`{name}` is no limit; there are {}", LIMITS.join(", ")));
+    }
+    if value == "none" {
+        return Ok((name.to_owned(), None));
+    }
+    let digits = value.trim_end_matches(['K', 'M', 'G', 'T']);
+    let shift = match &value[digits.len()..] {
+        "" => 0,
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        "T" => 40,
+        other => return Err(format!("`{other}` is no unit")),
+    };
+    let number: u64 = digits.parse().map_err(|error| format!("`{value}`: {error}"))?;
+    let bytes = number.checked_mul(1 << shift).filter(|bytes| *bytes > 0).ok_or_else(|| format!("`{value}` is not a sensible limit"))?;
+    Ok((name.to_owned(), Some(bytes)))
 }
 
 #[derive(Args)]

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 
 use anyhow::{Context, ensure};
 use outpost_executor::ceiling;
+use outpost_sandbox::Limits;
 use outpost_sandbox::policy::Policy;
 
 use crate::args::ConfinementArguments;
@@ -19,7 +20,23 @@ impl ConfinementArguments {
             }
         };
         let sandbox_user = self.sandbox_user.as_deref().map(user).transpose()?;
-        Ok(Confinement { ceiling, sandbox_user })
+        Ok(Confinement { ceiling, sandbox_user, limits: self.limits() })
+    }
+
+    fn limits(&self) -> Limits {
+        let mut limits = Limits::default();
+        for (name, value) in &self.limits {
+            let limit = match name.as_str() {
+                "processes" => &mut limits.processes,
+                "memory" => &mut limits.memory,
+                "open-files" => &mut limits.open_files,
+                "file-size" => &mut limits.file_size,
+                "free-space" => &mut limits.free_space,
+                _ => &mut limits.cpu_seconds,
+            };
+            *limit = *value;
+        }
+        limits
     }
 
     /// The same again, for a program that is started in our place.
@@ -31,6 +48,10 @@ impl ConfinementArguments {
         }
         if let Some(user) = &self.sandbox_user {
             arguments.extend(["--sandbox-user".into(), user.into()]);
+        }
+        for (name, value) in &self.limits {
+            let value = value.map_or("none".into(), |value| value.to_string());
+            arguments.extend(["--limit".into(), format!("{name}={value}").into()]);
         }
         Ok(arguments)
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use outpost_executor::{ExecutorConfig, Grounds, HttpTarget, OutputLimits};
 use outpost_rpc::PeerOptions;
 use outpost_sandbox::policy::Policy;
-use outpost_sandbox::{Launcher, LauncherSettings};
+use outpost_sandbox::{Launcher, LauncherSettings, Limits};
 use uuid::Uuid;
 
 use crate::home::Home;
@@ -29,6 +29,7 @@ pub struct ExecutorSettings {
 pub struct Confinement {
     pub ceiling: Policy,
     pub sandbox_user: Option<(u32, u32)>,
+    pub limits: Limits,
 }
 
 /// An executor's configuration as this program runs it, home and all.
@@ -40,8 +41,11 @@ pub fn executor_config(settings: ExecutorSettings, variables: &Variables) -> any
     let executor_id = home
         .as_ref()
         .and_then(|home| home.executor_id().inspect_err(|error| tracing::warn!(%error, "this executor cannot keep an identity")).ok());
-    let launcher =
-        LauncherSettings { scratch: home.as_ref().map(|home| home.run().join("cells")), sandbox_user: settings.confinement.sandbox_user };
+    let launcher = LauncherSettings {
+        scratch: home.as_ref().map(|home| home.run().join("cells")),
+        sandbox_user: settings.confinement.sandbox_user,
+        limits: settings.confinement.limits,
+    };
     let grounds = Grounds {
         temporary: std::env::var_os("TMPDIR").filter(|path| !path.is_empty()).map(Into::into),
         own: home.iter().map(|home| home.path().to_owned()).collect(),

@@ -83,7 +83,7 @@ pub fn foreign_cwd(cwd: &str, error: &PathError) -> Fault {
 
 pub fn launch(error: &LaunchError) -> Fault {
     match error {
-        LaunchError::Spawn(error) => Fault::internal(error.to_string()),
+        LaunchError::Spawn(_) | LaunchError::Limit { .. } => Fault::internal(error.to_string()),
         LaunchError::Unenforceable(reason) => {
             Fault::invalid_params(format!("sandbox intent cannot be enforced on this executor: {reason}"))
         }

@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::path::Path;
 
 use bytes::Bytes;
+use outpost_wire::exec::environment::Limit;
 use outpost_wire::exec::process::Stream;
 
 use crate::spool::Spool;
@@ -24,27 +25,22 @@ impl Default for OutputLimits {
     }
 }
 
+/// What may be known of an exit besides its code.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ExitNote {
+    /// A sandbox probably refused something.
+    pub denied: bool,
+    /// A limit was reached.
+    pub limit: Option<Limit>,
+}
+
 /// What a reader finds after its cursor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    Output {
-        seq: u64,
-        stream: Stream,
-        bytes: Bytes,
-    },
-    Gap {
-        seq: u64,
-        bytes: u64,
-    },
-    /// `denied`: probably because a sandbox refused something.
-    Exited {
-        seq: u64,
-        code: i32,
-        denied: bool,
-    },
-    Closed {
-        seq: u64,
-    },
+    Output { seq: u64, stream: Stream, bytes: Bytes },
+    Gap { seq: u64, bytes: u64 },
+    Exited { seq: u64, code: i32, note: ExitNote },
+    Closed { seq: u64 },
 }
 
 impl Event {
@@ -76,7 +72,7 @@ pub struct OutputLog {
     /// The highest number that any reader was told.
     seen: u64,
     exited: Option<(u64, i32)>,
-    denied: bool,
+    note: ExitNote,
     closed: Option<u64>,
 }
 
@@ -124,7 +120,7 @@ impl OutputLog {
             total: 0,
             seen: 0,
             exited: None,
-            denied: false,
+            note: ExitNote::default(),
             closed: None,
         }
     }
@@ -180,13 +176,13 @@ impl OutputLog {
         }
     }
 
-    /// Notes, before the exit, that the sandbox probably refused something.
-    pub fn deny(&mut self) {
-        self.denied = true;
+    /// What else is known of the exit; said before it.
+    pub fn note_exit(&mut self, note: ExitNote) {
+        self.note = note;
     }
 
-    pub fn was_denied(&self) -> bool {
-        self.denied
+    pub fn exit_note(&self) -> &ExitNote {
+        &self.note
     }
 
     pub fn exit(&mut self, code: i32) {
@@ -243,7 +239,7 @@ impl OutputLog {
         if let Some((seq, code)) = self.exited
             && seq == wanted
         {
-            return Event::Exited { seq, code, denied: self.denied };
+            return Event::Exited { seq, code, note: self.note.clone() };
         }
         if self.closed == Some(wanted) {
             return Event::Closed { seq: wanted };
@@ -419,7 +415,7 @@ mod tests {
         let expected = [
             output(1, Stream::Stdout, "one"),
             output(2, Stream::Stderr, "two"),
-            Event::Exited { seq: 3, code: 3, denied: false },
+            Event::Exited { seq: 3, code: 3, note: ExitNote::default() },
             output(4, Stream::Stdout, "late"),
             Event::Closed { seq: 5 },
         ];
@@ -473,7 +469,7 @@ mod tests {
             all(&mut log, 0),
             [
                 Event::Gap { seq: 3, bytes: 24 },
-                Event::Exited { seq: 4, code: 0, denied: false },
+                Event::Exited { seq: 4, code: 0, note: ExitNote::default() },
                 Event::Gap { seq: 7, bytes: 24 },
                 output(8, Stream::Stdout, "12345678"),
                 Event::Closed { seq: 9 }

@@ -13,9 +13,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::attachment::Attachment;
 use crate::denial::DenialWatch;
+use crate::info;
 use crate::input::{Broken, ProcessInput};
 use crate::journal::FateLog;
-use crate::output::{Event, MAX_CHUNKS, OutputLog};
+use crate::output::{Event, ExitNote, MAX_CHUNKS, OutputLog};
 use crate::session::Session;
 
 /// A client that polls, and has not yet got to where pushes are, counts as a reader for so long after its last poll.
@@ -203,7 +204,7 @@ impl Process {
 
     async fn run(self: Arc<Self>, streams: Streams, mut end: ChildEnd, session: Weak<Session>) {
         self.stream_until_closed(streams, &mut end).await;
-        self.input.end();
+        self.input.release().await;
         drop(self.terminal.lock().unwrap_or_else(PoisonError::into_inner).take());
         self.change(|log| {
             // That it was closed goes without saying; that more output came after the exit does not.
@@ -273,10 +274,9 @@ impl Process {
         };
         self.input.end();
         let denied = self.lock().denial.as_ref().is_some_and(|denial| denial.is_likely(code));
+        let note = ExitNote { denied, limit: self.kin.limit_reached(exit).map(info::limit) };
         self.change(|log| {
-            if denied {
-                log.deny();
-            }
+            log.note_exit(note);
             log.exit(code);
             // Nobody is told before this returns.
             self.fates.note(|journal| journal.exited(&self.session_id, &self.id, code, log.next_seq()));
@@ -403,7 +403,8 @@ impl Process {
             exit_code,
             closed: state.log.is_closed(),
             failure: None,
-            sandbox_denied: state.log.was_denied(),
+            sandbox_denied: state.log.exit_note().denied,
+            limit: state.log.exit_note().limit.clone(),
             chunks,
         };
         drop(state);

@@ -14,7 +14,9 @@ use tokio::net::unix::pipe;
 
 use crate::channel::{self, Channel};
 use crate::child::Exit;
+use crate::limits::Limit;
 use crate::message::{News, Order, Task};
+use crate::meter::Meter;
 
 /// How many reapers without work are kept.
 const SPARE: usize = 64;
@@ -27,6 +29,7 @@ const KILL: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct Cell {
     control: Channel,
+    meter: Arc<Meter>,
     state: Mutex<State>,
     next: AtomicU64,
 }
@@ -34,7 +37,8 @@ pub struct Cell {
 #[derive(Debug, Default)]
 struct State {
     spare: Vec<Arc<Reaper>>,
-    busy: HashMap<u64, Arc<Reaper>>,
+    /// With the job of each.
+    busy: HashMap<u64, (Arc<Reaper>, u64)>,
     ended: bool,
 }
 
@@ -47,9 +51,12 @@ pub struct Reaper {
 
 impl Cell {
     /// Takes over the socket of a cell once that says that it is ready.
-    pub fn adopt(control: Channel) -> io::Result<Result<Self, String>> {
+    pub fn adopt(control: Channel, meter: Arc<Meter>) -> io::Result<Result<Self, String>> {
         match wait_for_news(control.as_fd())? {
-            Some(News::Ready) => Ok(Ok(Self { control, state: Mutex::default(), next: AtomicU64::new(1) })),
+            Some(News::Ready { pid }) => {
+                meter.watch_cell(pid);
+                Ok(Ok(Self { control, meter, state: Mutex::default(), next: AtomicU64::new(1) }))
+            }
             Some(News::Refused { reason }) => Ok(Err(reason)),
             _ => Ok(Err("the process that should hold it ended".into())),
         }
@@ -90,7 +97,7 @@ impl Cell {
             }
         };
         let running = Running { cell: self.clone(), reaper: reaper.clone(), job, pid: 0 };
-        self.lock().busy.insert(reaper.number, reaper.clone());
+        self.lock().busy.insert(reaper.number, (reaper.clone(), job));
         let news = wait_for_news(reaper.socket.as_fd());
         match news {
             Ok(Some(News::Started { pid, .. })) => Ok(Ok(Running { pid, ..running })),
@@ -130,12 +137,19 @@ impl Cell {
         let _ = self.control.send(&Order::Fell { number: reaper.number }.encode(), &[]);
     }
 
+    /// Kills everything that runs now; more can be started.
+    pub fn kill_all(&self) {
+        for (reaper, job) in self.lock().busy.values() {
+            let _ = channel::send(reaper.socket.as_fd(), &Task::kill(*job), &[]);
+        }
+    }
+
     /// Kills everything that still runs; whoever waits for it is told. Nothing can be started any more.
     pub fn end(&self) {
         let mut state = self.lock();
         state.ended = true;
         state.spare.clear();
-        for reaper in state.busy.values() {
+        for (reaper, _) in state.busy.values() {
             // Its news can still be read.
             let _ = shutdown(&reaper.socket, Shutdown::Write);
         }
@@ -166,6 +180,11 @@ impl Running {
 
     pub fn signal(&self, signal: i32) {
         self.ask(&Task::signal(self.job, signal));
+    }
+
+    /// Which limit the program ran into that ended like this.
+    pub fn limit_reached(&self, exit: Exit) -> Option<Limit> {
+        self.cell.meter.reached(exit)
     }
 
     /// Kills the program and everything that came of it, wherever it hid.
@@ -235,7 +254,7 @@ impl Running {
     /// The reaper is free for the next program.
     fn release(&self) {
         let mut state = self.cell.lock();
-        if let Some(reaper) = state.busy.remove(&self.reaper.number)
+        if let Some((reaper, _)) = state.busy.remove(&self.reaper.number)
             && !state.ended
             && state.spare.len() < SPARE
         {

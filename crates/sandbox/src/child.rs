@@ -11,6 +11,7 @@ use tokio::net::unix::pipe;
 
 use crate::cell::Running;
 use crate::launch::TerminalSize;
+use crate::limits::Limit;
 use crate::pty;
 
 /// How much is read at once.
@@ -129,6 +130,11 @@ impl Kin {
             Signal::WindowChanged => RawSignal::WINCH,
         };
         self.0.signal(raw.as_raw());
+    }
+
+    /// Which limit the child ran into that ended like this, if that can be told. Told once.
+    pub fn limit_reached(&self, exit: Exit) -> Option<Limit> {
+        self.0.limit_reached(exit)
     }
 
     /// Kills all of them, also those that outlived the child. Nothing happens once nobody is left.

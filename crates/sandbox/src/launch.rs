@@ -14,13 +14,17 @@ use rustix::process::geteuid;
 use thiserror::Error;
 
 use crate::cell::{Cell, Running};
+use crate::cgroup::Hierarchies;
 use crate::channel::Channel;
 use crate::child::{Child, ChildEnd, Input, Kin, Output, Terminal};
+use crate::limits::{Limit, Limits};
 use crate::message;
+use crate::meter::Meter;
 use crate::plan::{Confinement, Identity, Place, Plan};
 use crate::policy::{Access, Policy, Rules};
 use crate::pty;
 use crate::scratch::Scratch;
+use crate::watchdog::Watchdog;
 use crate::zygote::Zygote;
 
 /// How much a child can print before it has to wait.
@@ -72,6 +76,9 @@ pub enum LaunchError {
     /// The system would not run the program.
     #[error(transparent)]
     Spawn(#[from] io::Error),
+    /// The system would not run the program because of a limit.
+    #[error("{error}: {limit} is reached")]
+    Limit { error: io::Error, limit: Limit },
     /// The policy cannot be held here, so nothing was run.
     #[error("{0}")]
     Unenforceable(String),
@@ -86,6 +93,7 @@ pub struct LauncherSettings {
     pub scratch: Option<PathBuf>,
     /// Whom sandboxed code runs as if the executor runs as root: user and group. Otherwise somebody new each time.
     pub sandbox_user: Option<(u32, u32)>,
+    pub limits: Limits,
 }
 
 /// Starts children. Cheap to clone; all clones share one zygote.
@@ -98,6 +106,8 @@ struct Shared {
     settings: LauncherSettings,
     /// Made when it is first needed, because most executors never confine anything.
     scratch: OnceLock<Option<Scratch>>,
+    hierarchies: OnceLock<Hierarchies>,
+    watchdog: Watchdog,
     owners: AtomicU64,
 }
 
@@ -105,7 +115,14 @@ impl Launcher {
     /// `stage` is a program that calls [`crate::stage::run_if_asked`] first thing.
     pub fn new(stage: impl Into<PathBuf>, settings: LauncherSettings) -> Self {
         let zygote = Zygote::new(stage.into());
-        Self(Arc::new(Shared { zygote, settings, scratch: OnceLock::new(), owners: AtomicU64::new(1) }))
+        Self(Arc::new(Shared {
+            zygote,
+            settings,
+            scratch: OnceLock::new(),
+            hierarchies: OnceLock::new(),
+            watchdog: Watchdog::default(),
+            owners: AtomicU64::new(1),
+        }))
     }
 
     /// This program as its own stage, also after its file was replaced.
@@ -116,11 +133,20 @@ impl Launcher {
     /// Somebody whose processes end with it.
     pub fn owner(&self) -> Owner {
         let number = self.0.owners.fetch_add(1, Ordering::Relaxed);
-        Owner { shared: self.0.clone(), number, state: Mutex::default() }
+        Owner { shared: self.0.clone(), number, meter: OnceLock::new(), state: Arc::default() }
+    }
+
+    /// The limits of every owner, and what holds them here.
+    pub fn limits(&self) -> Vec<Limit> {
+        self.0.settings.limits.held(self.0.hierarchies())
     }
 }
 
 impl Shared {
+    fn hierarchies(&self) -> &Hierarchies {
+        self.hierarchies.get_or_init(Hierarchies::probe)
+    }
+
     fn scratch(&self) -> Result<&Scratch, LaunchError> {
         let opened = self.scratch.get_or_init(|| {
             let parent = self.settings.scratch.as_ref()?;
@@ -152,12 +178,13 @@ fn unique() -> u128 {
 pub struct Owner {
     shared: Arc<Shared>,
     number: u64,
-    state: Mutex<State>,
+    meter: OnceLock<Arc<Meter>>,
+    state: Arc<Mutex<State>>,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    cells: HashMap<Policy, Arc<Cell>>,
+pub(crate) struct State {
+    pub(crate) cells: HashMap<Policy, Arc<Cell>>,
     /// Placeholders that our cells need.
     places: Vec<PathBuf>,
     has_temporary: bool,
@@ -175,8 +202,17 @@ impl Owner {
         let streams = Streams::open(launch.io)?;
         let cell = self.cell(&launch.policy)?;
         let terminal = matches!(launch.io, LaunchIo::Terminal(_));
-        let running = cell.start(|job| message::encode_start(job, terminal, launch), &streams.theirs())??;
-        Ok(streams.child(running))
+        if let Some(meter) = self.meter.get() {
+            meter.watch_directory(&launch.cwd);
+        }
+        let started = cell.start(|job| message::encode_start(job, terminal, launch), &streams.theirs()).and_then(|started| started);
+        match started {
+            Ok(running) => Ok(streams.child(running)),
+            Err(error) => match self.meter.get().and_then(|meter| meter.refused()) {
+                Some(limit) => Err(LaunchError::Limit { error, limit }),
+                None => Err(error.into()),
+            },
+        }
     }
 
     /// Somebody inside the sandbox of a policy who does work of ours there: the worker that the stage was given. It ends
@@ -206,11 +242,23 @@ impl Owner {
         if let Some(cell) = state.cells.get(policy).filter(|cell| cell.is_there()) {
             return Ok(cell.clone());
         }
-        let plan = self.plan(policy, &mut state)?;
-        let cell = Cell::adopt(self.shared.zygote.cell(&plan.encode())?)?.map_err(LaunchError::Unenforceable)?;
+        let meter = self.meter()?;
+        let mut plan = self.plan(policy, &mut state)?;
+        plan.rlimits = self.shared.settings.limits.rlimits(self.shared.hierarchies(), policy);
+        plan.cgroups = meter.doors();
+        let cell = Cell::adopt(self.shared.zygote.cell(&plan.encode())?, meter)?.map_err(LaunchError::Unenforceable)?;
         let cell = Arc::new(cell);
         state.cells.insert(policy.clone(), cell.clone());
         Ok(cell)
+    }
+
+    fn meter(&self) -> Result<Arc<Meter>, LaunchError> {
+        if let Some(meter) = self.meter.get() {
+            return Ok(meter.clone());
+        }
+        let meter = Arc::new(Meter::new(&self.shared.settings.limits, self.shared.hierarchies(), self.number)?);
+        self.shared.watchdog.watch(&meter, &self.state);
+        Ok(self.meter.get_or_init(|| meter).clone())
     }
 
     fn plan(&self, policy: &Policy, state: &mut State) -> Result<Plan, LaunchError> {
@@ -249,6 +297,11 @@ impl Owner {
         };
         for cell in cells.into_values() {
             cell.end();
+        }
+        if let Some(group) = self.meter.get().and_then(|meter| meter.take_group())
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            runtime.spawn(group.remove());
         }
         if let Some(Some(scratch)) = self.shared.scratch.get() {
             scratch.release_places(&places);

@@ -3,10 +3,13 @@
 //! This room knows descriptors, signals, namespaces and limits. It must not know networks, protocols or sessions.
 
 mod cell;
+mod cgroup;
 mod channel;
 mod child;
 mod launch;
+mod limits;
 mod message;
+mod meter;
 mod plan;
 pub mod policy;
 mod probe;
@@ -15,9 +18,11 @@ mod pty;
 mod scratch;
 pub mod stage;
 mod sys;
+mod watchdog;
 mod zygote;
 
 pub use channel::{Channel, Message};
 pub use child::{Child, ChildEnd, Exit, Input, Kin, Output, Signal, Terminal};
 pub use launch::{Launch, LaunchError, LaunchIo, Launcher, LauncherSettings, Owner, TerminalSize};
+pub use limits::{Limit, Limits, Mechanism};
 pub use probe::{Row, Verdict, probe};

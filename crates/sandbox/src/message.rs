@@ -62,8 +62,10 @@ pub enum News {
     Alone {
         job: u64,
     },
-    /// A cell is ready.
-    Ready,
+    /// A cell is ready. Its number is the one that the machine knows it by.
+    Ready {
+        pid: u32,
+    },
     /// A cell cannot be made: why.
     Refused {
         reason: String,
@@ -245,7 +247,10 @@ impl News {
                 out.byte(3);
                 out.number(*job);
             }
-            Self::Ready => out.byte(4),
+            Self::Ready { pid } => {
+                out.byte(4);
+                out.number(u64::from(*pid));
+            }
             Self::Refused { reason } => {
                 out.byte(5);
                 out.text(OsStr::new(reason));
@@ -271,7 +276,7 @@ impl News {
                 Self::Exited { job, exit, alone: input.byte()? != 0 }
             }
             3 => Self::Alone { job: input.number()? },
-            4 => Self::Ready,
+            4 => Self::Ready { pid: u32::try_from(input.number()?).map_err(|_| garbled())? },
             5 => Self::Refused { reason: input.text()?.to_string_lossy().into_owned() },
             _ => return Err(garbled()),
         })
@@ -292,7 +297,7 @@ mod tests {
             News::Exited { job: 1, exit: Exit::Signal(9), alone: true },
             News::Exited { job: 1, exit: Exit::Code(255), alone: false },
             News::Alone { job: u64::MAX },
-            News::Ready,
+            News::Ready { pid: 3 },
             News::Refused { reason: "no".into() },
         ] {
             assert_eq!(News::decode(&news.encode()).unwrap(), news);

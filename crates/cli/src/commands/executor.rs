@@ -21,7 +21,7 @@ use crate::local::{Confinement, ExecutorSettings, executor_config};
 use crate::signals::Signals;
 use crate::{Process, tokens};
 
-pub async fn run(arguments: ExecutorArguments, own: &Process) -> ExitCode {
+pub async fn run(arguments: Box<ExecutorArguments>, own: &Process) -> ExitCode {
     let rules = match door_rules(&arguments.auth, &arguments.listen, &own.secrets) {
         Ok(rules) => rules,
         Err(error) => return complain(&error, USAGE),

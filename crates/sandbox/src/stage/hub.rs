@@ -12,7 +12,7 @@ use super::kin::{self, Left};
 use super::{Worker, confine, reaper};
 use crate::channel::{Channel, Message};
 use crate::message::{News, Order};
-use crate::plan::Plan;
+use crate::plan::{Plan, Rlimit};
 use crate::sys::{self, Fork, Signals};
 
 /// How long the processes that we forked may take to clean up once we are to go.
@@ -49,13 +49,20 @@ fn settle(description: &[u8]) -> Result<(), String> {
     for cgroup in &plan.cgroups {
         std::fs::write(cgroup, "0").map_err(|error| format!("{}: {error}", cgroup.display()))?;
     }
-    for limit in &plan.rlimits {
+    // Processes are counted per user: a sandbox has its own user, or its own count, only once it is confined.
+    let (late, early): (Vec<_>, Vec<_>) = plan.rlimits.iter().partition(|limit| limit.resource == libc::RLIMIT_NPROC);
+    set_limits(&early)?;
+    if let Some(confinement) = &plan.confinement {
+        confine::confine(confinement)?;
+    }
+    set_limits(&late)
+}
+
+fn set_limits(limits: &[&Rlimit]) -> Result<(), String> {
+    for limit in limits {
         sys::set_rlimit(limit.resource, limit.value).map_err(|error| format!("limit {}: {error}", limit.resource))?;
     }
-    match &plan.confinement {
-        Some(confinement) => confine::confine(confinement),
-        None => Ok(()),
-    }
+    Ok(())
 }
 
 #[derive(PartialEq, Eq)]
@@ -150,13 +157,15 @@ impl Hub {
     fn become_cell(&mut self, socket: Channel, description: &[u8]) -> ! {
         self.let_go();
         let _ = rustix::thread::set_name(c"outpost-cell");
+        // Told by this name, because inside it may get another one.
+        let pid = getpid().as_raw_nonzero().get().unsigned_abs();
         let ready = match sys::hear_of_parents_end().map_err(|error| error.to_string()).and_then(|()| settle(description)) {
-            Ok(()) => News::Ready,
+            Ok(()) => News::Ready { pid },
             Err(reason) => News::Refused { reason },
         };
         let done = socket
             .send(&ready.encode(), &[])
-            .and_then(|()| if ready == News::Ready { run(socket, Role::Cell, self.worker) } else { Ok(()) });
+            .and_then(|()| if matches!(ready, News::Ready { .. }) { run(socket, Role::Cell, self.worker) } else { Ok(()) });
         sys::exit(done.is_err().into())
     }
 

@@ -94,7 +94,13 @@ pub fn build(confinement: &Confinement, sources: Sources) -> Result<(), Refused>
         None => None,
     };
     match access {
-        Access::Deny => view.scaffold(Path::new("/"))?,
+        Access::Deny => {
+            let links = view.links()?;
+            view.scaffold(Path::new("/"))?;
+            for (name, target) in links {
+                std::os::unix::fs::symlink(target, Path::new(view.prefix).join(name)).during("links of the new tree")?;
+            }
+        }
         Access::Read => limit(&pin(Path::new("/"))?, true, RDONLY | QUIET).during("the tree cannot be made read-only")?,
         Access::Write => limit(&pin(Path::new("/"))?, true, QUIET).during("the tree cannot be held")?,
     }
@@ -158,7 +164,7 @@ impl View<'_> {
     fn clones(&mut self) -> Result<Vec<(Place, OwnedFd)>, Refused> {
         let mut clones = Vec::new();
         for place in &self.confinement.places {
-            if place.access == Access::Deny || place.path == Path::new("/") || place.path == Path::new(TEMPORARY) {
+            if place.access == Access::Deny || is_made_here(&place.path) {
                 continue;
             }
             let pinned = match pin(&place.path) {
@@ -207,6 +213,18 @@ impl View<'_> {
                 Ok((*name, clone(&pin(&path)?, false).during(path.display())?))
             })
             .collect()
+    }
+
+    /// Links at the top of the machine's tree that lead to something that may be read: `/bin` often is one.
+    fn links(&self) -> Result<Vec<(PathBuf, PathBuf)>, Refused> {
+        let mut links = Vec::new();
+        for entry in fs::read_dir("/").during("/")?.flatten() {
+            let (Ok(target), Ok(place)) = (fs::read_link(entry.path()), entry.path().canonicalize()) else { continue };
+            if access_at(&self.confinement.places, &place) >= Access::Read {
+                links.push((PathBuf::from(entry.file_name()), target));
+            }
+        }
+        Ok(links)
     }
 
     /// A directory that only holds what is put into it.
@@ -300,7 +318,7 @@ impl View<'_> {
     }
 
     fn places(&mut self, mut clones: Vec<(Place, OwnedFd)>) -> Result<(), Refused> {
-        for place in self.confinement.places.iter().filter(|place| place.path != Path::new("/") && place.path != Path::new(TEMPORARY)) {
+        for place in self.confinement.places.iter().filter(|place| !is_made_here(&place.path)) {
             let around = place.path.parent().map_or(Access::Deny, |parent| access_at(&self.confinement.places, parent));
             let copy = clones.iter().position(|(known, _)| known == place).map(|index| clones.swap_remove(index).1);
             let in_temporary = is_in_temporary(&self.confinement.places, &place.path);
@@ -360,6 +378,11 @@ impl View<'_> {
         }
         chdir("/").map_err(io::Error::from).during("the new tree")
     }
+}
+
+/// What every sandbox has of its own, whatever the policy says about the machine's.
+fn is_made_here(path: &Path) -> bool {
+    [Path::new("/"), Path::new(TEMPORARY)].contains(&path) || path.starts_with("/dev") || path.starts_with("/proc")
 }
 
 /// Whether the innermost place around a path is the sandbox's own `/tmp`.
