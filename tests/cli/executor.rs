@@ -8,7 +8,8 @@ use outpost_testkit::ExecutorProcess;
 use crate::OUTPOST;
 
 fn executor(arguments: &[&str]) -> Output {
-    Command::new(OUTPOST).arg("executor").args(arguments).stdin(Stdio::null()).output().unwrap()
+    let home = tempfile::tempdir().unwrap();
+    Command::new(OUTPOST).arg("executor").args(arguments).env("OUTPOST_HOME", home.path()).stdin(Stdio::null()).output().unwrap()
 }
 
 fn refusal(arguments: &[&str]) -> String {
@@ -20,7 +21,7 @@ fn refusal(arguments: &[&str]) -> String {
 
 #[test]
 fn an_open_port_is_refused() {
-    assert!(refusal(&[]).contains("needs --ws-auth, or --no-auth on a loopback address"));
+    assert!(refusal(&["--listen", "ws://0.0.0.0:0"]).contains("say who may connect"));
     assert!(refusal(&["--listen", "ws://0.0.0.0:0", "--no-auth"]).contains("--no-auth is for loopback addresses only"));
 }
 

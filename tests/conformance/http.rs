@@ -170,7 +170,7 @@ fn an_executor_that_could_not_be_guarded_as_asked_does_not_start() {
     let (empty, short, token) = (file("empty", " \n"), file("short", "0123456789"), file("token", "s3cret"));
     let missing = home.path().join("missing").to_str().unwrap().to_owned();
     for arguments in [
-        &[][..],
+        &["--listen", "ws://0.0.0.0:0"][..],
         &["--no-auth", "--listen", "ws://0.0.0.0:0"],
         &["--no-auth", "--listen", "ws://localhost:0"],
         &["--no-auth", "--listen", "http://127.0.0.1:0"],

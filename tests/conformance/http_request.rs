@@ -166,6 +166,7 @@ over_links! { [Memory, WebSocket]
         assert!(visitor.head.starts_with("GET /there "));
         visitor.answer("").await;
         assert_eq!(client.answer(id).await["result"]["status"], 200);
+        let server = Server::start().await;
         let id = client.request("http/request", with(server.get("/here", "2"), json!({"redirectPolicy": "stop"})));
         server.accept().await.send(moved).await;
         let answer = &client.answer(id).await["result"];

@@ -163,16 +163,38 @@ over_every_link! {
         assert_eq!(client.outcome("p").await.0, 0);
     }
 
-    async fn a_sandbox_that_cannot_be_kept_is_refused_and_nothing_runs(bench: Bench) {
+    async fn a_sandbox_is_kept_and_what_it_refuses_is_told(bench: Bench) {
         let mut client = bench.client().await;
         let restricted =
             json!({"type": "restricted", "entries": [{"path": {"type": "special", "value": {"kind": "root"}}, "access": "read"}]});
         let sandbox = json!({
             "permissions": {"type": "managed", "file_system": restricted, "network": "restricted"},
-            "cwd": bench.uri(""), "windowsSandboxLevel": "disabled",
+            "cwd": "file:///", "windowsSandboxLevel": "disabled",
+        });
+        let start = with(bench.shell("p", "touch /usr/ran"), json!({"sandbox": sandbox, "cwd": "file:///"}));
+        let answer = client.start(start.clone()).await;
+        assert_eq!(answer, json!({"processId": "p", "sandboxType": "linuxSeccomp"}));
+        assert_eq!(client.start(start).await, answer);
+        let events = client.events("p").await;
+        let exited = events.iter().find(|event| event["method"] == "process/exited").unwrap();
+        assert_ne!(exited["params"]["exitCode"], 0);
+        assert_eq!(exited["params"]["sandboxDenied"], true);
+        assert_eq!(client.read("p", 0).await["sandboxDenied"], true);
+        client.start(with(bench.shell("q", "touch /usr/ran; true"), json!({"sandbox": sandbox, "cwd": "file:///"}))).await;
+        let events = client.events("q").await;
+        let exited = events.iter().find(|event| event["method"] == "process/exited").unwrap();
+        assert_eq!((&exited["params"]["exitCode"], &exited["params"]["sandboxDenied"]), (&json!(0), &json!(false)));
+    }
+
+    async fn a_sandbox_that_cannot_be_meant_is_refused_and_nothing_runs(bench: Bench) {
+        let mut client = bench.client().await;
+        let entry = json!({"path": {"type": "special", "value": {"kind": "project_roots"}}, "access": "write"});
+        let sandbox = json!({
+            "permissions": {"type": "managed", "file_system": {"type": "restricted", "entries": [entry]}, "network": "restricted"},
+            "windowsSandboxLevel": "disabled",
         });
         let refused = client.error("process/start", with(bench.shell("p", "touch ran"), json!({"sandbox": sandbox}))).await;
-        assert_eq!(refused.0, -32602);
+        assert_eq!(refused, (-32602, "file system sandbox context with dynamic permissions requires cwd".into()));
         assert_eq!(client.error("process/read", json!({"processId": "p"})).await.1, "unknown process id p");
         assert!(!bench.path("ran").exists());
     }

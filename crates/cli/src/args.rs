@@ -1,12 +1,13 @@
 //! The command line.
 
 use std::ffi::OsString;
-use std::net::IpAddr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use crate::thread_args::{THREAD_HELP, ThreadArguments};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use outpost_executor::HttpTarget;
+use outpost_rpc::door::{HostName, Origin};
 use outpost_rpc::listen::ListenAddr;
 
 /// The longest that anything is waited for, in seconds.
@@ -28,7 +29,7 @@ Exit codes: 0 done, 1 the work failed, 2 wrong usage, 3 an environment was unrea
 pub enum Command {
     /// Serve this machine's processes and files to a client
     #[command(visible_alias = "exec-server", after_help = EXECUTOR_HELP)]
-    Executor(ExecutorArguments),
+    Executor(Box<ExecutorArguments>),
     /// The detached executor behind `--keep`; started by it
     #[command(name = "__keeper", hide = true)]
     Keeper(KeeperArguments),
@@ -53,16 +54,46 @@ pub enum Command {
     /// List, show, fork, check, import and export threads
     #[command(after_help = THREAD_HELP)]
     Thread(ThreadArguments),
+    /// Look at this machine: what is enforced here by what, and what to do about the rest
+    #[command(after_help = DOCTOR_HELP)]
+    Doctor(DoctorArguments),
+}
+
+const DOCTOR_HELP: &str = "\
+Nothing is changed. It exits with 1 if a promise of the default policy (workspace-write) cannot be held here, else with 0.";
+
+#[derive(Args)]
+pub struct DoctorArguments {
+    /// For programs: {version, holds, sections: [{name, findings: [{what, verdict: good|weak|broken, detail, toDo?}]}]}
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl Command {
+    /// Whether commands of others become children of this process, which must not find secrets in its environment. The
+    /// command behind `--via` is the user's own and may need them.
+    pub fn serves_commands(&self) -> bool {
+        match self {
+            Self::Executor(_) | Self::Keeper(_) => true,
+            Self::Run(arguments) => arguments.place.is_here(),
+            Self::Shell(arguments) => arguments.place.is_here(),
+            Self::Exec(_) => true,
+            Self::Doctor(_) | Self::Env { .. } | Self::Cp(_) | Self::Thread(_) => false,
+        }
+    }
 }
 
 const EXECUTOR_HELP: &str = "\
 Examples:
+  outpost executor                                        this machine only; clients show the token of its home
   outpost executor --no-auth                              this machine only, nobody is asked who they are
   outpost executor --listen unix:///run/user/1000/x.sock  only this user can connect
   outpost executor --listen ws://10.0.0.5:7000 --ws-auth capability-token --ws-token-file /etc/outpost/token
   ssh -T box outpost executor --listen stdio --keep       for `outpost run --via`; sessions survive a dropped ssh
 
-The first line of standard output is the URL to connect to. GET /readyz answers 200 once it serves.";
+The first line of standard output is the URL to connect to. GET /readyz answers 200 once it serves. Without --ws-auth
+and --no-auth, a websocket asks for the token in OUTPOST_HOME/tokens/executor, which is made on the first start;
+`outpost run -e ws://127.0.0.1:PORT` finds it there, other clients send it as `Authorization: Bearer TOKEN`.";
 
 #[derive(Args)]
 pub struct ExecutorArguments {
@@ -84,11 +115,52 @@ pub struct ExecutorArguments {
     #[arg(long, value_name = "BYTES", default_value_t = 64 << 20, value_parser = clap::value_parser!(u64).range(..=1 << 40))]
     pub spool: u64,
     /// Let `http/request` reach this host, network (CIDR) or, with `loopback`, this machine; may be given several times.
-    /// It has no effect yet, because nothing is blocked yet
-    #[arg(long, value_name = "HOST|CIDR|loopback", value_parser = http_target)]
-    pub http_allow: Vec<String>,
+    /// Without it only public addresses are reached
+    #[arg(long, value_name = "HOST|CIDR|loopback")]
+    pub http_allow: Vec<HttpTarget>,
+    #[command(flatten)]
+    pub confinement: ConfinementArguments,
     #[command(flatten)]
     pub auth: AuthArguments,
+}
+
+#[derive(Args, Clone)]
+pub struct ConfinementArguments {
+    /// A file that says what no request can exceed: network, read, write and deny (see docs/sandbox.md)
+    #[arg(long, value_name = "FILE")]
+    pub ceiling: Option<PathBuf>,
+    /// As root: run sandboxed commands as this user, who must have been given the workspace. Without this, each session
+    /// gets a user of its own and the workspace is mapped to it
+    #[arg(long, value_name = "NAME")]
+    pub sandbox_user: Option<String>,
+    /// Change what a session may use; may be given several times. NAME is processes, memory, open-files, file-size, free-space
+    /// or cpu-seconds; VALUE a number (with K, M, G or T for bytes) or `none`
+    #[arg(long = "limit", value_name = "NAME=VALUE", value_parser = limit)]
+    pub limits: Vec<(String, Option<u64>)>,
+}
+
+const LIMITS: [&str; 6] = ["processes", "memory", "open-files", "file-size", "free-space", "cpu-seconds"];
+
+fn limit(text: &str) -> Result<(String, Option<u64>), String> {
+    let (name, value) = text.split_once('=').ok_or("NAME=VALUE was expected")?;
+    if !LIMITS.contains(&name) {
+        return Err(format!("`{name}` is no limit; there are {}", LIMITS.join(", ")));
+    }
+    if value == "none" {
+        return Ok((name.to_owned(), None));
+    }
+    let digits = value.trim_end_matches(['K', 'M', 'G', 'T']);
+    let shift = match &value[digits.len()..] {
+        "" => 0,
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        "T" => 40,
+        other => return Err(format!("`{other}` is no unit")),
+    };
+    let number: u64 = digits.parse().map_err(|error| format!("`{value}`: {error}"))?;
+    let bytes = number.checked_mul(1 << shift).filter(|bytes| *bytes > 0).ok_or_else(|| format!("`{value}` is not a sensible limit"))?;
+    Ok((name.to_owned(), Some(bytes)))
 }
 
 #[derive(Args)]
@@ -97,14 +169,25 @@ pub struct KeeperArguments {
     pub grace: u64,
     #[arg(long)]
     pub spool: u64,
+    #[arg(long)]
+    pub http_allow: Vec<HttpTarget>,
+    #[command(flatten)]
+    pub confinement: ConfinementArguments,
 }
 
 #[derive(Args)]
 pub struct AuthArguments {
-    /// Ask nobody who they are; only for a loopback address
+    /// Ask nobody who they are; only for a loopback address. Every user of this machine can then run commands as you
     #[arg(long)]
     pub no_auth: bool,
-    /// What a websocket client must present
+    /// Let pages of this origin (https://example.com) connect from a browser; may be given several times
+    #[arg(long, value_name = "ORIGIN")]
+    pub allow_origin: Vec<Origin>,
+    /// Let the listener be called by this name (the Host header), besides loopback and its own address; may be given
+    /// several times
+    #[arg(long, value_name = "HOST")]
+    pub allow_host: Vec<HostName>,
+    /// What a websocket client must present. Without it: the token that is made on the first start
     #[arg(long, value_name = "KIND")]
     pub ws_auth: Option<WsAuth>,
     /// With capability-token: a file that holds the token (absolute path)
@@ -157,7 +240,14 @@ Examples:
 
 Standard input, signals and the size of the window are passed on; the exit code is the command's
 own (128 + the signal if one killed it). A lost connection is taken up again and no byte of output
-is lost or doubled. A token for -e ws:// is taken from OUTPOST_TOKEN.";
+is lost or doubled. A token for -e ws:// is taken from OUTPOST_TOKEN, or for this machine from OUTPOST_HOME/tokens/executor.";
+
+impl PlaceArguments {
+    /// Whether this very process is the executor.
+    pub fn is_here(&self) -> bool {
+        self.environment.is_none() && self.via.is_none()
+    }
+}
 
 #[derive(Args)]
 pub struct RunArguments {
@@ -169,7 +259,7 @@ pub struct RunArguments {
     /// Set a variable for the command, or pass on the one of that name here; may be given several times. Variables
     /// whose names look like secrets (*KEY*, *SECRET*, *TOKEN*) are not inherited otherwise
     #[arg(long = "set-env", value_name = "NAME[=VALUE]", value_parser = name_and_value)]
-    pub set: Vec<(String, String)>,
+    pub set: Vec<(String, Option<String>)>,
     /// Run it on a terminal
     #[arg(short, long)]
     pub tty: bool,
@@ -349,25 +439,12 @@ pub struct CpArguments {
     pub patience: u64,
 }
 
-fn http_target(text: &str) -> Result<String, String> {
-    if let Some((address, prefix)) = text.split_once('/') {
-        let address: IpAddr = address.parse().map_err(|error| format!("{address}: {error}"))?;
-        let bits = if address.is_ipv4() { 32 } else { 128 };
-        let fits = prefix.parse().is_ok_and(|prefix: u8| prefix <= bits);
-        return if fits { Ok(text.to_owned()) } else { Err(format!("a prefix has 0 to {bits} bits")) };
-    }
-    let is_host = !text.is_empty() && text.chars().all(|c| c.is_alphanumeric() || matches!(c, '-' | '.' | ':' | '_'));
-    if is_host { Ok(text.to_owned()) } else { Err("neither a host, nor a network, nor `loopback`".into()) }
-}
-
-fn name_and_value(text: &str) -> Result<(String, String), String> {
+/// A name alone means the variable of that name here.
+fn name_and_value(text: &str) -> Result<(String, Option<String>), String> {
     match text.split_once('=') {
         Some(("", _)) => Err("a variable needs a name".into()),
-        Some((name, value)) => Ok((name.to_owned(), value.to_owned())),
-        None => match std::env::var(text) {
-            Ok(value) => Ok((text.to_owned(), value)),
-            Err(error) => Err(format!("{text}: {error}")),
-        },
+        Some((name, value)) => Ok((name.to_owned(), Some(value.to_owned()))),
+        None => Ok((text.to_owned(), None)),
     }
 }
 

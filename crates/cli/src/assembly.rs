@@ -1,26 +1,27 @@
 //! The runtime as this program runs it: home, store, environments, models.
 
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use outpost_environment::{Registry, SessionMemory};
 use outpost_executor::Executor;
 use outpost_runtime::config::RuntimeConfig;
 use outpost_runtime::model::built_in;
-use outpost_runtime::models::{Models, Variables};
+use outpost_runtime::models::{Models, Variables as ModelVariables};
 use outpost_runtime::rules::{Rule, Rules};
 use outpost_runtime::{Parts, Runtime};
-use outpost_store::{Clock, CommitConfig, Durability, LocalConfig, LocalStore, MemoryStore, Store};
+use outpost_store::{Clock, MemoryStore, Store};
 use outpost_thread::ThreadId;
 use serde::Deserialize;
 use uuid::Uuid;
 
-use crate::config::{self, Config};
+use crate::config::Config;
 use crate::environments::Known;
 use crate::home::Home;
 use crate::reach::{Caller, local};
+use crate::variables::Variables;
+use crate::{Process, store};
 
 /// Everything that runs in this process.
 pub struct Assembly {
@@ -42,23 +43,24 @@ pub struct Wish {
 }
 
 impl Assembly {
-    pub fn new(home: &Home, wish: Wish) -> anyhow::Result<Self> {
+    pub async fn new(home: &Home, wish: Wish, own: &Process) -> anyhow::Result<Self> {
         let Wish { config, provider, model, questions, keeps_sessions } = wish;
-        let clock = clock();
-        let directory = home.make().context("the home cannot be made")?;
-        let (provider, note) = choose(provider.or_else(|| config.model_provider.clone()));
-        let (connector, executor) = local()?;
+        let clock: Clock = Arc::new(store::now);
+        home.make().context("the home cannot be made")?;
+        let (provider, note) = choose(provider.or_else(|| config.model_provider.clone()), &own.variables);
+        let (connector, executor) = local(own)?;
         let caller = Caller { client: "outpost", patience: Duration::from_secs(600) };
         let mut options = caller.options();
         if keeps_sessions {
             options.sessions = Some(Arc::new(SessionMemory::new(home.run().join("sessions"))));
         }
-        let registry: Registry = Known::load()?.registry(options, connector)?;
+        let registry: Registry = Known::load(&own.variables)?.registry(options, connector)?;
         let mut providers = built_in();
         providers.extend(config.model_providers.clone());
         let model = model.or_else(|| config.model.clone()).unwrap_or_else(|| default_model(&provider).to_owned());
         let ids: Arc<dyn Fn() -> String + Send + Sync> = Arc::new(|| Uuid::now_v7().to_string());
-        let variables: Variables = Arc::new(|name| std::env::var(name).ok());
+        let known = own.variables.clone();
+        let variables: ModelVariables = Arc::new(move |name| known.get(name)?.to_str().map(str::to_owned));
         let mut windows = config.model_context_windows.clone();
         if let Some(window) = config.model_context_window {
             windows.entry("default".into()).or_insert(window);
@@ -74,7 +76,7 @@ impl Assembly {
                 questions,
                 ..RuntimeConfig::default()
             },
-            store: store(&config, directory, clock.clone())?,
+            store: store::open_for(&config, home, Some(own.secrets.clone())).await?,
             ephemeral: Store::Memory(MemoryStore::new(clock.clone(), None)),
             registry,
             models: Models::new(providers, (provider, model), variables, ids.clone()),
@@ -93,16 +95,12 @@ impl Assembly {
     }
 }
 
-pub fn clock() -> Clock {
-    Arc::new(|| SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX)))
-}
-
 /// With neither a configuration nor a key there is the provider that needs none.
-fn choose(wanted: Option<String>) -> (String, Option<String>) {
+fn choose(wanted: Option<String>, own: &Variables) -> (String, Option<String>) {
     if let Some(provider) = wanted {
         return (provider, None);
     }
-    let has_key = std::env::var("OPENAI_API_KEY").is_ok_and(|key| !key.trim().is_empty());
+    let has_key = own.get("OPENAI_API_KEY").is_some_and(|key| !key.to_string_lossy().trim().is_empty());
     if has_key {
         return ("openai".into(), None);
     }
@@ -115,31 +113,6 @@ fn default_model(provider: &str) -> &'static str {
         "openai" => "gpt-5",
         "ollama" => "qwen3",
         _ => "offline",
-    }
-}
-
-fn store(config: &Config, home: PathBuf, clock: Clock) -> anyhow::Result<Store> {
-    match config.store.as_deref().unwrap_or("local") {
-        "memory" => Ok(Store::Memory(MemoryStore::new(clock, None))),
-        "local" => {
-            let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-            let durability = match config.durability {
-                Some(config::Durability::Stored) => Durability::Stored,
-                Some(config::Durability::Turn) => Durability::Turn,
-                Some(config::Durability::Effect) | None => Durability::Effect,
-            };
-            Ok(Store::Local(LocalStore::open(LocalConfig {
-                home,
-                instance: Uuid::new_v4().to_string(),
-                host,
-                clock,
-                durability,
-                commit: CommitConfig::default(),
-                lease_ms: 30_000,
-                redactor: None,
-            })?))
-        }
-        other => bail!("store is `local`, `memory` or a postgres:// URL, not `{other}`"),
     }
 }
 

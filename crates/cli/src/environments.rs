@@ -10,6 +10,8 @@ use outpost_environment::{
 use outpost_wire::EnvironmentId;
 
 use crate::home::Home;
+use crate::tokens;
+use crate::variables::Variables;
 
 /// What is configured, and where.
 pub struct Known {
@@ -21,10 +23,11 @@ pub struct Known {
 }
 
 impl Known {
-    pub fn load() -> anyhow::Result<Self> {
+    pub fn load(own: &Variables) -> anyhow::Result<Self> {
         let file = Home::from_environment().map(|home| home.environments());
-        let value = std::env::var("OUTPOST_EXEC_SERVER_URL").ok();
-        let variable = Variable::parse(value.as_deref(), token())?;
+        let value = own.get("OUTPOST_EXEC_SERVER_URL").map(|value| value.to_string_lossy());
+        let token = token(value.as_deref().unwrap_or_default(), own)?;
+        let variable = Variable::parse(value.as_deref(), token)?;
         let from_file = variable == Variable::Unset;
         // A file that does not count need not be right.
         let snapshot = match &file {
@@ -70,7 +73,7 @@ impl Known {
     }
 }
 
-/// The token for addresses that are given by hand.
-pub fn token() -> Token {
-    std::env::var("OUTPOST_TOKEN").ok().filter(|token| !token.is_empty()).map_or(Token::None, Token::Bearer)
+/// The token for an address that is given by hand.
+pub fn token(url: &str, own: &Variables) -> anyhow::Result<Token> {
+    Ok(tokens::for_url(url, own)?.map_or(Token::None, Token::Bearer))
 }

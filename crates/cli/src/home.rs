@@ -2,14 +2,35 @@
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use uuid::Uuid;
 
+/// The name of an executor's token.
+pub const EXECUTOR: &str = "executor";
+
 /// The home directory; made when something is first put there.
 #[derive(Clone)]
 pub struct Home(PathBuf);
+
+/// Everything that we ever put there.
+const OURS: [&str; 14] = [
+    "config.toml",
+    "environments.toml",
+    "rules.toml",
+    "tokens",
+    "threads",
+    "blobs",
+    "index",
+    "commit",
+    "executor",
+    "spool",
+    "run",
+    "redo",
+    "plugins",
+    "skills",
+];
 
 impl Home {
     pub fn from_environment() -> Option<Self> {
@@ -37,6 +58,26 @@ impl Home {
         Ok(self.0.clone())
     }
 
+    /// Closes the home to others. One that somebody made for us may be open; a directory that holds other things as well
+    /// is not ours to close.
+    pub fn close_to_others(&self) -> io::Result<()> {
+        let metadata = match fs::metadata(&self.0) {
+            Ok(metadata) => metadata,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let is_ours = metadata.uid() == rustix::process::geteuid().as_raw();
+        if metadata.mode() & 0o077 == 0 || !is_ours {
+            return Ok(());
+        }
+        for entry in fs::read_dir(&self.0)? {
+            if !OURS.iter().any(|name| entry.as_ref().is_ok_and(|entry| entry.file_name() == *name)) {
+                return Ok(());
+            }
+        }
+        fs::set_permissions(&self.0, fs::Permissions::from_mode(0o700))
+    }
+
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -45,9 +86,19 @@ impl Home {
         self.0.join("spool")
     }
 
+    /// Copies of files that are being rewritten in place.
+    pub fn redo(&self) -> PathBuf {
+        self.0.join("redo")
+    }
+
     /// One journal per start of an executor.
     pub fn journals(&self) -> PathBuf {
         self.0.join("executor")
+    }
+
+    /// The token that a listener of this home asks for.
+    pub fn token(&self, listener: &str) -> PathBuf {
+        self.0.join("tokens").join(listener)
     }
 
     pub fn run(&self) -> PathBuf {
@@ -61,16 +112,23 @@ impl Home {
         if let Some(id) = read_identity(&path)? {
             return Ok(id);
         }
-        DirBuilder::new().recursive(true).mode(0o700).create(&directory)?;
-        // Written aside and linked into place: two executors that start at once agree on the one that came first.
-        let aside = directory.join(format!("identity.{}", Uuid::new_v4()));
-        let mut file = File::options().write(true).create_new(true).mode(0o600).open(&aside)?;
-        let written = writeln!(file, "{}", Uuid::now_v7()).and_then(|()| fs::hard_link(&aside, &path));
-        fs::remove_file(&aside)?;
-        match written {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-            _ => read_identity(&path)?.ok_or_else(|| io::Error::other(format!("{} vanished", path.display()))),
-        }
+        write_once(&path, &Uuid::now_v7().to_string())?;
+        read_identity(&path)?.ok_or_else(|| io::Error::other(format!("{} vanished", path.display())))
+    }
+}
+
+/// Makes a file that only its owner can read, with one line in it, unless there is one. Written aside and linked into
+/// place: two that start at once agree on the one that came first.
+pub fn write_once(path: &Path, line: &str) -> io::Result<()> {
+    let directory = path.parent().unwrap_or(Path::new("/"));
+    DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    let aside = path.with_extension(Uuid::new_v4().to_string());
+    let mut file = File::options().write(true).create_new(true).mode(0o600).open(&aside)?;
+    let written = writeln!(file, "{line}").and_then(|()| fs::hard_link(&aside, path));
+    fs::remove_file(&aside)?;
+    match written {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
     }
 }
 

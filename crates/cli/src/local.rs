@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outpost_executor::{ExecutorConfig, OutputLimits};
+use outpost_executor::{ExecutorConfig, Grounds, HttpTarget, OutputLimits};
 use outpost_rpc::PeerOptions;
-use outpost_sandbox::Launcher;
+use outpost_sandbox::policy::Policy;
+use outpost_sandbox::{Launcher, LauncherSettings, Limits};
 use uuid::Uuid;
 
 use crate::home::Home;
+use crate::variables::Variables;
 
 /// What the verbs that need an executor choose for it.
 pub struct ExecutorSettings {
@@ -18,27 +20,54 @@ pub struct ExecutorSettings {
     /// Whether a later start answers for the processes of this one.
     pub keeps_fates: bool,
     pub listener: String,
+    pub http_allow: Vec<HttpTarget>,
+    pub confinement: Confinement,
+}
+
+/// What the operator says about sandboxes.
+#[derive(Clone, Default)]
+pub struct Confinement {
+    pub ceiling: Policy,
+    pub sandbox_user: Option<(u32, u32)>,
+    pub limits: Limits,
 }
 
 /// An executor's configuration as this program runs it, home and all.
-pub fn executor_config(settings: ExecutorSettings) -> anyhow::Result<ExecutorConfig> {
+pub fn executor_config(settings: ExecutorSettings, variables: &Variables) -> anyhow::Result<ExecutorConfig> {
     let home = Home::from_environment();
+    if let Some(error) = home.as_ref().and_then(|home| home.close_to_others().err()) {
+        tracing::warn!(%error, "the home cannot be closed to others");
+    }
     let executor_id = home
         .as_ref()
         .and_then(|home| home.executor_id().inspect_err(|error| tracing::warn!(%error, "this executor cannot keep an identity")).ok());
+    let launcher = LauncherSettings {
+        scratch: home.as_ref().map(|home| home.run().join("cells")),
+        sandbox_user: settings.confinement.sandbox_user,
+        limits: settings.confinement.limits,
+    };
+    let grounds = Grounds {
+        temporary: std::env::var_os("TMPDIR").filter(|path| !path.is_empty()).map(Into::into),
+        own: home.iter().map(|home| home.path().to_owned()).collect(),
+        ceiling: settings.confinement.ceiling,
+    };
+    let redo_directory = home.as_ref().map(Home::redo);
     Ok(ExecutorConfig {
         grace: settings.grace,
         closed_retention: Duration::from_secs(30),
         output: OutputLimits { spool: settings.spool, ..OutputLimits::default() },
         spool_directory: home.as_ref().map(Home::spool),
         journal_directory: home.filter(|_| settings.keeps_fates).map(|home| home.journals()),
+        redo_directory,
         listener: settings.listener,
-        launcher: Launcher::with_own_stage(),
+        launcher: Launcher::with_own_stage(launcher),
+        grounds,
         ids: Arc::new(|| Uuid::new_v4().to_string()),
         executor_id,
         version: env!("CARGO_PKG_VERSION").into(),
-        variables: std::env::vars_os().collect(),
+        variables: variables.all().clone(),
         cwd: std::env::current_dir()?,
+        http_allow: settings.http_allow,
         peer: settings.peer,
     })
 }

@@ -4,10 +4,13 @@ mod args;
 mod assembly;
 mod commands;
 mod config;
+mod confinement;
+mod doctor;
 mod environments;
 mod escape;
 mod home;
 mod local;
+mod logging;
 mod outages;
 mod progress;
 mod reach;
@@ -15,22 +18,38 @@ mod signals;
 mod store;
 mod terminal;
 mod thread_args;
+mod tokens;
+mod variables;
 
 use std::process::ExitCode;
 
 use clap::Parser;
-use tracing_subscriber::EnvFilter;
+use outpost_wire::secrets::Secrets;
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
 use crate::args::{Arguments, Command};
+use crate::variables::Variables;
 
 const MIN_THREADS: usize = 4;
 
 fn main() -> ExitCode {
-    if let Some(code) = outpost_sandbox::stage::run_if_asked(std::env::args_os()) {
+    if let Some(code) = outpost_sandbox::stage::run_if_asked(std::env::args_os(), outpost_executor::serve_files) {
         return code;
     }
+    // Nobody of this user may read our memory or our environment, and no dump is written when we crash.
+    let undumpable = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+    let variables = Variables::of_this_process();
     let arguments = Arguments::parse();
-    start_logging();
+    let hidden = if arguments.command.serves_commands() { variables.hide() } else { Ok(()) };
+    if let Err(error) = hidden {
+        return commands::complain(&anyhow::anyhow!(error).context("secrets cannot be taken out of the environment"), commands::FAILED);
+    }
+    let secrets = Secrets::default();
+    variables.register(&secrets);
+    logging::start(secrets.clone());
+    if let Err(error) = undumpable {
+        tracing::warn!(%error, "the memory of this process can be read by others of its user");
+    }
     // Quick file calls run where they are asked for; a few more threads than cores keep a slow one from being felt.
     let threads = std::thread::available_parallelism().map_or(MIN_THREADS, |cores| cores.get().max(MIN_THREADS));
     let runtime = match tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build() {
@@ -38,14 +57,16 @@ fn main() -> ExitCode {
         Err(error) => return commands::complain(&error.into(), commands::FAILED),
     };
     let code = runtime.block_on(async {
+        let process = Process { variables, secrets };
         match arguments.command {
-            Command::Executor(arguments) => commands::executor::run(arguments).await,
-            Command::Keeper(arguments) => commands::keeper::run(arguments).await,
-            Command::Run(arguments) => commands::run::run(arguments).await,
-            Command::Exec(arguments) => commands::exec::run(arguments).await,
-            Command::Shell(arguments) => commands::shell::run(arguments).await,
-            Command::Env { command } => commands::env::run(command).await,
-            Command::Cp(arguments) => commands::cp::run(arguments).await,
+            Command::Executor(arguments) => commands::executor::run(arguments, &process).await,
+            Command::Keeper(arguments) => commands::keeper::run(arguments, &process).await,
+            Command::Run(arguments) => commands::run::run(arguments, &process).await,
+            Command::Doctor(arguments) => commands::doctor::run(&arguments, &process),
+            Command::Exec(arguments) => commands::exec::run(arguments, &process).await,
+            Command::Shell(arguments) => commands::shell::run(arguments, &process).await,
+            Command::Env { command } => commands::env::run(command, &process).await,
+            Command::Cp(arguments) => commands::cp::run(arguments, &process).await,
             Command::Thread(arguments) => commands::thread::run(arguments).await,
         }
     });
@@ -54,7 +75,9 @@ fn main() -> ExitCode {
     code
 }
 
-fn start_logging() {
-    let filter = EnvFilter::try_from_env("OUTPOST_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+/// What every verb is given of this process.
+pub struct Process {
+    pub variables: Variables,
+    /// What must not be written down; whoever learns of another secret registers it.
+    pub secrets: Secrets,
 }

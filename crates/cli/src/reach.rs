@@ -10,9 +10,10 @@ use outpost_rpc::link::memory;
 use outpost_wire::EnvironmentId;
 use outpost_wire::exec::environment::EnvironmentInfo;
 
+use crate::Process;
 use crate::args::PlaceArguments;
 use crate::environments::{Known, token};
-use crate::local::{ExecutorSettings, executor_config};
+use crate::local::{Confinement, ExecutorSettings, executor_config};
 
 /// An environment that is used by a verb.
 pub struct Reached {
@@ -61,24 +62,24 @@ impl Reached {
 }
 
 /// Nothing is connected yet.
-pub fn reach(place: &PlaceArguments, client: &'static str) -> anyhow::Result<Reached> {
+pub fn reach(place: &PlaceArguments, client: &'static str, own: &Process) -> anyhow::Result<Reached> {
     let caller = Caller { client, patience: Duration::from_secs(place.patience) };
     match (&place.via, &place.environment) {
-        (Some(command), _) => via(command, caller),
-        (None, Some(name)) => named(name, caller),
-        (None, None) => here(caller),
+        (Some(command), _) => via(command, caller, own),
+        (None, Some(name)) => named(name, caller, own),
+        (None, None) => here(caller, own),
     }
 }
 
 /// An environment by its name or its address.
-pub fn named(name: &str, caller: Caller) -> anyhow::Result<Reached> {
+pub fn named(name: &str, caller: Caller, own: &Process) -> anyhow::Result<Reached> {
     if name == EnvironmentId::local().as_str() {
-        return here(caller);
+        return here(caller, own);
     }
-    let known = Known::load()?;
+    let known = Known::load(&own.variables)?;
     known.snapshot()?;
     if name.contains("://") {
-        let definition = Definition::url(name, token())?;
+        let definition = Definition::url(name, token(name, &own.variables)?)?;
         return Ok(there(definition.connector(), caller));
     }
     let id = EnvironmentId::parse(name).context("an environment is given by its name, or as ws://HOST:PORT or unix:///PATH")?;
@@ -86,8 +87,8 @@ pub fn named(name: &str, caller: Caller) -> anyhow::Result<Reached> {
 }
 
 /// An environment behind a command.
-pub fn via(command: &str, caller: Caller) -> anyhow::Result<Reached> {
-    Known::load()?.snapshot()?;
+pub fn via(command: &str, caller: Caller, own: &Process) -> anyhow::Result<Reached> {
+    Known::load(&own.variables)?.snapshot()?;
     Ok(there(Connector::command(command), caller))
 }
 
@@ -96,21 +97,23 @@ fn there(connector: Connector, caller: Caller) -> Reached {
 }
 
 /// This machine.
-pub fn here(caller: Caller) -> anyhow::Result<Reached> {
-    let (connector, executor) = local()?;
+pub fn here(caller: Caller, own: &Process) -> anyhow::Result<Reached> {
+    let (connector, executor) = local(own)?;
     Ok(Reached { environment: Environment::new(connector, caller.options()), executor: Some(executor) })
 }
 
 /// An executor of this very process, and the way to it.
-pub fn local() -> anyhow::Result<(Connector, Executor)> {
+pub fn local(own: &Process) -> anyhow::Result<(Connector, Executor)> {
     let settings = ExecutorSettings {
         grace: Duration::from_secs(600),
         spool: 64 << 20,
         peer: PeerOptions::default(),
         keeps_fates: false,
         listener: "this process".into(),
+        http_allow: Vec::new(),
+        confinement: Confinement::default(),
     };
-    let executor = Executor::new(executor_config(settings)?);
+    let executor = Executor::new(executor_config(settings, &own.variables)?);
     let serving = executor.clone();
     let connector = Connector::new("this machine", move || {
         let (ours, theirs) = memory::pair();

@@ -311,7 +311,7 @@ mod tests {
         ProcessEvent::Output { stream: Stream::Stdout, bytes: Bytes::copy_from_slice(text.as_bytes()) }
     }
     fn answer(chunks: Vec<OutputPiece>, next_seq: u64, exit_code: Option<i32>, closed: bool) -> ReadResponse {
-        ReadResponse { chunks, next_seq, exited: exit_code.is_some(), exit_code, closed, failure: None, sandbox_denied: false }
+        ReadResponse { chunks, next_seq, exited: exit_code.is_some(), exit_code, closed, failure: None, sandbox_denied: false, limit: None }
     }
     fn attended() -> Inbox {
         let inbox = Inbox::default();

@@ -79,8 +79,14 @@ impl Attachment {
             }
             // Other clients find out by the numbers.
             Event::Gap { .. } => {}
-            Event::Exited { seq, code } => {
-                self.peer.notify::<Exited>(&ExitedParams { process_id, seq, exit_code: code, sandbox_denied: Some(false) });
+            Event::Exited { seq, code, note } => {
+                self.peer.notify::<Exited>(&ExitedParams {
+                    process_id,
+                    seq,
+                    exit_code: code,
+                    sandbox_denied: Some(note.denied),
+                    limit: note.limit,
+                });
             }
             Event::Closed { seq } => {
                 self.peer.notify::<Closed>(&ClosedParams { process_id, seq });

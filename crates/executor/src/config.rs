@@ -9,7 +9,9 @@ use std::time::Duration;
 use outpost_rpc::PeerOptions;
 use outpost_sandbox::Launcher;
 
+use crate::http::HttpTarget;
 use crate::output::OutputLimits;
+use crate::policy::Grounds;
 
 /// Makes ids that are never made twice.
 pub type IdSource = Arc<dyn Fn() -> String + Send + Sync>;
@@ -25,9 +27,13 @@ pub struct ExecutorConfig {
     pub spool_directory: Option<PathBuf>,
     /// Where the fate of processes is written down; without it, it is forgotten with the executor.
     pub journal_directory: Option<PathBuf>,
+    /// Where copies of files are kept while they are rewritten in place; without it, a kill may leave half of one.
+    pub redo_directory: Option<PathBuf>,
     /// By what clients reach this executor; a later start that is reached in the same way answers for this one.
     pub listener: String,
     pub launcher: Launcher,
+    /// What every policy is measured by.
+    pub grounds: Grounds,
     pub ids: IdSource,
     /// Identity of this install, the same after every restart.
     pub executor_id: Option<String>,
@@ -35,5 +41,7 @@ pub struct ExecutorConfig {
     /// The environment that children may inherit from, and the directory that relative things are relative to.
     pub variables: BTreeMap<OsString, OsString>,
     pub cwd: PathBuf,
+    /// What `http/request` may reach besides public addresses.
+    pub http_allow: Vec<HttpTarget>,
     pub peer: PeerOptions,
 }

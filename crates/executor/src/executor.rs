@@ -14,7 +14,8 @@ use tokio::time::{sleep, timeout};
 use crate::attachment::Attachment;
 use crate::config::ExecutorConfig;
 use crate::connection::Connection;
-use crate::http::HttpClients;
+use crate::files::redo::Redo;
+use crate::http::{HttpClients, HttpGuard};
 use crate::journal::{FateLog, Fates, Journal};
 use crate::mounts::SlowMounts;
 use crate::session::Session;
@@ -45,6 +46,7 @@ pub(crate) struct Shared {
     pub router: Router<Connection>,
     pub slow_mounts: SlowMounts,
     pub http: HttpClients,
+    pub redo: Option<Redo>,
     fates: FateLog,
     sessions: Mutex<HashMap<String, Arc<Session>>>,
     links: AtomicUsize,
@@ -74,12 +76,18 @@ impl Executor {
         let instance_id = (config.ids)();
         let info = info::gather(&config, instance_id.clone());
         let (fates, past) = open_journal(&config, &instance_id);
+        let http_allow = config.http_allow.clone();
+        let redo = config.redo_directory.clone().map(Redo::new);
+        if let Some(redo) = &redo {
+            redo.finish();
+        }
         let shared = Arc::new(Shared {
             config: Arc::new(config),
             info,
             router: methods::router(),
             slow_mounts: SlowMounts::default(),
-            http: HttpClients::default(),
+            redo,
+            http: HttpClients::new(HttpGuard::new(http_allow)),
             fates,
             sessions: Mutex::default(),
             links: AtomicUsize::new(0),

@@ -3,7 +3,12 @@
 use std::fmt::Display;
 use std::io;
 
+use outpost_sandbox::LaunchError;
+use outpost_sandbox::policy::{Access, Refusal};
 use outpost_wire::{Fault, PathError};
+use rustix::io::Errno;
+
+use crate::policy::PolicyError;
 
 /// Refusals of file calls: what is missing, what is forbidden, and what simply failed.
 pub fn file(error: io::Error) -> Fault {
@@ -12,6 +17,15 @@ pub fn file(error: io::Error) -> Fault {
         io::ErrorKind::NotFound => Fault::not_found(message),
         io::ErrorKind::InvalidInput | io::ErrorKind::PermissionDenied => Fault::invalid_request(message),
         _ => Fault::internal(message),
+    }
+}
+
+/// What a policy does not allow: the system's own words first, as the wire has them, then the path and the rule.
+/// `allowed` is what it does allow there.
+pub fn refused(refusal: &Refusal, allowed: Access) -> Fault {
+    match allowed {
+        Access::Deny => Fault::invalid_request(format!("{}: {refusal}", io::Error::from(Errno::ACCESS))),
+        Access::Read | Access::Write => Fault::internal(format!("{}: {refusal}", io::Error::from(Errno::ROFS))),
     }
 }
 
@@ -67,8 +81,14 @@ pub fn foreign_cwd(cwd: &str, error: &PathError) -> Fault {
     Fault::invalid_params(format!("cwd URI `{cwd}` is not valid on this exec-server host: {error}"))
 }
 
-pub fn spawn(error: &io::Error) -> Fault {
-    Fault::internal(error.to_string())
+pub fn launch(error: &LaunchError) -> Fault {
+    match error {
+        LaunchError::Spawn(_) | LaunchError::Limit { .. } => Fault::internal(error.to_string()),
+        LaunchError::Unenforceable(reason) => {
+            Fault::invalid_params(format!("sandbox intent cannot be enforced on this executor: {reason}"))
+        }
+        LaunchError::Ended => session_ended(),
+    }
 }
 
 pub fn empty_write_id() -> Fault {
@@ -83,11 +103,13 @@ pub fn no_terminal(id: &str) -> Fault {
     Fault::invalid_request(format!("process {id} has no terminal"))
 }
 
-pub fn sandbox_unsupported() -> Fault {
-    Fault::invalid_params(
-        "sandbox intent cannot be enforced on this executor: it does not confine commands or files yet; \
-         leave `sandbox` out to run without confinement",
-    )
+/// Refusals of policies. Those that break a rule of somebody say so; the others cannot be held here.
+pub fn policy(error: &PolicyError) -> Fault {
+    match error {
+        PolicyError::NeedsCwd => Fault::invalid_params(error.to_string()),
+        PolicyError::Ceiling(_) => Fault::invalid_request(error.to_string()),
+        _ => Fault::invalid_params(format!("sandbox intent cannot be enforced on this executor: {error}")),
+    }
 }
 
 pub fn proxy_unsupported() -> Fault {
@@ -157,6 +179,10 @@ pub fn stream_active(request_id: &str) -> Fault {
     Fault::invalid_params(format!("http/request streamResponse requestId `{request_id}` is already active"))
 }
 
+pub fn http_denied(why: &dyn Display) -> Fault {
+    Fault::invalid_params(format!("http/request to {why}"))
+}
+
 pub fn http_failed(error: &dyn Display) -> Fault {
     Fault::internal(format!("http/request failed: {error}"))
 }
@@ -167,4 +193,9 @@ pub fn http_body(error: &dyn Display) -> Fault {
 
 pub fn unknown_method(method: &str) -> String {
     format!("exec-server stub does not implement `{method}` yet")
+}
+
+/// A call that is made without confinement only.
+pub fn sandbox_unsupported() -> Fault {
+    Fault::invalid_params("this call is not made under a sandbox; leave `sandbox` out, or use the other file calls")
 }

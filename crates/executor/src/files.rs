@@ -1,8 +1,14 @@
-//! File calls of this machine, without confinement. Every function blocks.
+//! File calls of this machine. Every function blocks, and does what the process that it runs in may do: the executor's
+//! own for calls without a sandbox, a worker inside the session's sandbox for others, see [`gate`].
+
+pub mod atomic;
+pub mod gate;
+pub mod redo;
+pub mod worker;
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, symlink};
 use std::path::{Component, Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -11,7 +17,10 @@ use outpost_wire::Fault;
 use outpost_wire::exec::files::{DirectoryEntry, Metadata};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 
+use self::atomic::Written;
+use self::redo::Redo;
 use crate::fault;
 
 /// The largest file that is read in one piece: as base64 it must still fit a message, with a little around it.
@@ -19,7 +28,7 @@ const MAX_READ: u64 = (outpost_rpc::link::MAX_MESSAGE as u64 - 4096) / 4 * 3;
 const MAX_ENTRIES: usize = 50_000;
 
 /// What to do about symbolic links.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Follow {
     Links,
     /// Refuse a link in any component.
@@ -82,18 +91,17 @@ fn open_without_waiting(path: &Path, follow: Follow, options: &mut OpenOptions) 
     Ok((file, metadata.len()))
 }
 
-/// Opens a file that is to be read as a whole.
-pub fn open_whole(path: &Path, follow: Follow) -> Result<OpenFile, Fault> {
-    let (file, size) = open_regular(path, follow)?;
-    if size > MAX_READ {
-        return Err(Fault::invalid_request(format!(
-            "a file of {size} bytes cannot be read in one message; {MAX_READ} is the most, use fs/open"
-        )));
-    }
-    Ok(OpenFile { file, size })
-}
-
 impl OpenFile {
+    /// A file that is to be read as a whole.
+    pub fn new(file: File, size: u64) -> Result<Self, Fault> {
+        if size > MAX_READ {
+            return Err(Fault::invalid_request(format!(
+                "a file of {size} bytes cannot be read in one message; {MAX_READ} is the most, use fs/open"
+            )));
+        }
+        Ok(Self { file, size })
+    }
+
     pub fn read(mut self) -> Result<Vec<u8>, Fault> {
         let mut data = Vec::with_capacity(usize::try_from(self.size).unwrap_or_default());
         self.file.read_to_end(&mut data).map_err(fault::file)?;
@@ -141,13 +149,30 @@ fn first_link(path: &Path) -> io::Result<Option<PathBuf>> {
     Ok(None)
 }
 
-/// Truncates or creates. Written in place, so hard links stay what they are.
-pub fn write(path: &Path, data: &[u8], options: &WriteOptions) -> Result<(), Fault> {
-    let (mut file, before) = open_for_writing(path, options.follow)?;
-    // Cut afterwards: blocks that are wanted again need not be given back first.
-    let cut = |file: &File| if before > data.len() as u64 { file.set_len(data.len() as u64) } else { Ok(()) };
-    let written = file.write_all(data).and_then(|()| cut(&file));
-    written.and_then(|()| if options.sync { file.sync_all() } else { Ok(()) }).map_err(fault::file)
+/// Replaces a file as a whole, or makes it: nobody ever finds half of it.
+pub fn write(path: &Path, data: &[u8], options: &WriteOptions, redo: Option<&Redo>) -> Result<(), Fault> {
+    match atomic::write(path, data, options)? {
+        Written::Done => Ok(()),
+        Written::InPlace(identity) => redo::rewrite(redo, &identity, data, options.sync).map_err(fault::file),
+    }
+}
+
+/// Paths as URIs, in which every byte of a name survives.
+pub mod native_path {
+    use std::path::{Path, PathBuf};
+
+    use outpost_wire::PathUri;
+    use serde::de::Error as _;
+    use serde::ser::Error as _;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+        PathUri::from_native(path).map_err(S::Error::custom)?.serialize(serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
+        PathUri::deserialize(deserializer)?.to_native().map_err(D::Error::custom)
+    }
 }
 
 pub fn create_directory(path: &Path, recursive: bool, follow: Follow) -> Result<(), Fault> {

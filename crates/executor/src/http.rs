@@ -2,6 +2,8 @@
 //!
 //! Nothing here is logged: urls, headers and bodies are the client's secrets.
 
+mod guard;
+
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -10,12 +12,18 @@ use bytes::Bytes;
 use outpost_rpc::{Peer, link};
 use outpost_wire::Fault;
 use outpost_wire::exec::http::{BodyDelta, BodyDeltaParams, RedirectPolicy};
-use reqwest::header::HeaderMap;
+use reqwest::header::{
+    AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, COOKIE, HeaderMap, HeaderName, LOCATION, PROXY_AUTHORIZATION,
+    TRANSFER_ENCODING, WWW_AUTHENTICATE,
+};
 use reqwest::{Client, Method, Response, Url, redirect};
-use rustls::{ClientConfig, RootCertStore};
 use tokio::sync::OnceCell;
+use tokio::time::Instant;
 
 use crate::fault;
+
+use guard::Denied;
+pub use guard::{HttpGuard, HttpTarget, HttpTargetError};
 
 /// The most bytes of a body that one delta carries.
 const MAX_DELTA: usize = 1 << 20;
@@ -25,6 +33,7 @@ const PUSH_ROOM: usize = 256 << 10;
 const MAX_BODY: usize = (link::MAX_MESSAGE - (1 << 20)) / 4 * 3;
 
 /// A request to be made.
+#[derive(Clone)]
 pub struct Exchange {
     pub method: Method,
     pub url: Url,
@@ -34,57 +43,112 @@ pub struct Exchange {
     pub redirects: RedirectPolicy,
 }
 
-/// The clients of one executor, with their connections. Most executors never make a request, so each is built when it is
-/// first needed. What to do about redirects is fixed for a client, hence two.
+/// So many redirects are followed.
+const MAX_REDIRECTS: usize = 10;
+/// So many bytes of an unwanted answer are read rather than opening another connection.
+const NOT_WORTH_A_CONNECTION: usize = 16 << 10;
+/// Headers that are meant for one server only, besides those that were filled from variables.
+const FOR_ONE_SERVER: [HeaderName; 4] = [AUTHORIZATION, COOKIE, PROXY_AUTHORIZATION, WWW_AUTHENTICATE];
+/// Headers that describe a body.
+const OF_A_BODY: [HeaderName; 4] = [CONTENT_TYPE, CONTENT_LENGTH, CONTENT_ENCODING, TRANSFER_ENCODING];
+
+/// What makes the requests of one executor, with its connections. Most executors never make one, so the client is built
+/// when it is first needed.
 #[derive(Default)]
 pub struct HttpClients {
-    following: OnceCell<Client>,
-    stopping: OnceCell<Client>,
+    guard: HttpGuard,
+    client: OnceCell<Client>,
 }
 
 impl HttpClients {
-    /// Sends a request; done when the head of the answer is there.
-    pub async fn send(&self, exchange: Exchange) -> Result<Response, Fault> {
-        let mut request = self.client(exchange.redirects).await?.request(exchange.method, exchange.url).headers(exchange.headers);
-        if let Some(body) = exchange.body {
-            request = request.body(body);
-        }
-        if let Some(timeout) = exchange.timeout {
-            request = request.timeout(timeout);
-        }
-        request.send().await.map_err(|error| fault::http_failed(&error))
+    pub fn new(guard: HttpGuard) -> Self {
+        Self { guard, client: OnceCell::new() }
     }
 
-    async fn client(&self, redirects: RedirectPolicy) -> Result<&Client, Fault> {
-        let (cell, policy) = match redirects {
-            RedirectPolicy::Follow => (&self.following, redirect::Policy::default()),
-            RedirectPolicy::Stop => (&self.stopping, redirect::Policy::none()),
-        };
-        cell.get_or_try_init(|| async {
-            // The machine's certificates are read from its disk.
-            let built = tokio::task::spawn_blocking(|| build(policy)).await;
-            built.map_err(|error| Fault::internal(error.to_string()))?
+    /// Sends a request; done when the head of the answer is there. Redirects are followed here, because each is a new
+    /// target that must be looked at, and because only this place knows which headers are secrets.
+    pub async fn send(&self, mut exchange: Exchange) -> Result<Response, Fault> {
+        let deadline = exchange.timeout.map(|timeout| Instant::now() + timeout);
+        for _ in 0..=MAX_REDIRECTS {
+            let response = self.send_once(&exchange, deadline).await?;
+            match exchange.redirected(&response) {
+                Some(next) => exchange = next,
+                None => return Ok(response),
+            }
+            finish(response).await;
+        }
+        Err(fault::http_failed(&format!("more than {MAX_REDIRECTS} redirects")))
+    }
+
+    async fn send_once(&self, exchange: &Exchange, deadline: Option<Instant>) -> Result<Response, Fault> {
+        self.guard.check_url(&exchange.url).map_err(|denied| fault::http_denied(&denied))?;
+        let mut request = self.client().await?.request(exchange.method.clone(), exchange.url.clone()).headers(exchange.headers.clone());
+        if let Some(body) = &exchange.body {
+            request = request.body(body.clone());
+        }
+        if let Some(deadline) = deadline {
+            request = request.timeout(deadline.saturating_duration_since(Instant::now()));
+        }
+        request.send().await.map_err(|error| match Denied::among(&error) {
+            Some(denied) => fault::http_denied(&denied),
+            None => fault::http_failed(&error),
         })
-        .await
+    }
+
+    async fn client(&self) -> Result<&Client, Fault> {
+        let guard = self.guard.clone();
+        self.client
+            .get_or_try_init(|| async {
+                // The machine's certificates are read from its disk.
+                let built = tokio::task::spawn_blocking(|| build(guard)).await;
+                built.map_err(|error| Fault::internal(error.to_string()))?
+            })
+            .await
     }
 }
 
-fn build(redirects: redirect::Policy) -> Result<Client, Fault> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let versions = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let mut tls = versions.map_err(|error| fault::http_failed(&error))?.with_root_certificates(roots()).with_no_client_auth();
-    tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Client::builder().tls_backend_preconfigured(tls).redirect(redirects).build().map_err(|error| fault::http_failed(&error))
+/// Reads what is left of an answer that nobody wants, if it is little: its connection can then be used again.
+async fn finish(mut response: Response) {
+    let mut left = NOT_WORTH_A_CONNECTION;
+    while let Ok(Some(chunk)) = response.chunk().await {
+        match left.checked_sub(chunk.len()) {
+            Some(less) => left = less,
+            None => return,
+        }
+    }
 }
 
-/// Whom this machine trusts; where it says nothing, as in many containers, whom browsers trust.
-fn roots() -> RootCertStore {
-    let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    if roots.is_empty() {
-        roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
+impl Exchange {
+    /// The request that an answer asks for, if it does and redirects are followed.
+    fn redirected(&self, response: &Response) -> Option<Self> {
+        let status = response.status();
+        let is_redirect = matches!(status.as_u16(), 301 | 302 | 303 | 307 | 308);
+        if self.redirects == RedirectPolicy::Stop || !is_redirect {
+            return None;
+        }
+        let location = response.headers().get(LOCATION)?.to_str().ok()?;
+        let url = self.url.join(location).ok().filter(|url| matches!(url.scheme(), "http" | "https"))?;
+        let mut next = Self { url, ..self.clone() };
+        let keeps_method = matches!(status.as_u16(), 307 | 308) || matches!(self.method, Method::GET | Method::HEAD);
+        if !keeps_method {
+            (next.method, next.body) = (Method::GET, None);
+            OF_A_BODY.iter().for_each(|name| drop(next.headers.remove(name)));
+        }
+        if next.url.origin() != self.url.origin() {
+            FOR_ONE_SERVER.iter().for_each(|name| drop(next.headers.remove(name)));
+            let secret: Vec<_> = next.headers.iter().filter(|(_, value)| value.is_sensitive()).map(|(name, _)| name.clone()).collect();
+            secret.iter().for_each(|name| drop(next.headers.remove(name)));
+        }
+        Some(next)
     }
-    roots
+}
+
+fn build(guard: HttpGuard) -> Result<Client, Fault> {
+    let tls = outpost_rpc::tls::client(&["h2", "http/1.1"]).map_err(|error| fault::http_failed(&error))?;
+    // A proxy would resolve names itself, and nobody here would know to what.
+    let client =
+        Client::builder().tls_backend_preconfigured(tls).redirect(redirect::Policy::none()).no_proxy().dns_resolver(Arc::new(guard));
+    client.build().map_err(|error| fault::http_failed(&error))
 }
 
 /// A whole body, in one piece.

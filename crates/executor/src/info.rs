@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use outpost_wire::PathUri;
-use outpost_wire::exec::environment::{Capabilities, EnvironmentInfo, Shell};
+use outpost_wire::exec::environment::{Capabilities, EnvironmentInfo, Limit, Shell};
 
 use sha2::{Digest, Sha256};
 
@@ -24,6 +24,8 @@ fn capabilities() -> Capabilities {
         process_list: true,
         output_gaps: true,
         fs_rename: true,
+        atomic_writes: true,
+        sandboxed_file_streaming: true,
         fs_watch: true,
         file_attributes: true,
         ..Capabilities::default()
@@ -47,7 +49,14 @@ pub fn gather(config: &ExecutorConfig, instance_id: String) -> EnvironmentInfo {
         capabilities: capabilities(),
         executor_id: config.executor_id.clone(),
         instance_id: Some(instance_id),
+        limits: config.launcher.limits().into_iter().map(limit).collect(),
+        sandbox: Vec::new(),
     }
+}
+
+/// A limit as it is told.
+pub fn limit(limit: outpost_sandbox::Limit) -> Limit {
+    Limit { what: limit.what.into(), value: limit.value, mechanism: limit.mechanism.name().into() }
 }
 
 /// The user's shell if it is one that clients know, else the best there is.

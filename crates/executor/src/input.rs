@@ -27,6 +27,8 @@ pub struct ProcessInput {
 
 struct Writer {
     input: Option<Input>,
+    /// Whether a client ended the input.
+    is_closed: bool,
     known: KnownWrites,
 }
 
@@ -36,12 +38,18 @@ pub struct Broken;
 impl ProcessInput {
     pub fn new(input: Option<Input>, is_terminal: bool) -> Self {
         let exists = input.is_some();
-        let writer = Writer { input, known: KnownWrites::default() };
+        let writer = Writer { input, is_closed: false, known: KnownWrites::default() };
         Self { writer: Arc::new(Mutex::new(writer)), is_terminal, exists, over: CancellationToken::new() }
     }
 
     pub fn end(&self) {
         self.over.cancel();
+    }
+
+    /// Gives back what a process that is over could be written to with.
+    pub async fn release(&self) {
+        self.over.cancel();
+        self.writer.lock().await.input = None;
     }
 
     /// Takes bytes to be written. Dropping this before it is done means that nothing was written.
@@ -54,10 +62,10 @@ impl ProcessInput {
         if writer.known.contains(&write_id) {
             return Ok(WriteStatus::Accepted);
         }
-        let Some(input) = &writer.input else { return Ok(WriteStatus::StdinClosed) };
-        if self.over.is_cancelled() {
-            return Err(Broken);
+        if writer.is_closed {
+            return Ok(WriteStatus::StdinClosed);
         }
+        let Some(input) = writer.input.as_ref().filter(|_| !self.over.is_cancelled()) else { return Err(Broken) };
         let written = input.try_write(&bytes).map_err(|_| Broken)?;
         writer.known.insert(write_id);
         if written < bytes.len() {
@@ -81,6 +89,7 @@ impl ProcessInput {
             let _ = self.over.run_until_cancelled(input.write_all(END_OF_TRANSMISSION)).await;
             return WriteStatus::Accepted;
         }
+        writer.is_closed = true;
         match writer.input.take() {
             Some(_) => WriteStatus::Accepted,
             None => WriteStatus::StdinClosed,

@@ -5,8 +5,10 @@
 
 mod attachment;
 mod attributes;
+pub mod ceiling;
 mod config;
 mod connection;
+mod denial;
 mod executor;
 mod fault;
 mod files;
@@ -18,6 +20,7 @@ mod methods;
 mod mounts;
 mod output;
 mod past;
+mod policy;
 mod process;
 mod session;
 mod spool;
@@ -28,4 +31,7 @@ mod watch;
 
 pub use config::{ExecutorConfig, IdSource};
 pub use executor::{Executor, Lifetime};
+pub use files::worker::serve as serve_files;
+pub use http::{HttpTarget, HttpTargetError};
 pub use output::OutputLimits;
+pub use policy::{Grounds, PolicyError};

@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::path::Path;
 
 use bytes::Bytes;
+use outpost_wire::exec::environment::Limit;
 use outpost_wire::exec::process::Stream;
 
 use crate::spool::Spool;
@@ -24,12 +25,21 @@ impl Default for OutputLimits {
     }
 }
 
+/// What may be known of an exit besides its code.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ExitNote {
+    /// A sandbox probably refused something.
+    pub denied: bool,
+    /// A limit was reached.
+    pub limit: Option<Limit>,
+}
+
 /// What a reader finds after its cursor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     Output { seq: u64, stream: Stream, bytes: Bytes },
     Gap { seq: u64, bytes: u64 },
-    Exited { seq: u64, code: i32 },
+    Exited { seq: u64, code: i32, note: ExitNote },
     Closed { seq: u64 },
 }
 
@@ -62,6 +72,7 @@ pub struct OutputLog {
     /// The highest number that any reader was told.
     seen: u64,
     exited: Option<(u64, i32)>,
+    note: ExitNote,
     closed: Option<u64>,
 }
 
@@ -109,6 +120,7 @@ impl OutputLog {
             total: 0,
             seen: 0,
             exited: None,
+            note: ExitNote::default(),
             closed: None,
         }
     }
@@ -162,6 +174,15 @@ impl OutputLog {
         while (self.recent_bytes > self.limits.memory || self.recent.len() > MAX_RECENT) && self.recent.len() > 1 {
             self.retire_oldest();
         }
+    }
+
+    /// What else is known of the exit; said before it.
+    pub fn note_exit(&mut self, note: ExitNote) {
+        self.note = note;
+    }
+
+    pub fn exit_note(&self) -> &ExitNote {
+        &self.note
     }
 
     pub fn exit(&mut self, code: i32) {
@@ -218,7 +239,7 @@ impl OutputLog {
         if let Some((seq, code)) = self.exited
             && seq == wanted
         {
-            return Event::Exited { seq, code };
+            return Event::Exited { seq, code, note: self.note.clone() };
         }
         if self.closed == Some(wanted) {
             return Event::Closed { seq: wanted };
@@ -394,7 +415,7 @@ mod tests {
         let expected = [
             output(1, Stream::Stdout, "one"),
             output(2, Stream::Stderr, "two"),
-            Event::Exited { seq: 3, code: 3 },
+            Event::Exited { seq: 3, code: 3, note: ExitNote::default() },
             output(4, Stream::Stdout, "late"),
             Event::Closed { seq: 5 },
         ];
@@ -448,7 +469,7 @@ mod tests {
             all(&mut log, 0),
             [
                 Event::Gap { seq: 3, bytes: 24 },
-                Event::Exited { seq: 4, code: 0 },
+                Event::Exited { seq: 4, code: 0, note: ExitNote::default() },
                 Event::Gap { seq: 7, bytes: 24 },
                 output(8, Stream::Stdout, "12345678"),
                 Event::Closed { seq: 9 }

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use outpost_sandbox::{Child, ChildEnd, Exit, Output, ProcessGroup, Signal, Terminal, TerminalSize};
+use outpost_sandbox::{Child, ChildEnd, Exit, Kin, Output, Signal, Terminal, TerminalSize};
 use outpost_wire::exec::process::{Metadata, OutputPiece, ProcessSummary, ReadResponse, StartParams, Stream, WriteStatus};
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
@@ -12,9 +12,11 @@ use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::attachment::Attachment;
+use crate::denial::DenialWatch;
+use crate::info;
 use crate::input::{Broken, ProcessInput};
 use crate::journal::FateLog;
-use crate::output::{Event, MAX_CHUNKS, OutputLog};
+use crate::output::{Event, ExitNote, MAX_CHUNKS, OutputLog};
 use crate::session::Session;
 
 /// A client that polls, and has not yet got to where pushes are, counts as a reader for so long after its last poll.
@@ -24,6 +26,8 @@ const POLLING: Duration = Duration::from_secs(60);
 const ONE_READ: u64 = 3 * (64 << 10);
 /// After a kill, output that is already on its way is still taken for so long.
 const LAST_WORDS: Duration = Duration::from_millis(100);
+/// And after the end of a confined process, before its end is told.
+const TRAILING: Duration = Duration::from_millis(20);
 /// The most that one answer carries: it has to fit a message, as base64.
 const MAX_ANSWER: usize = 40 << 20;
 
@@ -36,8 +40,10 @@ pub struct Process {
     argv: Vec<String>,
     metadata: Option<Metadata>,
     is_terminal: bool,
-    group: ProcessGroup,
-    terminal: Option<Terminal>,
+    is_confined: bool,
+    kin: Kin,
+    /// Given back when the process is closed.
+    terminal: Mutex<Option<Terminal>>,
     input: ProcessInput,
     state: Mutex<State>,
     /// Something was appended.
@@ -49,6 +55,8 @@ pub struct Process {
 
 struct State {
     log: OutputLog,
+    /// Of a confined process: whether its output speaks of a refusal.
+    denial: Option<DenialWatch>,
     /// Who is pushed to, and how far that got.
     target: Option<Arc<Attachment>>,
     pushed: Cursor,
@@ -71,6 +79,12 @@ pub struct ReadRequest {
     pub with_gaps: bool,
 }
 
+/// What is known of a child besides how it was asked for.
+pub struct Adoption {
+    pub fingerprint: String,
+    pub is_confined: bool,
+}
+
 /// The same for equal parameters, also in a later start.
 pub fn fingerprint(params: &StartParams) -> String {
     let text = serde_json::to_vec(params).unwrap_or_default();
@@ -79,9 +93,10 @@ pub fn fingerprint(params: &StartParams) -> String {
 
 impl Process {
     /// Takes over a child that was just started.
-    pub fn adopt(child: Child, params: StartParams, fingerprint: String, session: &Arc<Session>) -> Arc<Self> {
+    pub fn adopt(child: Child, params: StartParams, adoption: Adoption, session: &Arc<Session>) -> Arc<Self> {
+        let Adoption { fingerprint, is_confined } = adoption;
         let config = session.config();
-        let Child { group, input, output, errors, terminal, end } = child;
+        let Child { kin, input, output, errors, terminal, end } = child;
         let process = Arc::new(Self {
             fingerprint,
             session_id: session.id().to_owned(),
@@ -90,11 +105,13 @@ impl Process {
             argv: params.argv,
             metadata: params.metadata,
             is_terminal: params.tty,
-            group,
-            terminal,
+            is_confined,
+            kin,
+            terminal: Mutex::new(terminal),
             input: ProcessInput::new(input, params.tty),
             state: Mutex::new(State {
                 log: OutputLog::new(config.output, config.spool_directory.as_deref()),
+                denial: is_confined.then(DenialWatch::default),
                 target: None,
                 pushed: Cursor { seq: 0, bytes: 0 },
                 polled: None,
@@ -187,7 +204,8 @@ impl Process {
 
     async fn run(self: Arc<Self>, streams: Streams, mut end: ChildEnd, session: Weak<Session>) {
         self.stream_until_closed(streams, &mut end).await;
-        self.input.end();
+        self.input.release().await;
+        drop(self.terminal.lock().unwrap_or_else(PoisonError::into_inner).take());
         self.change(|log| {
             // That it was closed goes without saying; that more output came after the exit does not.
             if !log.exit_was_last() {
@@ -205,16 +223,20 @@ impl Process {
             tokio::select! {
                 biased;
                 () = self.kill.cancelled() => {
-                    self.group.signal(Signal::Kill);
+                    self.kin.kill();
                     if !exited {
-                        self.record_exit(end.wait().await);
+                        self.record_exit(end.wait_for_kill().await);
                     }
-                    self.take_last_words(&streams).await;
+                    self.take_last_words(&streams, LAST_WORDS).await;
                     return;
                 }
                 open = self.take(&streams.output, streams.first), if output_open && !held => output_open = open,
                 open = self.take_errors(&streams), if errors_open && !held => errors_open = open,
                 exit = end.wait(), if !exited => {
+                    if self.is_confined {
+                        // What it said last tells whether it was refused something.
+                        self.take_last_words(&streams, TRAILING).await;
+                    }
                     self.record_exit(exit);
                     exited = true;
                 }
@@ -228,6 +250,9 @@ impl Process {
     /// Takes what the child wrote. False at the end.
     async fn take(self: &Arc<Self>, output: &Output, stream: Stream) -> bool {
         let Some(bytes) = output.read().await else { return false };
+        if let Some(denial) = &mut self.lock().denial {
+            denial.see(stream, &bytes);
+        }
         self.change(|log| log.append(stream, bytes));
         true
     }
@@ -248,7 +273,10 @@ impl Process {
             Exit::Lost => -1,
         };
         self.input.end();
+        let denied = self.lock().denial.as_ref().is_some_and(|denial| denial.is_likely(code));
+        let note = ExitNote { denied, limit: self.kin.limit_reached(exit).map(info::limit) };
         self.change(|log| {
+            log.note_exit(note);
             log.exit(code);
             // Nobody is told before this returns.
             self.fates.note(|journal| journal.exited(&self.session_id, &self.id, code, log.next_seq()));
@@ -256,36 +284,37 @@ impl Process {
     }
 
     /// Takes what a killed child had already written; somebody outside its group may hold the pipes for ever.
-    async fn take_last_words(self: &Arc<Self>, streams: &Streams) {
-        let deadline = Instant::now() + LAST_WORDS;
+    async fn take_last_words(self: &Arc<Self>, streams: &Streams, time: Duration) {
+        let deadline = Instant::now() + time;
         // Looked at here as well: a read that is ready is taken before its time limit is.
         let may_go_on = || !self.is_held() && Instant::now() < deadline;
         while may_go_on() && timeout_at(deadline, self.take(&streams.output, streams.first)).await == Ok(true) {}
         while may_go_on() && timeout_at(deadline, self.take_errors(streams)).await == Ok(true) {}
     }
 
-    /// Kills the group. False if the process had ended already.
+    /// Kills the process and everything that came of it, also what outlived it. False if the process itself had ended already.
     pub fn terminate(&self) -> bool {
+        self.kin.kill();
         let state = self.lock();
         let running = state.log.exit_code().is_none();
         if !state.log.is_closed() {
-            self.group.signal(Signal::Kill);
             self.kill.cancel();
         }
         running
     }
 
     pub fn signal(&self, signal: Signal) {
-        // Under the lock, so that the number cannot have been given to another process meanwhile.
-        let state = self.lock();
-        if state.log.exit_code().is_none() {
-            self.group.signal(signal);
-        }
+        self.kin.signal(signal);
     }
 
     /// Nothing if it has no terminal.
     pub fn resize(&self, size: TerminalSize) -> Option<std::io::Result<()>> {
-        self.terminal.as_ref().map(|terminal| terminal.resize(size))
+        let terminal = self.terminal.lock().unwrap_or_else(PoisonError::into_inner);
+        match terminal.as_ref() {
+            Some(terminal) => Some(terminal.resize(size)),
+            None if self.is_terminal => Some(Ok(())),
+            None => None,
+        }
     }
 
     pub async fn write(&self, write_id: String, bytes: Bytes) -> Result<WriteStatus, Broken> {
@@ -374,7 +403,8 @@ impl Process {
             exit_code,
             closed: state.log.is_closed(),
             failure: None,
-            sandbox_denied: false,
+            sandbox_denied: state.log.exit_note().denied,
+            limit: state.log.exit_note().limit.clone(),
             chunks,
         };
         drop(state);
@@ -389,7 +419,7 @@ impl Process {
             process_id: self.id.clone(),
             argv: self.argv.clone(),
             metadata: self.metadata.clone(),
-            pid: Some(self.group.leader()),
+            pid: Some(self.kin.leader()),
             tty: self.is_terminal,
             next_seq: state.log.next_seq(),
             exited: state.log.exit_code().is_some(),

@@ -3,21 +3,30 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use outpost_sandbox::{Launch, LaunchIo, Signal, TerminalSize};
+use outpost_sandbox::policy::Policy;
+use outpost_sandbox::{Launch, LaunchIo, Owner, TerminalSize};
 use outpost_wire::Fault;
-use outpost_wire::exec::process::{ProcessSummary, StartParams};
+use outpost_wire::exec::policy::SandboxContext;
+use outpost_wire::exec::process::{ProcessSummary, SandboxType, StartParams};
 use tokio::time::{Instant, sleep};
 
 use crate::attachment::Attachment;
 use crate::config::ExecutorConfig;
+use crate::files::worker::Workers;
 use crate::journal::{Fate, FateLog, Fates};
-use crate::process::{self, Process};
+use crate::policy::Policies;
+use crate::process::{self, Adoption, Process};
 use crate::{fault, past, variables};
 
 pub struct Session {
     id: String,
     config: Arc<ExecutorConfig>,
     fates: FateLog,
+    /// Whom everything belongs to that is started here.
+    owner: Owner,
+    /// Who makes file calls inside our sandboxes.
+    workers: Workers,
+    policies: Policies,
     state: Mutex<State>,
 }
 
@@ -60,14 +69,49 @@ impl State {
     }
 }
 
+/// What the wire calls the confinement of a process.
+fn sandbox_type(policy: &Policy) -> SandboxType {
+    match policy {
+        Policy::Open => SandboxType::None,
+        Policy::Confined(_) => SandboxType::LinuxSeccomp,
+    }
+}
+
 impl Session {
     pub fn new(id: String, config: Arc<ExecutorConfig>, fates: FateLog, past: Fates) -> Arc<Self> {
         let processes = past.into_iter().map(|(id, fate)| (id, Entry::Past(fate))).collect();
-        Arc::new(Self { id, config, fates, state: Mutex::new(State { processes, ..State::default() }) })
+        let owner = config.launcher.owner();
+        Arc::new(Self {
+            id,
+            config,
+            fates,
+            owner,
+            workers: Workers::default(),
+            policies: Policies::default(),
+            state: Mutex::new(State { processes, ..State::default() }),
+        })
     }
 
     pub fn fates(&self) -> &FateLog {
         &self.fates
+    }
+
+    pub fn owner(&self) -> &Owner {
+        &self.owner
+    }
+
+    pub fn workers(&self) -> &Workers {
+        &self.workers
+    }
+
+    /// The policy of a file call. Those that leave files alone need no sandbox for them, unless the operator's ceiling does.
+    pub fn file_policy(&self, asked: Option<&SandboxContext>) -> Result<Policy, Fault> {
+        let grounds = &self.config.grounds;
+        match asked.filter(|context| grounds.ceiling != Policy::Open || !context.leaves_files_open()) {
+            Some(context) => self.policies.of(context, grounds),
+            None => grounds.policy(None),
+        }
+        .map_err(|error| fault::policy(&error))
     }
 
     pub fn id(&self) -> &str {
@@ -138,19 +182,20 @@ impl Session {
             process.terminate();
             process.push_to(None);
         }
+        // Also what outlived processes that are long forgotten.
+        self.workers.end();
+        self.owner.end();
         self.fates.note(|journal| journal.ended(&self.id));
         processes
     }
 
     /// Starts a process. The same id with the same parameters is the same start.
-    pub fn start(self: &Arc<Self>, params: StartParams) -> Result<(), Fault> {
+    pub fn start(self: &Arc<Self>, params: StartParams) -> Result<SandboxType, Fault> {
         let cwd = params.cwd.to_native().map_err(|error| fault::foreign_cwd(&params.cwd.to_string(), &error))?;
-        if params.sandbox.is_some() {
-            return Err(fault::sandbox_unsupported());
-        }
-        if params.network_proxy.is_some() {
+        if params.network_proxy.is_some() || (params.enforce_managed_network && params.sandbox.is_some()) {
             return Err(fault::proxy_unsupported());
         }
+        let policy = self.config.grounds.policy(params.sandbox.as_ref()).map_err(|error| fault::policy(&error))?;
         let (program, arguments) = params.argv.split_first().ok_or_else(fault::empty_argv)?;
         let mut state = self.lock();
         if state.ended {
@@ -159,7 +204,7 @@ impl Session {
         let fingerprint = process::fingerprint(&params);
         if let Some(existing) = state.processes.get(&params.process_id) {
             let same = existing.fingerprint() == fingerprint;
-            return if same { Ok(()) } else { Err(fault::process_exists(&params.process_id)) };
+            return if same { Ok(sandbox_type(&policy)) } else { Err(fault::process_exists(&params.process_id)) };
         }
         let launch = Launch {
             program: program.into(),
@@ -168,27 +213,29 @@ impl Session {
             env: variables::build(&self.config.variables, params.env_policy.as_ref(), &params.env),
             cwd,
             io: if params.tty { LaunchIo::Terminal(TerminalSize::default()) } else { LaunchIo::Pipes { stdin: params.pipe_stdin } },
+            policy: policy.clone(),
         };
         // The id is taken, but the lock is not held: a launch from a mount that hangs must not hold up the session.
         state.processes.insert(params.process_id.clone(), Entry::Starting { fingerprint: fingerprint.clone() });
         drop(state);
         // Before the launch: if everything ends right after it, the start is known.
         self.fates.note(|journal| journal.started(&self.id, &params.process_id, &fingerprint));
-        let child = self.config.launcher.start(&launch);
+        let child = self.owner.start(&launch);
         let mut state = self.lock();
         let child = child.map_err(|error| {
             state.processes.remove(&params.process_id);
             self.fates.note(|journal| journal.forgotten(&self.id, &params.process_id));
-            fault::spawn(&error)
+            fault::launch(&error)
         })?;
         if state.ended {
-            child.group.signal(Signal::Kill);
+            // The child goes with it.
+            drop(child);
             return Err(fault::session_ended());
         }
-        let process = Process::adopt(child, params, fingerprint, self);
+        let process = Process::adopt(child, params, Adoption { fingerprint, is_confined: policy != Policy::Open }, self);
         state.processes.insert(process.id().to_owned(), Entry::Live(process.clone()));
         process.push_all_to(state.attachment.clone());
-        Ok(())
+        Ok(sandbox_type(&policy))
     }
 
     pub fn process(&self, id: &str) -> Option<Entry> {

@@ -7,7 +7,6 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -17,7 +16,6 @@ use rustix::io::{Errno, pread};
 use tokio::sync::Mutex as Queue;
 
 use crate::fault;
-use crate::files::{self, Follow};
 
 const MAX_HANDLES: usize = 128;
 const MAX_ID: usize = 32;
@@ -31,33 +29,20 @@ pub struct Streams(Mutex<HashMap<String, Handle>>);
 /// before it is open and after it is closed; such a handle is there only for those who wait.
 type Handle = Arc<Queue<Option<File>>>;
 
-/// What a file is opened for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Opening {
-    Read,
-    /// Emptied first.
-    Replace,
-    /// Its pieces may come over several connections.
-    Part,
-}
-
 impl Streams {
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Handle>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub async fn open(&self, id: &str, path: PathBuf, opening: Opening) -> Result<(), Fault> {
+    /// `opened` opens the file, where it may take its time.
+    pub async fn open(&self, id: &str, opened: impl FnOnce() -> Result<File, Fault> + Send + 'static) -> Result<(), Fault> {
         let place = self.reserve(id)?;
         let exists = fault::handle_exists(id);
         let open = move |file: &mut Option<File>| {
             if file.is_some() {
                 return Err(exists);
             }
-            *file = Some(match opening {
-                Opening::Read => files::open_regular(&path, Follow::Links)?.0,
-                Opening::Replace => files::open_replaced(&path, Follow::Links)?,
-                Opening::Part => files::open_part(&path)?,
-            });
+            *file = Some(opened()?);
             Ok(())
         };
         place.work(open).await

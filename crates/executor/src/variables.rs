@@ -22,21 +22,38 @@ const NEVER: [&str; 6] = [
 /// Ours; handed on only when a request names them.
 const OWN: &str = "OUTPOST_*";
 
-/// Credentials of this machine, which no request may send elsewhere.
-const GUARDED: [&str; 8] = [
+/// Keys to providers of models: for those who ask models, not for the commands that models ask for. Handed on only when
+/// a request names them, whatever else its policy says.
+const PROVIDER_KEYS: [&str; 20] = [
     "OPENAI_API_KEY",
     "CODEX_API_KEY",
     "CODEX_ACCESS_TOKEN",
-    "AWS_ACCESS_KEY_ID",
-    "AWS_SECRET_ACCESS_KEY",
-    "AWS_SESSION_TOKEN",
-    "AZURE_CLIENT_SECRET",
-    "GOOGLE_APPLICATION_CREDENTIALS",
+    "AZURE_OPENAI_API_KEY",
+    "ANTHROPIC_API_KEY",
+    "ANTHROPIC_AUTH_TOKEN",
+    "CLAUDE_CODE_OAUTH_TOKEN",
+    "GEMINI_API_KEY",
+    "GOOGLE_API_KEY",
+    "MISTRAL_API_KEY",
+    "GROQ_API_KEY",
+    "OPENROUTER_API_KEY",
+    "DEEPSEEK_API_KEY",
+    "XAI_API_KEY",
+    "TOGETHER_API_KEY",
+    "FIREWORKS_API_KEY",
+    "COHERE_API_KEY",
+    "PERPLEXITY_API_KEY",
+    "CEREBRAS_API_KEY",
+    "OLLAMA_API_KEY",
 ];
+
+/// Credentials of this machine, which no request may send elsewhere.
+const GUARDED: [&str; 5] =
+    ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AZURE_CLIENT_SECRET", "GOOGLE_APPLICATION_CREDENTIALS"];
 
 /// Whether a variable must not be used in a request of a client.
 pub fn is_guarded(name: &str) -> bool {
-    GUARDED.iter().chain(&NEVER).chain([&OWN]).any(|pattern| matches(pattern, OsStr::new(name)))
+    GUARDED.iter().chain(&PROVIDER_KEYS).chain(&NEVER).chain([&OWN]).any(|pattern| matches(pattern, OsStr::new(name)))
 }
 
 /// Builds the environment of a child: `exact` alone without a policy, an overlay over what the policy lets through
@@ -52,9 +69,11 @@ pub fn build(
             (!policy.ignore_default_excludes && DEFAULT_EXCLUDES.iter().any(|pattern| matches(pattern, name)))
                 || policy.exclude.iter().any(|pattern| matches(pattern, name))
         };
+        let named = |name: &OsStr| policy.include_only.iter().any(|wanted| name.eq_ignore_ascii_case(wanted));
+        let withheld = |name: &OsStr| is_withheld(name) && !named(name);
         result.extend(
             own.iter()
-                .filter(|(name, _)| inherits(policy.inherit, name) && !excluded(name))
+                .filter(|(name, _)| inherits(policy.inherit, name) && !excluded(name) && !withheld(name))
                 .map(|(name, value)| (name.clone(), value.clone())),
         );
         result.extend(policy.set.iter().map(|(name, value)| (name.into(), value.into())));
@@ -71,8 +90,13 @@ fn inherits(inherit: Inherit, name: &OsStr) -> bool {
     match inherit {
         Inherit::None => false,
         Inherit::Core => CORE.iter().any(|core| matches(core, name)),
-        Inherit::All => !matches(OWN, name),
+        Inherit::All => true,
     }
+}
+
+/// Ours, and keys to providers of models.
+fn is_withheld(name: &OsStr) -> bool {
+    PROVIDER_KEYS.iter().chain([&OWN]).any(|pattern| matches(pattern, name))
 }
 
 /// Wildcards `*` and `?`, without regard to case. Goes back to the last star only, so time is bounded by the product of
@@ -147,6 +171,23 @@ mod tests {
         );
         all.include_only = vec!["PL*".into()];
         assert_eq!(names(Some(&all), &[("KEPT", "1")]), ["KEPT=1", "PLAIN=p"]);
+    }
+
+    #[test]
+    fn keys_to_models_and_our_own_variables_are_handed_on_by_name_only() {
+        let own: BTreeMap<OsString, OsString> =
+            ["OPENAI_API_KEY", "anthropic_api_key", "OUTPOST_TOKEN", "MY_API_KEY"].map(|name| (name.into(), "v".into())).into();
+        let names = |policy: &EnvPolicy, exact: &[(&str, &str)]| {
+            let exact = exact.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+            build(&own, Some(policy), &exact).into_iter().map(|(name, _)| name.display().to_string()).collect::<Vec<_>>()
+        };
+        let mut all = EnvPolicy { ignore_default_excludes: true, ..policy(Inherit::All) };
+        assert_eq!(names(&all, &[]), ["MY_API_KEY"]);
+        assert_eq!(names(&all, &[("OPENAI_API_KEY", "given")]), ["MY_API_KEY", "OPENAI_API_KEY"]);
+        all.include_only = vec!["*".into()];
+        assert_eq!(names(&all, &[]), ["MY_API_KEY"]);
+        all.include_only = vec!["openai_api_key".into(), "OUTPOST_TOKEN".into()];
+        assert_eq!(names(&all, &[]), ["OPENAI_API_KEY", "OUTPOST_TOKEN"]);
     }
 
     #[test]

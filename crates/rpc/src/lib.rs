@@ -1,15 +1,17 @@
 //! Symmetric JSON-RPC peers over any link.
 //!
 //! This room knows frames, pending calls, dispatch and backpressure, and how to make a [`Link`] out of a websocket, a
-//! pair of pipes, a unix socket or memory. It must not know the name of any method.
+//! pair of pipes, a unix socket or memory, and who may make one. It must not know the name of any method.
 
 pub mod auth;
+pub mod door;
 pub mod frame;
 pub mod link;
 pub mod listen;
 pub mod peer;
 mod pending;
 pub mod router;
+pub mod strangers;
 pub mod tls;
 
 pub use frame::FrameLimits;

@@ -1,16 +1,17 @@
-//! A running child: its streams, its group, its end.
+//! A running child: its streams, its kin, its end.
 
 use std::cell::RefCell;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::process::ExitStatusExt;
 
 use rustix::buffer::spare_capacity;
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal as RawSignal, kill_process_group};
+use rustix::process::Signal as RawSignal;
 use tokio::net::unix::pipe;
 
+use crate::cell::Running;
 use crate::launch::TerminalSize;
+use crate::limits::Limit;
 use crate::pty;
 
 /// How much is read at once.
@@ -25,7 +26,7 @@ thread_local! {
 
 /// A child that was started.
 pub struct Child {
-    pub group: ProcessGroup,
+    pub kin: Kin,
     pub input: Option<Input>,
     /// Standard output, or everything that a terminal shows.
     pub output: Output,
@@ -35,28 +36,52 @@ pub struct Child {
     pub end: ChildEnd,
 }
 
-/// The end of a child, to be waited for.
-pub struct ChildEnd(pub(crate) tokio::process::Child);
+/// The end of a child, to be waited for. Dropped before that, it is the child's end.
+pub struct ChildEnd {
+    running: Running,
+    exit: Option<Exit>,
+}
 
 /// How a child ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exit {
     Code(i32),
     Signal(i32),
-    /// Somebody else took the status.
+    /// Nobody can tell.
     Lost,
 }
 
 impl ChildEnd {
+    pub(crate) fn new(running: Running) -> Self {
+        Self { running, exit: None }
+    }
+
     /// Waits for the direct child; its descendants may live on. May be called again, and dropped half-way.
     pub async fn wait(&mut self) -> Exit {
-        match self.0.wait().await {
-            Ok(status) => match (status.code(), status.signal()) {
-                (Some(code), _) => Exit::Code(code),
-                (None, Some(signal)) => Exit::Signal(signal),
-                (None, None) => Exit::Lost,
-            },
-            Err(_) => Exit::Lost,
+        if let Some(exit) = self.exit {
+            return exit;
+        }
+        let exit = self.running.end().await;
+        self.exit = Some(exit);
+        exit
+    }
+
+    /// The same after everything was killed: does not wait for a reaper that was stopped.
+    pub async fn wait_for_kill(&mut self) -> Exit {
+        let running = self.running.clone();
+        tokio::select! {
+            biased;
+            exit = self.wait() => return exit,
+            () = running.make_sure_of_kill() => {}
+        }
+        self.wait().await
+    }
+}
+
+impl Drop for ChildEnd {
+    fn drop(&mut self) {
+        if self.exit.is_none() {
+            self.running.drop_reaper();
         }
     }
 }
@@ -70,11 +95,9 @@ impl Terminal {
     }
 }
 
-/// A child and what stayed in its group.
-#[derive(Debug, Clone, Copy)]
-pub struct ProcessGroup {
-    leader: Pid,
-}
+/// A child and everything that came of it, wherever it hid.
+#[derive(Debug, Clone)]
+pub struct Kin(pub(crate) Running);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Signal {
@@ -88,18 +111,13 @@ pub enum Signal {
     WindowChanged,
 }
 
-impl ProcessGroup {
-    pub(crate) fn of(process: &tokio::process::Child) -> io::Result<Self> {
-        let leader = process.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw);
-        Ok(Self { leader: leader.ok_or(Errno::SRCH)? })
-    }
-
+impl Kin {
+    /// The child's number, as it knows itself.
     pub fn leader(&self) -> u32 {
-        self.leader.as_raw_nonzero().get().unsigned_abs()
+        self.0.pid()
     }
 
-    /// Sends a signal to the group. The caller makes sure that somebody of it is still there: its number could be
-    /// somebody else's later.
+    /// Sends a signal to the child's group, if the child has not ended yet.
     pub fn signal(&self, signal: Signal) {
         let raw = match signal {
             Signal::Interrupt => RawSignal::INT,
@@ -111,8 +129,17 @@ impl ProcessGroup {
             Signal::User2 => RawSignal::USR2,
             Signal::WindowChanged => RawSignal::WINCH,
         };
-        // The group may be empty by now.
-        let _ = kill_process_group(self.leader, raw);
+        self.0.signal(raw.as_raw());
+    }
+
+    /// Which limit the child ran into that ended like this, if that can be told. Told once.
+    pub fn limit_reached(&self, exit: Exit) -> Option<Limit> {
+        self.0.limit_reached(exit)
+    }
+
+    /// Kills all of them, also those that outlived the child. Nothing happens once nobody is left.
+    pub fn kill(&self) {
+        self.0.kill();
     }
 }
 

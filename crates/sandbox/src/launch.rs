@@ -1,19 +1,40 @@
 //! Starting a child.
 
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
+use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rustix::pipe::fcntl_setpipe_size;
-use tokio::process::Command;
+use rustix::process::geteuid;
+use thiserror::Error;
 
-use crate::child::{Child, ChildEnd, Input, Output, ProcessGroup, Terminal};
-use crate::{program, pty, stage};
+use crate::cell::{Cell, Running};
+use crate::cgroup::Hierarchies;
+use crate::channel::Channel;
+use crate::child::{Child, ChildEnd, Input, Kin, Output, Terminal};
+use crate::limits::{Limit, Limits};
+use crate::message;
+use crate::meter::Meter;
+use crate::plan::{Confinement, Identity, Place, Plan};
+use crate::policy::{Access, Policy, Rules};
+use crate::pty;
+use crate::scratch::Scratch;
+use crate::watchdog::Watchdog;
+use crate::zygote::Zygote;
 
 /// How much a child can print before it has to wait.
 const PIPE: usize = 256 << 10;
+/// Users that nobody has: where those of sandboxes begin, and how many there are.
+const FIRST_ID: u32 = 1_600_000_000;
+const IDS: u64 = 500_000_000;
+/// How deep, and how much, is looked for what a pattern denies.
+const GLOB_DEPTH: usize = 24;
+const GLOB_MATCHES: usize = 4096;
 
 /// What to start. Everything is spelled out; nothing is inherited from this process.
 #[derive(Debug, Clone)]
@@ -26,6 +47,7 @@ pub struct Launch {
     pub env: Vec<(OsString, OsString)>,
     pub cwd: PathBuf,
     pub io: LaunchIo,
+    pub policy: Policy,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,80 +70,334 @@ impl Default for TerminalSize {
     }
 }
 
-/// Starts children.
+/// Why nothing was started.
+#[derive(Debug, Error)]
+pub enum LaunchError {
+    /// The system would not run the program.
+    #[error(transparent)]
+    Spawn(#[from] io::Error),
+    /// The system would not run the program because of a limit.
+    #[error("{error}: {limit} is reached")]
+    Limit { error: io::Error, limit: Limit },
+    /// The policy cannot be held here, so nothing was run.
+    #[error("{0}")]
+    Unenforceable(String),
+    #[error("its owner is gone")]
+    Ended,
+}
+
+/// What a launcher needs to know of its machine.
+#[derive(Debug, Clone, Default)]
+pub struct LauncherSettings {
+    /// A directory of our own for what sandboxes need on the machine.
+    pub scratch: Option<PathBuf>,
+    /// Whom sandboxed code runs as if the executor runs as root: user and group. Otherwise somebody new each time.
+    pub sandbox_user: Option<(u32, u32)>,
+    pub limits: Limits,
+}
+
+/// Starts children. Cheap to clone; all clones share one zygote.
 #[derive(Debug, Clone)]
-pub struct Launcher {
-    stage: PathBuf,
+pub struct Launcher(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    zygote: Zygote,
+    settings: LauncherSettings,
+    /// Made when it is first needed, because most executors never confine anything.
+    scratch: OnceLock<Option<Scratch>>,
+    hierarchies: OnceLock<Hierarchies>,
+    watchdog: Watchdog,
+    owners: AtomicU64,
 }
 
 impl Launcher {
-    /// `stage` is a program that calls [`stage::run_if_asked`] first thing: taking a controlling terminal has to be done
-    /// by the child itself, between its start and the program that was asked for.
-    pub fn new(stage: impl Into<PathBuf>) -> Self {
-        Self { stage: stage.into() }
+    /// `stage` is a program that calls [`crate::stage::run_if_asked`] first thing.
+    pub fn new(stage: impl Into<PathBuf>, settings: LauncherSettings) -> Self {
+        let zygote = Zygote::new(stage.into());
+        Self(Arc::new(Shared {
+            zygote,
+            settings,
+            scratch: OnceLock::new(),
+            hierarchies: OnceLock::new(),
+            watchdog: Watchdog::default(),
+            owners: AtomicU64::new(1),
+        }))
     }
 
     /// This program as its own stage, also after its file was replaced.
-    pub fn with_own_stage() -> Self {
-        Self::new("/proc/self/exe")
+    pub fn with_own_stage(settings: LauncherSettings) -> Self {
+        Self::new("/proc/self/exe", settings)
     }
 
-    pub fn start(&self, launch: &Launch) -> io::Result<Child> {
-        let path = launch.env.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.as_os_str());
-        let program = program::find(&launch.program, path, &launch.cwd)?;
-        match launch.io {
-            LaunchIo::Pipes { stdin } => start_with_pipes(launch, &program, stdin),
-            LaunchIo::Terminal(size) => self.start_on_terminal(launch, &program, size),
+    /// Somebody whose processes end with it.
+    pub fn owner(&self) -> Owner {
+        let number = self.0.owners.fetch_add(1, Ordering::Relaxed);
+        Owner { shared: self.0.clone(), number, meter: OnceLock::new(), state: Arc::default() }
+    }
+
+    /// The limits of every owner, and what holds them here.
+    pub fn limits(&self) -> Vec<Limit> {
+        self.0.settings.limits.held(self.0.hierarchies())
+    }
+}
+
+impl Shared {
+    fn hierarchies(&self) -> &Hierarchies {
+        self.hierarchies.get_or_init(Hierarchies::probe)
+    }
+
+    fn scratch(&self) -> Result<&Scratch, LaunchError> {
+        let opened = self.scratch.get_or_init(|| {
+            let parent = self.settings.scratch.as_ref()?;
+            Scratch::open(parent, &format!("{}-{:x}", std::process::id(), unique())).ok()
+        });
+        opened.as_ref().ok_or_else(|| {
+            let place = self.settings.scratch.as_ref().map_or("nowhere".into(), |path| path.display().to_string());
+            LaunchError::Unenforceable(format!("what the sandbox needs on this machine cannot be kept ({place})"))
+        })
+    }
+
+    /// Whom sandboxed code of this owner runs as.
+    fn identity(&self, owner: u64) -> Identity {
+        match self.settings.sandbox_user {
+            _ if !geteuid().is_root() => Identity::Own,
+            Some((uid, gid)) => Identity::Named { uid, gid },
+            None => Identity::Mapped { id: FIRST_ID + ((u64::from(std::process::id()) << 12 | owner & 0xfff) % IDS) as u32 },
+        }
+    }
+}
+
+/// A number that another start of this process would not have.
+fn unique() -> u128 {
+    std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |since| since.as_nanos())
+}
+
+/// Whoever processes belong to: nothing that was started through it outlives it.
+#[derive(Debug)]
+pub struct Owner {
+    shared: Arc<Shared>,
+    number: u64,
+    meter: OnceLock<Arc<Meter>>,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct State {
+    pub(crate) cells: HashMap<Policy, Arc<Cell>>,
+    /// Placeholders that our cells need.
+    places: Vec<PathBuf>,
+    has_temporary: bool,
+    ended: bool,
+}
+
+impl Owner {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Must be called where tasks can be spawned. Waits, on this thread, until the program runs.
+    pub fn start(&self, launch: &Launch) -> Result<Child, LaunchError> {
+        // Everything that can fail for want of descriptors comes before the child.
+        let streams = Streams::open(launch.io)?;
+        let cell = self.cell(&launch.policy)?;
+        let terminal = matches!(launch.io, LaunchIo::Terminal(_));
+        if let Some(meter) = self.meter.get() {
+            meter.watch_directory(&launch.cwd);
+        }
+        let started = cell.start(|job| message::encode_start(job, terminal, launch), &streams.theirs()).and_then(|started| started);
+        match started {
+            Ok(running) => Ok(streams.child(running)),
+            Err(error) => match self.meter.get().and_then(|meter| meter.refused()) {
+                Some(limit) => Err(LaunchError::Limit { error, limit }),
+                None => Err(error.into()),
+            },
         }
     }
 
-    fn start_on_terminal(&self, launch: &Launch, program: &Path, size: TerminalSize) -> io::Result<Child> {
-        // Everything that can fail for want of descriptors comes before the child.
-        let (master, slave) = pty::open(size)?;
-        let (input, output) = (Input::new(master.try_clone()?)?, Output::new(master.try_clone()?)?);
-        let (report, stage_report) = io::pipe()?;
-        // The stage leads a new session and so a new group; asking for one here would take that away from it.
-        let mut command = Command::new(&self.stage);
-        command.args(stage::arguments(&slave, program, launch)).stdin(Stdio::null()).stdout(stage_report).stderr(Stdio::null());
-        finish(&mut command, launch);
-        let process = command.spawn()?;
-        // With it goes our copy of the report's other end, without which it would never end.
-        drop(command);
-        stage::wait_for_report(report)?;
-        Ok(Child {
-            group: ProcessGroup::of(&process)?,
-            input: Some(input),
-            output,
-            errors: None,
-            terminal: Some(Terminal(master)),
-            end: ChildEnd(process),
-        })
+    /// Somebody inside the sandbox of a policy who does work of ours there: the worker that the stage was given. It ends
+    /// with the socket.
+    pub fn worker(&self, policy: &Policy) -> Result<Channel, LaunchError> {
+        Ok(self.cell(policy)?.worker()?)
+    }
+
+    /// What sandboxed code of this owner sees as `/tmp`, wherever its policy lets it write there.
+    pub fn temporary(&self) -> Result<PathBuf, LaunchError> {
+        self.temporary_of(&mut self.lock())
+    }
+
+    fn temporary_of(&self, state: &mut State) -> Result<PathBuf, LaunchError> {
+        if state.ended {
+            return Err(LaunchError::Ended);
+        }
+        state.has_temporary = true;
+        Ok(self.shared.scratch()?.temporary(self.number)?)
+    }
+
+    fn cell(&self, policy: &Policy) -> Result<Arc<Cell>, LaunchError> {
+        let mut state = self.lock();
+        if state.ended {
+            return Err(LaunchError::Ended);
+        }
+        if let Some(cell) = state.cells.get(policy).filter(|cell| cell.is_there()) {
+            return Ok(cell.clone());
+        }
+        let meter = self.meter()?;
+        let mut plan = self.plan(policy, &mut state)?;
+        plan.rlimits = self.shared.settings.limits.rlimits(self.shared.hierarchies(), policy);
+        plan.cgroups = meter.doors();
+        let cell = Cell::adopt(self.shared.zygote.cell(&plan.encode())?, meter)?.map_err(LaunchError::Unenforceable)?;
+        let cell = Arc::new(cell);
+        state.cells.insert(policy.clone(), cell.clone());
+        Ok(cell)
+    }
+
+    fn meter(&self) -> Result<Arc<Meter>, LaunchError> {
+        if let Some(meter) = self.meter.get() {
+            return Ok(meter.clone());
+        }
+        let meter = Arc::new(Meter::new(&self.shared.settings.limits, self.shared.hierarchies(), self.number)?);
+        self.shared.watchdog.watch(&meter, &self.state);
+        Ok(self.meter.get_or_init(|| meter).clone())
+    }
+
+    fn plan(&self, policy: &Policy, state: &mut State) -> Result<Plan, LaunchError> {
+        let Policy::Confined(rules) = policy else { return Ok(Plan::default()) };
+        let identity = self.shared.identity(self.number);
+        let writes_all = rules.access(Path::new("/")).access == Access::Write;
+        if writes_all && identity != Identity::Own {
+            return Err(LaunchError::Unenforceable(
+                "as root, a sandbox that may write everywhere would have to be root; name the roots that it may write".into(),
+            ));
+        }
+        let mut places: BTreeMap<PathBuf, Access> = rules.iter().map(|rule| (rule.path.clone(), rule.access)).collect();
+        for denied in glob_matches(rules) {
+            places.insert(denied, Access::Deny);
+        }
+        for rule in
+            rules.iter().filter(|rule| rule.access != Access::Write && !rule.path.starts_with("/tmp") | is_in_root(rules, &rule.path))
+        {
+            let around = rule.path.parent().map_or(Access::Deny, |parent| rules.access(parent).access);
+            if around == Access::Write && rule.path.symlink_metadata().is_err() | self.shared.scratch()?.is_placeholder(&rule.path) {
+                let held = self.shared.scratch()?.hold_place(&rule.path)?;
+                state.places.extend(held);
+            }
+        }
+        let places = places.into_iter().map(|(path, access)| Place { path, access }).collect();
+        let temporary = Some(self.temporary_of(state)?);
+        Ok(Plan { confinement: Some(Confinement { places, network: rules.network, identity, temporary }), ..Plan::default() })
+    }
+
+    /// Kills everything that was started. Nothing can be started any more.
+    pub fn end(&self) {
+        let (cells, places, has_temporary) = {
+            let mut state = self.lock();
+            state.ended = true;
+            (std::mem::take(&mut state.cells), std::mem::take(&mut state.places), std::mem::take(&mut state.has_temporary))
+        };
+        for cell in cells.into_values() {
+            cell.end();
+        }
+        if let Some(group) = self.meter.get().and_then(|meter| meter.take_group())
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            runtime.spawn(group.remove());
+        }
+        if let Some(Some(scratch)) = self.shared.scratch.get() {
+            scratch.release_places(&places);
+            if has_temporary {
+                scratch.remove_temporary(self.number);
+            }
+        }
     }
 }
 
-fn start_with_pipes(launch: &Launch, program: &Path, stdin: bool) -> io::Result<Child> {
-    let mut command = Command::new(program);
-    command.arg0(launch.arg0.as_ref().unwrap_or(&launch.program)).args(&launch.args).process_group(0);
-    finish(&mut command, launch);
-    let (output, child_output) = io::pipe()?;
-    // A child that prints a lot then waits for us less often. Who has many pipes may be refused; it works all the same.
-    let _ = fcntl_setpipe_size(&output, PIPE);
-    let (errors, child_errors) = io::pipe()?;
-    command.stdout(child_output).stderr(child_errors);
-    let input = if stdin {
-        let (child_input, input) = io::pipe()?;
-        command.stdin(child_input);
-        Some(Input::new(OwnedFd::from(input))?)
-    } else {
-        command.stdin(Stdio::null());
-        None
-    };
-    let (output, errors) = (Output::new(output.into())?, Output::new(errors.into())?);
-    let process = command.spawn()?;
-    drop(command);
-    Ok(Child { group: ProcessGroup::of(&process)?, input, output, errors: Some(errors), terminal: None, end: ChildEnd(process) })
+/// Whether a path below `/tmp` is also below a writable root there, which is the machine's own and not the sandbox's.
+fn is_in_root(rules: &Rules, path: &Path) -> bool {
+    rules
+        .writable_roots()
+        .chain(rules.iter().filter(|rule| rule.access == Access::Write))
+        .any(|root| root.path != Path::new("/tmp") && root.path.starts_with("/tmp") && path.starts_with(&root.path))
 }
 
-fn finish(command: &mut Command, launch: &Launch) {
-    command.env_clear().envs(launch.env.iter().map(|(name, value)| (name, value))).current_dir(&launch.cwd);
+/// What the patterns of a policy deny, as it is now. Files that come later are made by those who are not to see them.
+fn glob_matches(rules: &Rules) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for glob in rules.globs() {
+        let mut left = vec![(glob.base(), 0)];
+        while let Some((path, depth)) = left.pop() {
+            if glob.fits(&path) {
+                found.push(path);
+            } else if depth < GLOB_DEPTH && found.len() < GLOB_MATCHES && path.symlink_metadata().is_ok_and(|metadata| metadata.is_dir()) {
+                let entries = std::fs::read_dir(&path).into_iter().flatten().flatten();
+                left.extend(entries.map(|entry| (entry.path(), depth + 1)));
+            }
+        }
+    }
+    found
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Both ends of what a child reads and writes.
+enum Streams {
+    Pipes { input: Option<Input>, output: Output, errors: Output, theirs: Vec<OwnedFd> },
+    Terminal { input: Input, output: Output, terminal: Terminal, slave: OwnedFd },
+}
+
+impl Streams {
+    fn open(io: LaunchIo) -> io::Result<Self> {
+        match io {
+            LaunchIo::Pipes { stdin } => {
+                let (output, child_output) = io::pipe()?;
+                // A child that prints a lot then waits for us less often. Who has many pipes may be refused; it works all the same.
+                let _ = fcntl_setpipe_size(&output, PIPE);
+                let (errors, child_errors) = io::pipe()?;
+                let mut theirs: Vec<OwnedFd> = vec![child_output.into(), child_errors.into()];
+                let input = if stdin {
+                    let (child_input, input) = io::pipe()?;
+                    theirs.push(child_input.into());
+                    Some(Input::new(input.into())?)
+                } else {
+                    None
+                };
+                Ok(Self::Pipes { input, output: Output::new(output.into())?, errors: Output::new(errors.into())?, theirs })
+            }
+            LaunchIo::Terminal(size) => {
+                let (master, slave) = pty::open(size)?;
+                let (input, output) = (Input::new(master.try_clone()?)?, Output::new(master.try_clone()?)?);
+                let slave = pty_slave(&slave)?;
+                Ok(Self::Terminal { input, output, terminal: Terminal(master), slave })
+            }
+        }
+    }
+
+    fn theirs(&self) -> Vec<BorrowedFd<'_>> {
+        match self {
+            Self::Pipes { theirs, .. } => theirs.iter().map(AsFd::as_fd).collect(),
+            Self::Terminal { slave, .. } => vec![slave.as_fd()],
+        }
+    }
+
+    fn child(self, running: Running) -> Child {
+        let kin = Kin(running.clone());
+        let end = ChildEnd::new(running);
+        match self {
+            Self::Pipes { input, output, errors, .. } => Child { kin, input, output, errors: Some(errors), terminal: None, end },
+            Self::Terminal { input, output, terminal, .. } => {
+                Child { kin, input: Some(input), output, errors: None, terminal: Some(terminal), end }
+            }
+        }
+    }
+}
+
+/// The side of a terminal that a child gets, without it becoming ours.
+fn pty_slave(path: &std::path::Path) -> io::Result<OwnedFd> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let flags = rustix::fs::OFlags::NOCTTY.bits();
+    Ok(File::options().read(true).write(true).custom_flags(flags.cast_signed()).open(path)?.into())
 }

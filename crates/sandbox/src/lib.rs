@@ -1,13 +1,28 @@
-//! Turning a launch into a child of this machine: pipes or a terminal, a process group, an exit.
+//! Turning a launch into a child of this machine: pipes or a terminal, confinement, somebody who looks after it, an exit.
 //!
-//! This room knows descriptors and signals. It must not know networks, protocols or sessions. For now a child is
-//! launched plainly; confinement will be built in here and nowhere else.
+//! This room knows descriptors, signals, namespaces and limits. It must not know networks, protocols or sessions.
 
+mod cell;
+mod cgroup;
+mod channel;
 mod child;
 mod launch;
+mod limits;
+mod message;
+mod meter;
+mod plan;
+pub mod policy;
+mod probe;
 mod program;
 mod pty;
+mod scratch;
 pub mod stage;
+mod sys;
+mod watchdog;
+mod zygote;
 
-pub use child::{Child, ChildEnd, Exit, Input, Output, ProcessGroup, Signal, Terminal};
-pub use launch::{Launch, LaunchIo, Launcher, TerminalSize};
+pub use channel::{Channel, Message};
+pub use child::{Child, ChildEnd, Exit, Input, Kin, Output, Signal, Terminal};
+pub use launch::{Launch, LaunchError, LaunchIo, Launcher, LauncherSettings, Owner, TerminalSize};
+pub use limits::{Limit, Limits, Mechanism};
+pub use probe::{Row, Verdict, probe};

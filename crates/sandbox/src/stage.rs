@@ -1,65 +1,49 @@
-//! The stage between a new process and the program that was asked for: this very program, started under a hidden name.
+//! The small processes between the executor and what it starts: this very program, under a hidden name.
+//!
+//! The *zygote* is started once, has a single thread and forks *cells*; a cell belongs to one session and one policy and
+//! forks *reapers*; a reaper starts one program at a time and is the parent that everything below it falls back to. So
+//! nothing can be started that nobody looks after:
+//!
+//! - a reaper whose socket ends kills all that it started;
+//! - a cell kills whatever a reaper leaves behind, and the zygote what a cell leaves behind;
+//! - all of them hear when their parent is gone.
+
+mod confine;
+mod hub;
+mod kin;
+mod reaper;
 
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::{self, PipeReader, Read};
-use std::os::unix::process::CommandExt;
-use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 use rustix::io::fcntl_dupfd_cloexec;
-use rustix::process::{ioctl_tiocsctty, setsid};
-use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout, stdout};
+use rustix::process::{DumpableBehavior, set_dumpable_behavior, setsid};
+use rustix::stdio::{dup2_stdin, stdin};
 
-use crate::launch::Launch;
+use crate::channel::Channel;
 
-const TERMINAL: &str = "__terminal";
-/// What shells say of a program that cannot be run.
-const CANNOT_RUN: u8 = 126;
+/// The hidden name of the zygote. Its standard input is its socket.
+pub(crate) const ZYGOTE: &str = "__zygote";
 
-/// The arguments under which the stage runs `program` on the terminal at `slave`. Its standard output is the report: it
-/// ends without a word once the program runs, or holds the number of the error that kept it from running.
-pub(crate) fn arguments(slave: &Path, program: &Path, launch: &Launch) -> Vec<OsString> {
-    let arg0 = launch.arg0.clone().unwrap_or_else(|| launch.program.clone());
-    let mut arguments = vec![OsString::from(TERMINAL), slave.into(), program.into(), arg0];
-    arguments.extend(launch.args.iter().cloned());
-    arguments
-}
+/// What a worker does inside a cell until its socket ends. It runs in a process with a single thread.
+pub type Worker = fn(Channel);
 
-/// Waits for the report of a stage.
-pub(crate) fn wait_for_report(mut report: PipeReader) -> io::Result<()> {
-    let mut number = [0; 4];
-    match report.read_exact(&mut number) {
-        Ok(()) => Err(io::Error::from_raw_os_error(i32::from_ne_bytes(number))),
-        Err(_) => Ok(()),
-    }
-}
-
-/// Must be the first thing that a program does which offers itself as a stage. Returns only if it was not asked, or
-/// could not do it.
-pub fn run_if_asked(arguments: impl IntoIterator<Item = OsString>) -> Option<ExitCode> {
-    let mut arguments = arguments.into_iter().skip(1);
-    if arguments.next()? != TERMINAL {
+/// Must be the first thing that a program does which offers itself as a stage. Returns only if it was not asked.
+pub fn run_if_asked(arguments: impl IntoIterator<Item = OsString>, worker: Worker) -> Option<ExitCode> {
+    if arguments.into_iter().nth(1)? != ZYGOTE {
         return None;
     }
-    let slave = arguments.next()?;
-    let (program, arg0) = (arguments.next()?, arguments.next()?);
-    // Closed by the program's start, which is how the other side learns of it.
-    let Ok(report) = fcntl_dupfd_cloexec(stdout(), 3) else { return Some(ExitCode::from(CANNOT_RUN)) };
-    let error = match take_terminal(Path::new(&slave)) {
-        Ok(()) => Command::new(program).arg0(arg0).args(arguments).exec(),
-        Err(error) => error,
-    };
-    let _ = rustix::io::write(&report, &error.raw_os_error().unwrap_or_default().to_ne_bytes());
-    Some(ExitCode::from(CANNOT_RUN))
+    Some(if zygote(worker).is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn take_terminal(slave: &Path) -> io::Result<()> {
-    setsid()?;
-    let terminal = File::options().read(true).write(true).open(slave)?;
-    ioctl_tiocsctty(&terminal)?;
-    dup2_stdin(&terminal)?;
-    dup2_stdout(&terminal)?;
-    dup2_stderr(&terminal)?;
-    Ok(())
+fn zygote(worker: Worker) -> std::io::Result<()> {
+    let control = Channel::from_descriptor(fcntl_dupfd_cloexec(stdin(), 3)?);
+    let nothing = std::fs::File::open("/dev/null")?;
+    dup2_stdin(&nothing)?;
+    drop(nothing);
+    // Out of reach of whatever happens to the terminal and the group of the executor.
+    let _ = setsid();
+    let _ = rustix::thread::set_name(c"outpost-zygote");
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    hub::run(control, hub::Role::Zygote, worker)
 }

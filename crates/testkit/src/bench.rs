@@ -6,11 +6,11 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outpost_executor::{Executor, ExecutorConfig, Lifetime, OutputLimits};
+use outpost_executor::{Executor, ExecutorConfig, Grounds, HttpTarget, Lifetime, OutputLimits};
 use outpost_rpc::link::{memory, stdio, unix, ws};
 use outpost_rpc::listen::ListenAddr;
 use outpost_rpc::{Link, PeerOptions};
-use outpost_sandbox::Launcher;
+use outpost_sandbox::{Launcher, LauncherSettings};
 use outpost_wire::PathUri;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -28,6 +28,9 @@ pub enum LinkKind {
     WebSocket,
 }
 
+/// The servers that tests ask executors to talk to are on this machine.
+const USUAL: &[&str] = &["--http-allow", "loopback"];
+
 pub struct Bench {
     work: TempDir,
     outpost: PathBuf,
@@ -44,7 +47,11 @@ pub struct Setup<'a> {
 }
 
 enum Server {
-    Memory(Executor),
+    Memory {
+        executor: Executor,
+        /// Only kept.
+        _home: TempDir,
+    },
     Process(ExecutorProcess),
     /// A new process for every connection.
     Stdio {
@@ -73,19 +80,20 @@ impl Bench {
         let work = tempfile::tempdir().unwrap();
         let outpost = PathBuf::from(outpost);
         let home = tempfile::tempdir().unwrap();
-        let process =
-            |listen: &[&str], home| ExecutorProcess::start_with(&outpost, &[listen, setup.arguments].concat(), setup.variables, home);
+        let process = |listen: &[&str], home| {
+            ExecutorProcess::start_with(&outpost, &[listen, USUAL, setup.arguments].concat(), setup.variables, home)
+        };
         let server = match kind {
             LinkKind::Memory => {
                 assert!(setup.arguments.is_empty(), "an executor in memory has no command line");
                 hear_ignored_signals();
-                let mut config = config(&outpost, work.path());
+                let mut config = config(&outpost, work.path(), home.path());
                 config.variables.extend(setup.variables.iter().map(|(name, value)| (name.into(), value.into())));
-                Server::Memory(Executor::new(config))
+                Server::Memory { executor: Executor::new(config), _home: home }
             }
             LinkKind::Stdio => Server::Stdio {
                 home,
-                arguments: setup.arguments.iter().map(|&argument| argument.to_owned()).collect(),
+                arguments: [USUAL, setup.arguments].concat().iter().map(|&argument| argument.to_owned()).collect(),
                 variables: setup.variables.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect(),
             },
             LinkKind::Unix => {
@@ -110,13 +118,13 @@ impl Bench {
         match &self.server {
             Server::Process(process) => process.address(),
             Server::Foreign(url) => url.strip_prefix("ws://").expect("not a websocket"),
-            Server::Memory(_) | Server::Stdio { .. } => panic!("not a websocket"),
+            Server::Memory { .. } | Server::Stdio { .. } => panic!("not a websocket"),
         }
     }
 
     pub async fn link(&self) -> Link {
         match &self.server {
-            Server::Memory(executor) => {
+            Server::Memory { executor, .. } => {
                 let (ours, theirs) = memory::pair();
                 let executor = executor.clone();
                 tokio::spawn(async move { executor.serve(theirs, Lifetime::Grace).await });
@@ -184,25 +192,29 @@ pub fn with(mut value: Value, changes: Value) -> Value {
     value
 }
 
-fn config(outpost: &Path, work: &Path) -> ExecutorConfig {
+fn config(outpost: &Path, work: &Path, home: &Path) -> ExecutorConfig {
     ExecutorConfig {
         grace: Duration::from_secs(600),
         closed_retention: Duration::from_secs(30),
         output: OutputLimits::default(),
         spool_directory: Some(work.join(".spool")),
         journal_directory: None,
+        redo_directory: Some(work.join(".redo")),
         listener: "memory".into(),
-        launcher: Launcher::new(outpost),
+        launcher: Launcher::new(outpost, LauncherSettings { scratch: Some(home.join("cells")), ..LauncherSettings::default() }),
+        grounds: Grounds::default(),
         ids: Arc::new(|| Uuid::new_v4().to_string()),
         executor_id: Some(Uuid::new_v4().to_string()),
         version: "test".into(),
         variables: std::env::vars_os().collect(),
         cwd: work.to_owned(),
+        http_allow: vec![HttpTarget::Loopback],
         peer: PeerOptions { malformed: "failed to parse websocket JSON-RPC message from", ..PeerOptions::default() },
     }
 }
 
-async fn connect(url: &str) -> Link {
+/// A link to an executor that listens.
+pub async fn connect(url: &str) -> Link {
     let options = ws::ClientOptions::default();
     match ListenAddr::from_str(url).unwrap() {
         ListenAddr::Ws(_) => ws::connect(url, &options).await.unwrap(),

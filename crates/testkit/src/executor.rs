@@ -26,10 +26,14 @@ impl ExecutorProcess {
 
     /// With variables added to the environment that the executor itself runs in.
     pub fn start_with(outpost: &Path, arguments: &[&str], variables: &[(&str, &str)], home: TempDir) -> Self {
-        let mut child = Command::new(outpost)
-            .arg("executor")
-            .args(arguments)
-            .envs(variables.iter().copied())
+        let mut command = Command::new(outpost);
+        command.arg("executor").args(arguments).envs(variables.iter().copied());
+        Self::start_command(command, home)
+    }
+
+    /// With everything said but its home.
+    pub fn start_command(mut command: Command, home: TempDir) -> Self {
+        let mut child = command
             .env("OUTPOST_HOME", home.path())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -52,6 +56,11 @@ impl ExecutorProcess {
 
     pub fn home(&self) -> &Path {
         self.home.as_ref().expect("the home was given away").path()
+    }
+
+    /// The token that its home was given.
+    pub fn token(&self) -> String {
+        std::fs::read_to_string(self.home().join("tokens/executor")).expect("a token").trim().to_owned()
     }
 
     pub fn pid(&self) -> u32 {

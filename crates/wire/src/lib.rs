@@ -1,4 +1,4 @@
-//! Every JSON shape that crosses a network, and nothing else.
+//! Every JSON shape that crosses a network, and the secrets that must not be in what is written down.
 //!
 //! This room knows the envelope, the exec protocol, the faults and the intent that threads and environments share. It must not know tokio, files, or any other crate of
 //! ours: a shape is data, what is done with it lives elsewhere.
@@ -11,6 +11,7 @@ pub mod fault;
 pub mod intent;
 pub mod method;
 pub mod path;
+pub mod secrets;
 
 pub use base64::Base64;
 pub use encode::Encode;

@@ -13,24 +13,25 @@ use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
 use super::{FAILED, failure};
+use crate::Process;
 use crate::args::CpArguments;
 use crate::outages;
 use crate::progress::{ProgressBar, size};
 use crate::reach::{self, Caller, Reached};
 use crate::signals::Signals;
 
-pub async fn run(arguments: CpArguments) -> ExitCode {
-    match copy(&arguments).await {
+pub async fn run(arguments: CpArguments, own: &Process) -> ExitCode {
+    match copy(&arguments, own).await {
         Ok(code) => ExitCode::from(code),
         Err(error) => failure(&error),
     }
 }
 
-async fn copy(arguments: &CpArguments) -> anyhow::Result<u8> {
+async fn copy(arguments: &CpArguments, own: &Process) -> anyhow::Result<u8> {
     let (source, destination) = (Side::parse(&arguments.source)?, Side::parse(&arguments.destination)?);
-    let there = source.reach(arguments)?;
+    let there = source.reach(arguments, own)?;
     // One connection if both are the same.
-    let other = if source.place == destination.place { None } else { Some(destination.reach(arguments)?) };
+    let other = if source.place == destination.place { None } else { Some(destination.reach(arguments, own)?) };
     let from = source.locate(&there).await?;
     let to = destination.locate(other.as_ref().unwrap_or(&there)).await?;
     let mut signals = Signals::listen().context("signals cannot be taken")?;
@@ -117,15 +118,15 @@ impl Side {
         })
     }
 
-    fn reach(&self, arguments: &CpArguments) -> anyhow::Result<Reached> {
+    fn reach(&self, arguments: &CpArguments, own: &Process) -> anyhow::Result<Reached> {
         let caller = Caller { client: "outpost-cp", patience: Duration::from_secs(arguments.patience) };
         match (&self.place, &arguments.via) {
-            (Place::Here, _) => reach::here(caller),
-            (Place::Via, Some(command)) => reach::via(command, caller),
-            (Place::Via, None) => reach::named("via", caller),
+            (Place::Here, _) => reach::here(caller, own),
+            (Place::Via, Some(command)) => reach::via(command, caller, own),
+            (Place::Via, None) => reach::named("via", caller, own),
             (Place::Named(name), _) => {
                 let hint = || format!("`{name}:` names an environment; a file of this machine with a colon is written as ./{name}:…");
-                reach::named(name, caller).with_context(hint)
+                reach::named(name, caller, own).with_context(hint)
             }
         }
     }

@@ -19,16 +19,17 @@ use rustix::fs::{FlockOperation, flock};
 use uuid::Uuid;
 
 use super::failure;
+use crate::Process;
 use crate::args::EnvCommand;
 use crate::home::Home;
 
-pub async fn run(command: EnvCommand) -> ExitCode {
+pub async fn run(command: EnvCommand, own: &Process) -> ExitCode {
     let done = match command {
-        EnvCommand::List(arguments) => list::run(&arguments),
-        EnvCommand::Add(arguments) => add::run(*arguments).await,
+        EnvCommand::List(arguments) => list::run(&arguments, own),
+        EnvCommand::Add(arguments) => add::run(*arguments, own).await,
         EnvCommand::Remove { name } => remove(&name),
-        EnvCommand::Check(arguments) => check::run(arguments).await,
-        EnvCommand::Watch(arguments) => watch::run(arguments).await,
+        EnvCommand::Check(arguments) => check::run(arguments, own).await,
+        EnvCommand::Watch(arguments) => watch::run(arguments, own).await,
     };
     match done {
         Ok(code) => ExitCode::from(code),

@@ -15,20 +15,21 @@ use outpost_thread::{Fact, InterruptReason, Raw, ThreadId, TurnFinished, TurnSta
 use outpost_wire::PathUri;
 use outpost_wire::intent::{Attachment, EnvironmentId, Selection};
 
+use crate::Process;
 use crate::args::{ExecArguments, ExecCommand};
 use crate::assembly::{Assembly, Wish};
 use crate::commands;
 use crate::config::Config;
 use crate::home::Home;
 
-pub async fn run(arguments: ExecArguments) -> ExitCode {
-    match work(arguments).await {
+pub async fn run(arguments: ExecArguments, own: &Process) -> ExitCode {
+    match work(arguments, own).await {
         Ok(code) => ExitCode::from(code),
         Err(error) => commands::failure(&error),
     }
 }
 
-async fn work(arguments: ExecArguments) -> anyhow::Result<u8> {
+async fn work(arguments: ExecArguments, own: &Process) -> anyhow::Result<u8> {
     let home = Home::from_environment().context("there is no home: set OUTPOST_HOME")?;
     let mut config = Config::load(Some(&home.config()), &arguments.settings)?;
     if let Some(mode) = &arguments.sandbox {
@@ -38,7 +39,7 @@ async fn work(arguments: ExecArguments) -> anyhow::Result<u8> {
     config.approval_policy = Some(config.approval_policy.unwrap_or(ApprovalPolicy::Never));
     let wish =
         Wish { config, provider: arguments.provider.clone(), model: arguments.model.clone(), questions: false, keeps_sessions: true };
-    let assembly = Assembly::new(&home, wish)?;
+    let assembly = Assembly::new(&home, wish, own).await?;
     let mut screen = show::Screen::new();
     if let Some(note) = &assembly.note {
         screen.note(note);

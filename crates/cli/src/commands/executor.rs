@@ -8,41 +8,44 @@ use std::time::Duration;
 use anyhow::{Context, anyhow, bail, ensure};
 use outpost_executor::{Executor, Lifetime};
 use outpost_rpc::auth::{Auth, SignedBearer};
+use outpost_rpc::door::DoorRules;
 use outpost_rpc::link::stdio;
 use outpost_rpc::listen::{ListenAddr, Listener};
 use outpost_rpc::{Dispatch, PeerOptions};
+use outpost_wire::secrets::Secrets;
 
 use super::{FAILED, USAGE, complain};
 use crate::args::{AuthArguments, ExecutorArguments, WsAuth};
-use crate::local::{ExecutorSettings, executor_config};
+use crate::home::{EXECUTOR, Home};
+use crate::local::{Confinement, ExecutorSettings, executor_config};
 use crate::signals::Signals;
+use crate::{Process, tokens};
 
-pub async fn run(arguments: ExecutorArguments) -> ExitCode {
-    let auth = match auth(&arguments.auth, &arguments.listen) {
-        Ok(auth) => auth,
+pub async fn run(arguments: Box<ExecutorArguments>, own: &Process) -> ExitCode {
+    let rules = match door_rules(&arguments.auth, &arguments.listen, &own.secrets) {
+        Ok(rules) => rules,
         Err(error) => return complain(&error, USAGE),
     };
     if arguments.keep {
         if arguments.listen != ListenAddr::Stdio {
             return complain(&anyhow!("--keep goes with --listen stdio; other listeners keep sessions anyway"), USAGE);
         }
-        return super::keeper::bridge(&arguments).await;
+        return super::keeper::bridge(&arguments, own).await;
     }
-    match serve(&arguments, auth).await {
+    match serve(&arguments, rules, own).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => complain(&error, FAILED),
     }
 }
 
-async fn serve(arguments: &ExecutorArguments, auth: Auth) -> anyhow::Result<()> {
+async fn serve(arguments: &ExecutorArguments, rules: DoorRules, own: &Process) -> anyhow::Result<()> {
     let mut settings = settings(arguments.grace, arguments.spool, &arguments.listen);
     settings.peer.dispatch = dispatch(arguments);
+    settings.http_allow = arguments.http_allow.clone();
+    settings.confinement = arguments.confinement.read()?;
     // On stdio a session ends with its link, so there is nothing that a later start could be asked about.
     settings.keeps_fates = arguments.listen != ListenAddr::Stdio;
-    let executor = Executor::new(executor_config(settings)?);
-    if !arguments.http_allow.is_empty() {
-        tracing::info!("--http-allow has no effect yet: nothing is blocked");
-    }
+    let executor = Executor::new(executor_config(settings, &own.variables)?);
     let stop = stop_signal()?;
     let listener = match &arguments.listen {
         ListenAddr::Stdio => {
@@ -68,7 +71,7 @@ async fn serve(arguments: &ExecutorArguments, auth: Auth) -> anyhow::Result<()> 
         tokio::spawn(async move { executor.serve(link, Lifetime::Grace).await });
     };
     tokio::select! {
-        never = listener.serve(auth, on_link) => match never {},
+        never = listener.serve(rules, on_link) => match never {},
         () = stop => {}
     }
     executor.shut_down().await;
@@ -91,7 +94,15 @@ pub fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
 /// Settings that all listeners share.
 pub fn settings(grace: u64, spool: u64, listen: &ListenAddr) -> ExecutorSettings {
     let peer = PeerOptions { malformed: malformed(listen), ..PeerOptions::default() };
-    ExecutorSettings { grace: Duration::from_secs(grace), spool, peer, keeps_fates: true, listener: listen.to_string() }
+    ExecutorSettings {
+        grace: Duration::from_secs(grace),
+        spool,
+        peer,
+        keeps_fates: true,
+        listener: listen.to_string(),
+        http_allow: Vec::new(),
+        confinement: Confinement::default(),
+    }
 }
 
 fn dispatch(arguments: &ExecutorArguments) -> Dispatch {
@@ -109,12 +120,21 @@ fn malformed(listen: &ListenAddr) -> &'static str {
     }
 }
 
-fn auth(arguments: &AuthArguments, listen: &ListenAddr) -> anyhow::Result<Auth> {
+fn door_rules(arguments: &AuthArguments, listen: &ListenAddr, secrets: &Secrets) -> anyhow::Result<DoorRules> {
+    let (origins, hosts) = (arguments.allow_origin.clone(), arguments.allow_host.clone());
+    Ok(DoorRules { origins, hosts, ..DoorRules::from(auth(arguments, listen, secrets)?) })
+}
+
+fn auth(arguments: &AuthArguments, listen: &ListenAddr, secrets: &Secrets) -> anyhow::Result<Auth> {
     let (token_file, digest, secret) = (&arguments.ws_token_file, &arguments.ws_token_sha256, &arguments.ws_shared_secret_file);
     let ListenAddr::Ws(address) = listen else {
         ensure!(arguments.ws_auth.is_none(), "--ws-auth goes with a ws:// listener; {listen} is protected by the system");
         return Ok(Auth::Open);
     };
+    for path in [token_file, secret].into_iter().flatten() {
+        // Whether it can be read at all is told below.
+        std::fs::read(path).iter().for_each(|secret| secrets.register(secret));
+    }
     match arguments.ws_auth {
         Some(WsAuth::CapabilityToken) => match (token_file, digest) {
             (Some(path), None) => Ok(Auth::token_file(path)?),
@@ -129,13 +149,30 @@ fn auth(arguments: &AuthArguments, listen: &ListenAddr) -> anyhow::Result<Auth> 
         None => {
             let stray = token_file.is_some() || digest.is_some() || secret.is_some();
             ensure!(!stray, "a token or secret was given, but not --ws-auth");
-            open_auth(arguments.no_auth, address)
+            if arguments.no_auth { open_auth(address) } else { own_token(address, secrets) }
         }
     }
 }
 
-fn open_auth(no_auth: bool, address: &SocketAddr) -> anyhow::Result<Auth> {
-    ensure!(no_auth, "a ws:// listener needs --ws-auth, or --no-auth on a loopback address");
+fn open_auth(address: &SocketAddr) -> anyhow::Result<Auth> {
     ensure!(address.ip().is_loopback(), "--no-auth is for loopback addresses only, and {} is not one; use --ws-auth", address.ip());
     Ok(Auth::Open)
+}
+
+/// The token of this home. It is for this machine: whoever lets others in says what they must present.
+#[expect(clippy::print_stderr, reason = "this is where the program speaks to people")]
+fn own_token(address: &SocketAddr, secrets: &Secrets) -> anyhow::Result<Auth> {
+    let home = Home::from_environment().context("a token needs a home; set OUTPOST_HOME, or use --ws-auth")?;
+    let path = home.token(EXECUTOR);
+    ensure!(
+        address.ip().is_loopback(),
+        "{} is beyond this machine, so say who may connect, for example --ws-auth capability-token --ws-token-file {}",
+        address.ip(),
+        path.display()
+    );
+    let token =
+        tokens::obtain(&path).with_context(|| format!("there is no token to ask for; use --ws-auth, or make {} usable", path.display()))?;
+    secrets.register(&token);
+    eprintln!("outpost: clients show the token in {}", path.display());
+    Ok(Auth::token(&token))
 }

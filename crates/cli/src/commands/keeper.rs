@@ -25,6 +25,7 @@ use tokio::time::sleep;
 
 use super::executor::{settings, stop_signal};
 use super::{FAILED, complain};
+use crate::Process;
 use crate::args::{ExecutorArguments, KeeperArguments};
 use crate::home::Home;
 use crate::local::executor_config;
@@ -37,9 +38,9 @@ const LONELY: Duration = Duration::from_secs(5);
 const MAX_SOCKET_PATH: usize = 107;
 
 /// Bridges standard input and output to the keeper.
-pub async fn bridge(arguments: &ExecutorArguments) -> ExitCode {
+pub async fn bridge(arguments: &ExecutorArguments, own: &Process) -> ExitCode {
     let here = stdio::link(tokio::io::stdin(), tokio::io::stdout(), "exec-server stdio");
-    let there = match reach(arguments).await {
+    let there = match reach(arguments, own).await {
         Ok(link) => link,
         Err(error) => return complain(&error.context("sessions cannot be kept here; without --keep they end with the connection"), FAILED),
     };
@@ -77,7 +78,7 @@ async fn pump(mut here: Link, mut there: Link) -> Option<Close> {
 }
 
 /// Connects to the keeper, and starts it if there is none.
-async fn reach(arguments: &ExecutorArguments) -> anyhow::Result<Link> {
+async fn reach(arguments: &ExecutorArguments, own: &Process) -> anyhow::Result<Link> {
     let socket = socket_path()?;
     if let Ok(link) = unix::connect(&socket, &ClientOptions::default()).await {
         return Ok(link);
@@ -87,7 +88,7 @@ async fn reach(arguments: &ExecutorArguments) -> anyhow::Result<Link> {
     let link = match unix::connect(&socket, &ClientOptions::default()).await {
         Ok(link) => link,
         Err(_) => {
-            start(arguments)?;
+            start(arguments, own)?;
             wait_for(&socket).await?
         }
     };
@@ -113,10 +114,13 @@ fn lock(path: &Path) -> anyhow::Result<File> {
 }
 
 /// Starts a keeper that has nothing to do with us any more: no terminal, no descriptor of ours, no directory but home.
-fn start(arguments: &ExecutorArguments) -> anyhow::Result<()> {
+fn start(arguments: &ExecutorArguments, own: &Process) -> anyhow::Result<()> {
     let (grace, spool) = (arguments.grace.to_string(), arguments.spool.to_string());
     Command::new(std::env::current_exe().context("this program cannot be found again")?)
         .args(["__keeper", "--grace", &grace, "--spool", &spool])
+        .args(arguments.http_allow.iter().flat_map(|target| ["--http-allow".into(), target.to_string()]))
+        .envs(own.variables.secrets())
+        .args(arguments.confinement.arguments()?)
         .current_dir(std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_dir()).unwrap_or_else(|| "/".into()))
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -139,21 +143,24 @@ async fn wait_for(socket: &Path) -> anyhow::Result<Link> {
 }
 
 /// The keeper itself.
-pub async fn run(arguments: KeeperArguments) -> ExitCode {
-    match keep(arguments).await {
+pub async fn run(arguments: KeeperArguments, own: &Process) -> ExitCode {
+    match keep(arguments, own).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => complain(&error, FAILED),
     }
 }
 
-async fn keep(arguments: KeeperArguments) -> anyhow::Result<()> {
+async fn keep(arguments: KeeperArguments, own: &Process) -> anyhow::Result<()> {
     // Out of the session of whatever started us: when that ends, its processes are hung up.
     if let Err(error) = rustix::process::setsid() {
         tracing::debug!(error = %io::Error::from(error), "already a session of its own");
     }
     let socket = socket_path()?;
     let listen = ListenAddr::Unix(socket.clone());
-    let executor = Executor::new(executor_config(settings(arguments.grace, arguments.spool, &listen))?);
+    let mut settings = settings(arguments.grace, arguments.spool, &listen);
+    settings.http_allow = arguments.http_allow;
+    settings.confinement = arguments.confinement.read()?;
+    let executor = Executor::new(executor_config(settings, &own.variables)?);
     let listener = Listener::unix(&socket).await.with_context(|| format!("cannot listen on {}", socket.display()))?;
     let stop = stop_signal()?;
     let serving = executor.clone();

@@ -1,6 +1,7 @@
 //! One file per verb.
 
 pub mod cp;
+pub mod doctor;
 pub mod env;
 pub mod exec;
 pub mod executor;

@@ -15,30 +15,33 @@ use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
 use super::{OURS, complain};
+use crate::Process;
 use crate::args::RunArguments;
 use crate::outages;
 use crate::reach;
 use crate::signals::{self, Forwarding, Signals};
 use crate::terminal::RawTerminal;
+use crate::variables::Variables;
 
 /// What a shell says of a command whose reader went away.
 const BROKEN_PIPE: u8 = 128 + 13;
 
-pub async fn run(arguments: RunArguments) -> ExitCode {
-    match run_to_end(arguments).await {
+pub async fn run(arguments: RunArguments, own: &Process) -> ExitCode {
+    match run_to_end(arguments, own).await {
         Ok(code) => ExitCode::from(code),
         Err(error) => complain(&error, OURS),
     }
 }
 
-async fn run_to_end(arguments: RunArguments) -> anyhow::Result<u8> {
-    let reached = reach::reach(&arguments.place, "outpost-run")?;
+async fn run_to_end(arguments: RunArguments, own: &Process) -> anyhow::Result<u8> {
+    let set = named_variables(&arguments, &own.variables)?;
+    let reached = reach::reach(&arguments.place, "outpost-run", own)?;
     let environment = reached.environment.clone();
     let info = reached.connect().await?;
     let terminal = if arguments.tty { RawTerminal::enter() } else { None };
     let line_end = if terminal.is_some() { "\r\n" } else { "\n" };
     let pipe_stdin = arguments.tty || info.capabilities.stdin_close || !signals::stdin_is_null();
-    let start = start(&arguments, &info, reached.is_here(), pipe_stdin)?;
+    let start = ProcessStart { pipe_stdin, env: set, ..start(&arguments, &info, reached.is_here())? };
     let what = format!("cannot run `{}` in {} on {}", arguments.command[0], start.cwd, environment.name());
     let listening = Signals::listen().context("signals cannot be passed on")?;
     let process = Arc::new(environment.start(start).await.context(what)?);
@@ -55,7 +58,28 @@ async fn run_to_end(arguments: RunArguments) -> anyhow::Result<u8> {
     outcome
 }
 
-fn start(arguments: &RunArguments, info: &EnvironmentInfo, is_here: bool, pipe_stdin: bool) -> anyhow::Result<ProcessStart> {
+/// The variables that were asked for by name, with the values of those that are this process's own.
+fn named_variables(arguments: &RunArguments, own: &Variables) -> anyhow::Result<BTreeMap<String, String>> {
+    let mut named = BTreeMap::new();
+    for (name, value) in &arguments.set {
+        let value = match value {
+            Some(value) => value.clone(),
+            None => {
+                let value = own.get(name).with_context(|| format!("--set-env {name}: there is no such variable here"))?;
+                value.to_str().with_context(|| format!("--set-env {name}: its value is not UTF-8"))?.to_owned()
+            }
+        };
+        named.insert(name.clone(), value);
+    }
+    if arguments.tty
+        && let Some(term) = own.get("TERM").and_then(|term| term.to_str())
+    {
+        named.entry("TERM".into()).or_insert(term.into());
+    }
+    Ok(named)
+}
+
+fn start(arguments: &RunArguments, info: &EnvironmentInfo, is_here: bool) -> anyhow::Result<ProcessStart> {
     let here = std::env::current_dir().context("the current directory is gone")?;
     let cwd = match &arguments.cd {
         Some(directory) if is_here => PathUri::from_native(&here.join(directory))?,
@@ -63,18 +87,14 @@ fn start(arguments: &RunArguments, info: &EnvironmentInfo, is_here: bool, pipe_s
         None if is_here => PathUri::from_native(&here)?,
         None => info.cwd.clone().or_else(|| info.user_home_dir.clone()).context("the executor tells no directory; give one with -C")?,
     };
-    let mut env: BTreeMap<String, String> = arguments.set.iter().cloned().collect();
-    if arguments.tty {
-        env.extend(terminal_kind().filter(|_| !env.contains_key("TERM")));
-    }
     Ok(ProcessStart {
         id: format!("run-{}", Uuid::new_v4()),
         argv: arguments.command.clone(),
         cwd,
         env_policy: Some(everything()),
-        env,
+        env: BTreeMap::new(),
         tty: arguments.tty,
-        pipe_stdin,
+        pipe_stdin: false,
     })
 }
 

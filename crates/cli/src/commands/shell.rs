@@ -21,23 +21,23 @@ use crate::args::ShellArguments;
 use crate::escape::Escapes;
 use crate::signals::{Asked, Signals, code};
 use crate::terminal::{self, RawTerminal};
-use crate::{outages, reach};
+use crate::{Process, outages, reach};
 
 /// Pieces of input that may wait for the other side.
 const QUEUE: usize = 256;
 
-pub async fn run(arguments: ShellArguments) -> ExitCode {
-    match run_to_end(arguments).await {
+pub async fn run(arguments: ShellArguments, own: &Process) -> ExitCode {
+    match run_to_end(arguments, own).await {
         Ok(code) => ExitCode::from(code),
         Err(error) => complain(&error, OURS),
     }
 }
 
-async fn run_to_end(arguments: ShellArguments) -> anyhow::Result<u8> {
+async fn run_to_end(arguments: ShellArguments, own: &Process) -> anyhow::Result<u8> {
     if !std::io::stdin().is_terminal() || !std::io::stdout().is_terminal() {
         bail!("a shell needs a terminal here; use `outpost run` to run a command without one");
     }
-    let reached = reach::reach(&arguments.place, "outpost-shell")?;
+    let reached = reach::reach(&arguments.place, "outpost-shell", own)?;
     let environment = reached.environment.clone();
     let info = reached.connect().await?;
     let start = start(&arguments, &info, reached.is_here())?;

@@ -3,9 +3,8 @@
 use std::sync::Arc;
 
 use outpost_rpc::link::ws::{self, ClientOptions};
-use outpost_rpc::{Link, LinkError};
+use outpost_rpc::{Link, LinkError, tls};
 use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
 use tokio::sync::OnceCell;
 use tokio_rustls::TlsConnector;
@@ -36,17 +35,5 @@ impl Tls {
 }
 
 fn build() -> Result<TlsConnector, rustls::Error> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let versions = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
-    Ok(TlsConnector::from(Arc::new(versions.with_root_certificates(roots()).with_no_client_auth())))
-}
-
-/// Whom this machine trusts; where it says nothing, as in many containers, whom browsers trust.
-fn roots() -> RootCertStore {
-    let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    if roots.is_empty() {
-        roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
-    }
-    roots
+    Ok(TlsConnector::from(Arc::new(tls::client(&[])?)))
 }

@@ -1,18 +1,17 @@
 //! `fs/*`.
 
 use outpost_rpc::{Lane, Router};
+use outpost_wire::Fault;
 use outpost_wire::exec::files::{
     Canonicalize, CanonicalizeResponse, Copy, CreateDirectory, GetMetadata, ReadDirectory, ReadDirectoryResponse, ReadFile,
     ReadFileResponse, Remove, Rename, WriteFile,
 };
 use outpost_wire::exec::session::Empty;
-use outpost_wire::{Fault, PathUri};
 use std::path::Path;
 
 use crate::connection::Connection;
-use crate::fault;
 use crate::files::{self, Follow};
-use crate::methods::native::{admit, blocking, open_path};
+use crate::methods::native::{admit, blocking, gate, native};
 
 /// Up to here the bytes of a file are moved in no time.
 const QUICK_BYTES: u64 = 256 << 10;
@@ -20,15 +19,15 @@ const QUICK_BYTES: u64 = 256 << 10;
 pub fn routes(router: Router<Connection>) -> Router<Connection> {
     router
         .on::<ReadFile, _, _>(Lane::Ordinary, admit, |connection, params| async move {
-            let path = open_path(&params.path, params.sandbox.as_ref())?;
+            let (path, gate) = (native(&params.path)?, gate(&connection, params.sandbox.as_ref())?);
             let call = FileCall::new(&connection, &path).await;
-            let opened = call.quick(move || files::open_whole(&path, follow(params.follow_symlinks))).await?;
+            let opened = call.quick(move || gate.open_whole(&path, follow(params.follow_symlinks))).await?;
             let data =
                 if opened.size <= QUICK_BYTES { call.quick(move || opened.read()).await? } else { blocking(move || opened.read()).await? };
             Ok(ReadFileResponse { data_base64: data.into() })
         })
         .on::<WriteFile, _, _>(Lane::Ordinary, admit, |connection, params| async move {
-            let path = open_path(&params.path, params.sandbox.as_ref())?;
+            let (path, gate) = (native(&params.path)?, gate(&connection, params.sandbox.as_ref())?);
             let call = FileCall::new(&connection, &path).await;
             let options = files::WriteOptions { follow: follow(params.follow_symlinks), sync: params.sync.unwrap_or(false) };
             let data = params
@@ -36,7 +35,7 @@ pub fn routes(router: Router<Connection>) -> Router<Connection> {
                 .0
                 .map_err(|error| Fault::invalid_request(format!("fs/writeFile requires valid base64 dataBase64: {error}")))?;
             let is_quick = data.len() as u64 <= QUICK_BYTES && !options.sync;
-            let write = move || files::write(&path, &data, &options);
+            let write = move || gate.write(&path, &data, &options);
             if is_quick {
                 call.quick(write).await?
             } else {
@@ -45,51 +44,50 @@ pub fn routes(router: Router<Connection>) -> Router<Connection> {
             Ok(Empty {})
         })
         .on::<CreateDirectory, _, _>(Lane::Ordinary, admit, |connection, params| async move {
-            let path = open_path(&params.path, params.sandbox.as_ref())?;
+            let (path, gate) = (native(&params.path)?, gate(&connection, params.sandbox.as_ref())?);
             let call = FileCall::new(&connection, &path).await;
             let recursive = params.recursive.unwrap_or(true);
-            call.quick(move || files::create_directory(&path, recursive, follow(params.follow_symlinks))).await?;
+            call.quick(move || gate.create_directory(&path, recursive, follow(params.follow_symlinks))).await?;
             Ok(Empty {})
         })
         .on::<GetMetadata, _, _>(Lane::Ordinary, admit, |connection, params| async move {
-            let path = open_path(&params.path, params.sandbox.as_ref())?;
+            let (path, gate) = (native(&params.path)?, gate(&connection, params.sandbox.as_ref())?);
             let call = FileCall::new(&connection, &path).await;
-            call.quick(move || files::metadata(&path, follow(params.follow_symlinks))).await
+            call.quick(move || gate.metadata(&path, follow(params.follow_symlinks))).await
         })
         .on::<Canonicalize, _, _>(Lane::Ordinary, admit, |connection, params| async move {
-            let path = open_path(&params.path, params.sandbox.as_ref())?;
+            let (path, gate) = (native(&params.path)?, gate(&connection, params.sandbox.as_ref())?);
             let call = FileCall::new(&connection, &path).await;
-            let path = call.quick(move || files::canonicalize(&path)).await?;
-            Ok(CanonicalizeResponse { path: PathUri::from_native(&path).map_err(fault::path)? })
+            Ok(CanonicalizeResponse { path: call.quick(move || gate.canonicalize(&path)).await? })
         })
         .on::<ReadDirectory, _, _>(Lane::Ordinary, admit, |connection, params| async move {
-            let path = open_path(&params.path, params.sandbox.as_ref())?;
+            let (path, gate) = (native(&params.path)?, gate(&connection, params.sandbox.as_ref())?);
             let _call = FileCall::new(&connection, &path).await;
-            Ok(ReadDirectoryResponse { entries: blocking(move || files::read_directory(&path)).await? })
+            Ok(ReadDirectoryResponse { entries: blocking(move || gate.read_directory(&path)).await? })
         })
         .on::<Remove, _, _>(Lane::Ordinary, admit, |connection, params| async move {
-            let path = open_path(&params.path, params.sandbox.as_ref())?;
+            let (path, gate) = (native(&params.path)?, gate(&connection, params.sandbox.as_ref())?);
             let _call = FileCall::new(&connection, &path).await;
             let options = files::RemoveOptions {
                 recursive: params.recursive.unwrap_or(true),
                 force: params.force.unwrap_or(true),
                 follow: follow(params.follow_symlinks),
             };
-            blocking(move || files::remove(&path, &options)).await?;
+            blocking(move || gate.remove(&path, &options)).await?;
             Ok(Empty {})
         })
         .on::<Copy, _, _>(Lane::Ordinary, admit, |connection, params| async move {
-            let source = open_path(&params.source_path, params.sandbox.as_ref())?;
-            let destination = open_path(&params.destination_path, params.sandbox.as_ref())?;
+            let (source, destination) = (native(&params.source_path)?, native(&params.destination_path)?);
+            let gate = gate(&connection, params.sandbox.as_ref())?;
             let _call = FileCall::new(&connection, &source).await;
-            blocking(move || files::copy(&source, &destination, params.recursive)).await?;
+            blocking(move || gate.copy(&source, &destination, params.recursive)).await?;
             Ok(Empty {})
         })
         .on::<Rename, _, _>(Lane::Ordinary, admit, |connection, params| async move {
-            let source = open_path(&params.source_path, params.sandbox.as_ref())?;
-            let destination = open_path(&params.destination_path, params.sandbox.as_ref())?;
+            let (source, destination) = (native(&params.source_path)?, native(&params.destination_path)?);
+            let gate = gate(&connection, params.sandbox.as_ref())?;
             let call = FileCall::new(&connection, &source).await;
-            call.quick(move || files::rename(&source, &destination)).await?;
+            call.quick(move || gate.rename(&source, &destination)).await?;
             Ok(Empty {})
         })
 }

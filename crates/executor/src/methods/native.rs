@@ -1,4 +1,4 @@
-//! What every family of file methods does first: is it the time for it, where on this machine is it, may it be done.
+//! What every family of file methods does first: is it the time for it, where on this machine is it, through which gate.
 
 use std::path::PathBuf;
 
@@ -7,17 +7,29 @@ use outpost_wire::{Fault, PathUri};
 
 use crate::connection::Connection;
 use crate::fault;
+use crate::files::gate::Gate;
 
 pub fn admit(connection: &Connection) -> Result<(), Fault> {
     connection.admit("filesystem")
 }
 
-/// The native path of a call that this executor can honour: a policy that it cannot enforce is refused, never ignored.
-pub fn open_path(path: &PathUri, sandbox: Option<&SandboxContext>) -> Result<PathBuf, Fault> {
-    if sandbox.is_some_and(|context| !context.leaves_files_open()) {
+pub fn native(path: &PathUri) -> Result<PathBuf, Fault> {
+    path.to_native().map_err(fault::path)
+}
+
+/// The gate for what a request asks for: a policy that cannot be held is refused, never ignored.
+pub fn gate(connection: &Connection, sandbox: Option<&SandboxContext>) -> Result<Gate, Fault> {
+    let (session, _) = connection.session()?;
+    let policy = session.file_policy(sandbox)?;
+    Ok(Gate::new(session, policy, connection.executor().redo.clone()))
+}
+
+/// The native path of a call that is made without confinement only: under a policy it is refused, never ignored.
+pub fn open_path(connection: &Connection, path: &PathUri, sandbox: Option<&SandboxContext>) -> Result<PathBuf, Fault> {
+    if gate(connection, sandbox)?.is_confined() {
         return Err(fault::sandbox_unsupported());
     }
-    path.to_native().map_err(fault::path)
+    native(path)
 }
 
 /// Runs file calls where they may take their time.

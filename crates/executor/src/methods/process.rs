@@ -7,8 +7,8 @@ use outpost_rpc::{Lane, Router};
 use outpost_sandbox::{Signal, TerminalSize};
 use outpost_wire::Fault;
 use outpost_wire::exec::process::{
-    self as wire, CloseStdin, List, ListResponse, Read, ReadParams, ReadResponse, Resize, ResizeParams, SandboxType, SendSignal, Start,
-    StartParams, StartResponse, Terminate, TerminateResponse, Write, WriteParams, WriteResponse, WriteStatus,
+    self as wire, CloseStdin, List, ListResponse, Read, ReadParams, ReadResponse, Resize, ResizeParams, SendSignal, Start, StartParams,
+    StartResponse, Terminate, TerminateResponse, Write, WriteParams, WriteResponse, WriteStatus,
 };
 use outpost_wire::exec::session::Empty;
 
@@ -67,11 +67,11 @@ async fn start(connection: &Connection, params: StartParams) -> Result<StartResp
     let may_hang = |path: &Path| connection.executor().slow_mounts.hold(path);
     let program = params.argv.first().map(Path::new).is_some_and(may_hang);
     if program || params.cwd.to_native().is_ok_and(|cwd| may_hang(&cwd)) {
-        native::blocking(move || session.start(params)).await?;
-    } else {
-        session.start(params)?;
+        let sandbox_type = native::blocking(move || session.start(params)).await?;
+        return Ok(StartResponse { process_id, sandbox_type: Some(sandbox_type) });
     }
-    Ok(StartResponse { process_id, sandbox_type: Some(SandboxType::None) })
+    let sandbox_type = session.start(params)?;
+    Ok(StartResponse { process_id, sandbox_type: Some(sandbox_type) })
 }
 
 async fn read(connection: &Connection, params: ReadParams) -> Result<ReadResponse, Fault> {

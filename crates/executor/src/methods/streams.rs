@@ -5,19 +5,23 @@ use outpost_wire::exec::session::Empty;
 use outpost_wire::exec::streams::{Close, Open, OpenMode, OpenResponse, ReadBlock, ReadBlockResponse, WriteBlock};
 
 use crate::connection::Connection;
-use crate::methods::native::{admit, open_path};
-use crate::streams::Opening;
+use crate::files;
+use crate::methods::native::{admit, gate, native, open_path};
 
 pub fn routes(router: Router<Connection>) -> Router<Connection> {
     router
         .on::<Open, _, _>(Lane::Ordinary, admit, |connection, params| async move {
-            let path = open_path(&params.path, params.sandbox.as_ref())?;
-            let opening = match params.mode {
-                OpenMode::Read => Opening::Read,
-                OpenMode::Replace if params.part == Some(true) => Opening::Part,
-                OpenMode::Replace => Opening::Replace,
-            };
-            connection.streams().open(&params.handle_id, path, opening).await?;
+            let handle = &params.handle_id;
+            match params.mode {
+                OpenMode::Replace if params.part == Some(true) => {
+                    let path = open_path(&connection, &params.path, params.sandbox.as_ref())?;
+                    connection.streams().open(handle, move || files::open_part(&path)).await?;
+                }
+                mode => {
+                    let (path, gate) = (native(&params.path)?, gate(&connection, params.sandbox.as_ref())?);
+                    connection.streams().open(handle, move || gate.open_stream(&path, mode)).await?;
+                }
+            }
             Ok(OpenResponse { handle_id: params.handle_id })
         })
         .on::<ReadBlock, _, _>(Lane::Ordinary, admit, |connection, params| async move {

@@ -4,13 +4,12 @@ use outpost_rpc::{Lane, Router};
 use outpost_wire::exec::walk::Walk;
 
 use crate::connection::Connection;
-use crate::methods::native::{admit, blocking, open_path};
-use crate::walk;
+use crate::methods::native::{admit, blocking, gate, native};
 
 pub fn routes(router: Router<Connection>) -> Router<Connection> {
     router.on::<Walk, _, _>(Lane::Ordinary, admit, |connection, params| async move {
-        let path = open_path(&params.path, params.sandbox.as_ref())?;
+        let (path, gate) = (native(&params.path)?, gate(&connection, params.sandbox.as_ref())?);
         let _turn = connection.bulk_turn().await;
-        blocking(move || walk::walk(&path, &params.options)).await
+        blocking(move || gate.walk(&path, &params.options)).await
     })
 }

@@ -6,20 +6,21 @@ use outpost_wire::exec::session::Empty;
 use outpost_wire::exec::watch::{Unwatch, Watch, WatchMissing, WatchMissingParams, WatchMissingResponse};
 
 use crate::connection::Connection;
-use crate::methods::native::{admit, open_path};
+use crate::methods::native::{admit, gate, native};
 use crate::watch::{MissingPaths, WatchRequest};
 
 pub fn routes(router: Router<Connection>) -> Router<Connection> {
     router
         .on_call::<WatchMissing, _, _>(Lane::Ordinary, admit, |connection, call| async move {
             let id = call.params.watch_id;
-            let watching = connection.watches().watch_missing(id, native(&call.params)).await?;
+            let watching = connection.watches().watch_missing(id, missing_paths(&call.params)).await?;
             let announcement = connection.watches().announce_missing(id);
             let rest = watching.then(|| Box::pin(announcement) as Rest);
             Ok(Outcome { output: WatchMissingResponse { watching }, rest })
         })
         .on::<Watch, _, _>(Lane::Ordinary, admit, |connection, params| async move {
-            let path = open_path(&params.path, params.sandbox.as_ref())?;
+            let (path, gate) = (native(&params.path)?, gate(&connection, params.sandbox.as_ref())?);
+            gate.check_watch(&path)?;
             connection.watches().watch(WatchRequest { id: params.watch_id, path, recursive: params.recursive }).await?;
             Ok(Empty {})
         })
@@ -30,7 +31,7 @@ pub fn routes(router: Router<Connection>) -> Router<Connection> {
 }
 
 /// Paths of another kind of machine cannot be watched here, which is no error.
-fn native(params: &WatchMissingParams) -> Option<MissingPaths> {
+fn missing_paths(params: &WatchMissingParams) -> Option<MissingPaths> {
     let missing = params.missing.iter().map(|path| path.to_native().ok()).collect::<Option<_>>()?;
     Some(MissingPaths { missing, present: params.present.to_native().ok()? })
 }

@@ -8,10 +8,19 @@ use tokio::net::UnixStream;
 use super::ws::{self, ClientOptions};
 use super::{Link, LinkError};
 
-/// Only one's own processes, and root's, are talked to: another user may have made the socket, or got hold of it.
-pub fn check_owner(stream: &UnixStream) -> io::Result<()> {
+/// A server talks to its own user's processes, and to root's: somebody else may have got hold of the socket.
+pub fn check_client(stream: &UnixStream) -> io::Result<()> {
+    check(stream, |theirs, ours| theirs == ours || theirs == 0)
+}
+
+/// A client talks to its own user's servers, and to root's: somebody else may have made the socket. Root may talk to all.
+fn check_server(stream: &UnixStream) -> io::Result<()> {
+    check(stream, |theirs, ours| theirs == ours || theirs == 0 || ours == 0)
+}
+
+fn check(stream: &UnixStream, is_trusted: fn(u32, u32) -> bool) -> io::Result<()> {
     let (theirs, ours) = (stream.peer_cred()?.uid(), rustix::process::geteuid().as_raw());
-    if theirs == ours || theirs == 0 || ours == 0 {
+    if is_trusted(theirs, ours) {
         return Ok(());
     }
     Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("the other end of the socket belongs to user {theirs}")))
@@ -19,6 +28,6 @@ pub fn check_owner(stream: &UnixStream) -> io::Result<()> {
 
 pub async fn connect(path: &Path, options: &ClientOptions) -> Result<Link, LinkError> {
     let stream = UnixStream::connect(path).await?;
-    check_owner(&stream)?;
+    check_server(&stream)?;
     ws::handshake(stream, "ws://localhost/", format!("unix socket {}", path.display()), options).await
 }

@@ -41,6 +41,33 @@ pub struct EnvironmentInfo {
     /// Ours: this start of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance_id: Option<String>,
+    /// Ours: what a session may use, and what holds it to that here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub limits: Vec<Limit>,
+    /// Ours: what a sandbox holds here, and by what.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sandbox: Vec<SandboxRow>,
+}
+
+/// One limit of a session.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Limit {
+    pub what: String,
+    pub value: u64,
+    /// `cgroup v2`, `cgroup v1`, `rlimit` or `watchdog`.
+    pub mechanism: String,
+}
+
+/// One promise of a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct SandboxRow {
+    pub promise: String,
+    pub holds: bool,
+    pub mechanism: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
 }
 
 /// What works here. A missing flag means no.

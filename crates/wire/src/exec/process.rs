@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::environment::{Shell, Unit};
+use super::environment::{Limit, Shell, Unit};
 use super::policy::SandboxContext;
 use super::session::Empty;
 use crate::base64::{self, Base64};
@@ -225,6 +225,9 @@ pub struct ExitedParams {
     pub exit_code: i32,
     #[serde(default)]
     pub sandbox_denied: Option<bool>,
+    /// Ours: the limit that the process ran into, if that can be told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limit: Option<Limit>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -259,6 +262,9 @@ pub struct ReadResponse {
     pub failure: Option<String>,
     #[serde(default)]
     pub sandbox_denied: bool,
+    /// Ours, as in `process/exited`.
+    #[serde(default)]
+    pub limit: Option<Limit>,
 }
 
 impl Encode for ReadResponse {
@@ -281,6 +287,10 @@ impl Encode for ReadResponse {
         json(&self.failure, out);
         out.extend_from_slice(b",\"sandboxDenied\":");
         json(&self.sandbox_denied, out);
+        if let Some(limit) = &self.limit {
+            out.extend_from_slice(b",\"limit\":");
+            json(limit, out);
+        }
         out.push(b'}');
     }
     fn size_hint(&self) -> usize {
@@ -449,6 +459,7 @@ mod tests {
             closed: false,
             failure: None,
             sandbox_denied: false,
+            limit: None,
         };
         assert_eq!(
             text(&answer),

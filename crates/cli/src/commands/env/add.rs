@@ -5,12 +5,13 @@ use outpost_environment::config::edit::{self, Member, NewEntry};
 use outpost_wire::EnvironmentId;
 
 use super::{change, check, say, ssh};
+use crate::Process;
 use crate::args::AddArguments;
 use crate::environments::Known;
 use crate::home::Home;
 
-pub async fn run(arguments: AddArguments) -> anyhow::Result<u8> {
-    let known = Known::load()?;
+pub async fn run(arguments: AddArguments, own: &Process) -> anyhow::Result<u8> {
+    let known = Known::load(&own.variables)?;
     known.snapshot()?;
     if !known.from_file {
         bail!("OUTPOST_EXEC_SERVER_URL is set, so environments.toml has no effect; unset it first");
@@ -33,7 +34,7 @@ pub async fn run(arguments: AddArguments) -> anyhow::Result<u8> {
         say(&format!("`outpost env check {}` tells whether it works", entry.id));
         return Ok(0);
     }
-    let found = check::check(entry.id.as_str()).await;
+    let found = check::check(entry.id.as_str(), own).await;
     say(&found.sentence());
     Ok(found.code)
 }

@@ -9,6 +9,7 @@ use outpost_wire::exec::environment::{EnvironmentInfo, Status, Unit};
 use serde_json::{Value, json};
 
 use super::{print, table};
+use crate::Process;
 use crate::args::CheckArguments;
 use crate::commands::{FAILED, UNREACHABLE};
 use crate::environments::Known;
@@ -16,13 +17,13 @@ use crate::reach::{self, Caller};
 
 const CALLER: Caller = Caller { client: "outpost-env", patience: Duration::from_secs(10) };
 
-pub async fn run(arguments: CheckArguments) -> anyhow::Result<u8> {
+pub async fn run(arguments: CheckArguments, own: &Process) -> anyhow::Result<u8> {
     let names = match arguments.names.as_slice() {
-        [] => Known::load()?.snapshot()?.ids().iter().map(ToString::to_string).collect(),
+        [] => Known::load(&own.variables)?.snapshot()?.ids().iter().map(ToString::to_string).collect(),
         names => names.to_vec(),
     };
     // One that is down holds up no other.
-    let found = join_all(names.iter().map(|name| check(name))).await;
+    let found = join_all(names.iter().map(|name| check(name, own))).await;
     if arguments.json {
         let all: Vec<Value> = found.iter().map(Found::json).collect();
         print(&json!({"environments": all}).to_string());
@@ -47,8 +48,8 @@ struct Answer {
     latency: Duration,
 }
 
-pub async fn check(name: &str) -> Found {
-    let (answer, code) = match ask(name).await {
+pub async fn check(name: &str, own: &Process) -> Found {
+    let (answer, code) = match ask(name, own).await {
         Ok(answer) => (Ok(answer), 0),
         Err(error) => {
             // A name that is not known is a mistake here; everything else is something there.
@@ -59,8 +60,8 @@ pub async fn check(name: &str) -> Found {
     Found { name: name.to_owned(), answer, code }
 }
 
-async fn ask(name: &str) -> anyhow::Result<Answer> {
-    let reached = reach::named(name, CALLER)?;
+async fn ask(name: &str, own: &Process) -> anyhow::Result<Answer> {
+    let reached = reach::named(name, CALLER, own)?;
     let start = Instant::now();
     let info = reached.connect().await?;
     let connected = start.elapsed();

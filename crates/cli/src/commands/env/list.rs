@@ -4,11 +4,12 @@ use outpost_environment::{ConnectPolicy, Definition};
 use serde_json::{Value, json};
 
 use super::{print, say, table};
+use crate::Process;
 use crate::args::ListArguments;
 use crate::environments::Known;
 
-pub fn run(arguments: &ListArguments) -> anyhow::Result<u8> {
-    let known = Known::load()?;
+pub fn run(arguments: &ListArguments, own: &Process) -> anyhow::Result<u8> {
+    let known = Known::load(&own.variables)?;
     let snapshot = known.snapshot()?;
     let default = snapshot.default_id();
     let local = snapshot.include_local.then(|| Row { id: "local".into(), address: "this machine".into(), connect: "eager", wrong: None });

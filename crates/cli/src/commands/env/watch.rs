@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{print, say};
+use crate::Process;
 use crate::args::WatchArguments;
 use crate::environments::Known;
 use crate::home::Home;
@@ -18,14 +19,14 @@ use crate::signals::Signals;
 
 const CALLER: Caller = Caller { client: "outpost-env", patience: Duration::from_secs(600) };
 
-pub async fn run(arguments: WatchArguments) -> anyhow::Result<u8> {
-    let known = Known::load()?;
+pub async fn run(arguments: WatchArguments, own: &Process) -> anyhow::Result<u8> {
+    let known = Known::load(&own.variables)?;
     known.snapshot()?;
     let ids: Vec<EnvironmentId> = arguments.names.iter().map(|name| EnvironmentId::parse(name)).collect::<Result<_, _>>()?;
     for id in ids.iter().filter(|id| !id.is_local()) {
         known.definition(id)?;
     }
-    let (local, executor) = reach::local()?;
+    let (local, executor) = reach::local(own)?;
     let registry = known.registry(CALLER.options(), local)?;
     let mut signals = Signals::listen().context("signals cannot be taken")?;
     let mut watcher = registry.watch();

@@ -1,0 +1,27 @@
+//! `outpost doctor`.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use anyhow::Context;
+
+use super::{FAILED, complain};
+use crate::Process;
+use crate::args::DoctorArguments;
+use crate::doctor::{Patient, examine};
+use crate::home::Home;
+
+/// Fails if a promise of the default policy does not hold here.
+pub fn run(arguments: &DoctorArguments, own: &Process) -> ExitCode {
+    let report = examine(&Patient { home: Home::from_environment() });
+    let text = if arguments.json { report.json(&own.secrets) } else { Ok(report.text(&own.secrets)) };
+    let written = text.context("the report cannot be written").and_then(|text| {
+        let mut out = std::io::stdout().lock();
+        writeln!(out, "{}", text.trim_end()).and_then(|()| out.flush()).context("the report cannot be written")
+    });
+    match written {
+        Err(error) => complain(&error, FAILED),
+        Ok(()) if report.holds() => ExitCode::SUCCESS,
+        Ok(()) => ExitCode::from(FAILED),
+    }
+}

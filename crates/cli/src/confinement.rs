@@ -1,0 +1,69 @@
+//! What the operator says about sandboxes, from the command line.
+
+use std::ffi::OsString;
+
+use anyhow::{Context, ensure};
+use outpost_executor::ceiling;
+use outpost_sandbox::Limits;
+use outpost_sandbox::policy::Policy;
+
+use crate::args::ConfinementArguments;
+use crate::local::Confinement;
+
+impl ConfinementArguments {
+    pub fn read(&self) -> anyhow::Result<Confinement> {
+        let ceiling = match &self.ceiling {
+            None => Policy::Open,
+            Some(file) => {
+                let text = std::fs::read_to_string(file).with_context(|| format!("cannot read the ceiling {}", file.display()))?;
+                ceiling::parse(&text).with_context(|| format!("in {}", file.display()))?
+            }
+        };
+        let sandbox_user = self.sandbox_user.as_deref().map(user).transpose()?;
+        Ok(Confinement { ceiling, sandbox_user, limits: self.limits() })
+    }
+
+    fn limits(&self) -> Limits {
+        let mut limits = Limits::default();
+        for (name, value) in &self.limits {
+            let limit = match name.as_str() {
+                "processes" => &mut limits.processes,
+                "memory" => &mut limits.memory,
+                "open-files" => &mut limits.open_files,
+                "file-size" => &mut limits.file_size,
+                "free-space" => &mut limits.free_space,
+                _ => &mut limits.cpu_seconds,
+            };
+            *limit = *value;
+        }
+        limits
+    }
+
+    /// The same again, for a program that is started in our place.
+    pub fn arguments(&self) -> anyhow::Result<Vec<OsString>> {
+        let mut arguments = Vec::new();
+        if let Some(file) = &self.ceiling {
+            let file = std::path::absolute(file).with_context(|| format!("where is {}?", file.display()))?;
+            arguments.extend(["--ceiling".into(), file.into_os_string()]);
+        }
+        if let Some(user) = &self.sandbox_user {
+            arguments.extend(["--sandbox-user".into(), user.into()]);
+        }
+        for (name, value) in &self.limits {
+            let value = value.map_or("none".into(), |value| value.to_string());
+            arguments.extend(["--limit".into(), format!("{name}={value}").into()]);
+        }
+        Ok(arguments)
+    }
+}
+
+/// Numbers of a user and its group, by the machine's list of users.
+fn user(name: &str) -> anyhow::Result<(u32, u32)> {
+    let list = std::fs::read_to_string("/etc/passwd").context("cannot read the list of users")?;
+    let line = list.lines().map(|line| line.split(':').collect::<Vec<_>>()).find(|parts| parts.first() == Some(&name));
+    let line = line.with_context(|| format!("there is no user `{name}` (--sandbox-user)"))?;
+    let number = |index: usize| line.get(index).and_then(|text| text.parse::<u32>().ok()).context("the list of users is damaged");
+    let (uid, gid) = (number(2)?, number(3)?);
+    ensure!(uid != 0, "--sandbox-user must not be root");
+    Ok((uid, gid))
+}

@@ -1,0 +1,145 @@
+//! The self-check: what this program finds on this machine, and what to do about it.
+//!
+//! A section is a function that returns its findings; a new one is added in [`examine`]. Sections only look: they make
+//! nothing, change nothing, and print nothing.
+
+mod doors;
+mod host;
+mod sandbox;
+
+use std::fmt::Write;
+
+use outpost_wire::secrets::Secrets;
+use serde::Serialize;
+
+use crate::home::Home;
+
+/// What sections may look at.
+pub struct Patient {
+    pub home: Option<Home>,
+}
+
+/// Looks at everything.
+pub fn examine(patient: &Patient) -> Report {
+    Report {
+        version: env!("CARGO_PKG_VERSION"),
+        sections: vec![
+            Section { name: "host", findings: host::findings(patient) },
+            Section { name: "doors", findings: doors::findings(patient) },
+            Section { name: "sandbox", findings: sandbox::findings() },
+        ],
+    }
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Report {
+    version: &'static str,
+    sections: Vec<Section>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Section {
+    name: &'static str,
+    findings: Vec<Finding>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Finding {
+    what: String,
+    verdict: Verdict,
+    detail: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    to_do: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Verdict {
+    Good,
+    /// Works, but somebody should know.
+    Weak,
+    /// A promise does not hold here.
+    Broken,
+}
+
+impl Finding {
+    pub fn good(what: impl Into<String>, detail: impl Into<String>) -> Self {
+        Self { what: what.into(), verdict: Verdict::Good, detail: detail.into(), to_do: None }
+    }
+
+    pub fn weak(what: impl Into<String>, detail: impl Into<String>, to_do: impl Into<String>) -> Self {
+        Self { what: what.into(), verdict: Verdict::Weak, detail: detail.into(), to_do: Some(to_do.into()) }
+    }
+
+    pub fn broken(what: impl Into<String>, detail: impl Into<String>, to_do: impl Into<String>) -> Self {
+        Self { verdict: Verdict::Broken, ..Self::weak(what, detail, to_do) }
+    }
+}
+
+impl Report {
+    /// Whether every promise holds here.
+    pub fn holds(&self) -> bool {
+        self.sections.iter().flat_map(|section| &section.findings).all(|finding| finding.verdict != Verdict::Broken)
+    }
+
+    /// For people: a line per finding, and what to do below those that need something.
+    pub fn text(&self, secrets: &Secrets) -> String {
+        let mut text = format!("outpost {}\n", self.version);
+        for section in &self.sections {
+            let _ = writeln!(text, "\n{}", section.name);
+            for finding in &section.findings {
+                let mark = match finding.verdict {
+                    Verdict::Good => "ok  ",
+                    Verdict::Weak => "weak",
+                    Verdict::Broken => "FAIL",
+                };
+                let _ = writeln!(text, "  {mark}  {}: {}", finding.what, finding.detail);
+                if let Some(to_do) = &finding.to_do {
+                    let _ = writeln!(text, "        -> {to_do}");
+                }
+            }
+        }
+        let last = if self.holds() {
+            "every promise of the default policy holds here"
+        } else {
+            "not every promise of the default policy holds here"
+        };
+        let _ = writeln!(text, "\n{last}");
+        secrets.redact(&text).into_owned()
+    }
+
+    pub fn json(&self, secrets: &Secrets) -> serde_json::Result<String> {
+        let text = serde_json::to_string_pretty(&serde_json::json!({
+            "version": self.version, "holds": self.holds(), "sections": self.sections,
+        }))?;
+        Ok(secrets.redact(&text).into_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(findings: Vec<Finding>) -> Report {
+        Report { version: "1", sections: vec![Section { name: "s", findings }] }
+    }
+
+    #[test]
+    fn a_broken_promise_counts_and_a_weak_one_does_not() {
+        assert!(report(vec![Finding::good("a", "b"), Finding::weak("c", "d", "e")]).holds());
+        assert!(!report(vec![Finding::good("a", "b"), Finding::broken("c", "d", "e")]).holds());
+    }
+
+    #[test]
+    fn both_faces_are_without_secrets() {
+        let secrets = Secrets::default();
+        secrets.register("very-secret-value");
+        let report = report(vec![Finding::weak("a", "it is very-secret-value", "hide very-secret-value")]);
+        for text in [report.text(&secrets), report.json(&secrets).unwrap()] {
+            assert!(text.contains("[redacted]") && !text.contains("very-secret-value"), "{text}");
+        }
+    }
+}

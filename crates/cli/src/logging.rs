@@ -1,0 +1,27 @@
+//! Logs: to standard error, without secrets.
+
+use std::io::{self, Stderr, Write};
+
+use outpost_wire::secrets::Secrets;
+use tracing_subscriber::EnvFilter;
+
+pub fn start(secrets: Secrets) {
+    let filter = EnvFilter::try_from_env("OUTPOST_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    let writer = move || Redacting { secrets: secrets.clone(), out: io::stderr() };
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).with_ansi(false).init();
+}
+
+/// Every event arrives here in one piece, so that no secret is torn in two.
+struct Redacting {
+    secrets: Secrets,
+    out: Stderr,
+}
+
+impl Write for Redacting {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        self.out.write_all(&self.secrets.redact_bytes(text)).map(|()| text.len())
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}

@@ -1,0 +1,230 @@
+//! The one gate for all file calls: which process makes them, and what a refusal says.
+//!
+//! Calls without confinement are made here, by the executor. All others are made by a worker inside the sandbox of the
+//! session, where the system itself holds them. What is looked up here beforehand only makes refusals clear: it names the
+//! rule, and it also refuses what inside the sandbox would merely seem not to be there.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use outpost_sandbox::policy::{Access, Policy, Refusal, Rules};
+use outpost_wire::exec::files::{DirectoryEntry, Metadata};
+use outpost_wire::exec::streams::OpenMode;
+use outpost_wire::exec::walk::{WalkOptions, WalkResponse};
+use outpost_wire::{Fault, PathUri};
+
+use super::redo::{self, Redo};
+use super::worker::{Answer, Call};
+use super::{Follow, OpenFile, RemoveOptions, WriteOptions};
+use crate::session::Session;
+use crate::{fault, files, walk};
+
+const TEMPORARY: &str = "/tmp";
+
+/// Cheap to clone.
+#[derive(Clone)]
+pub struct Gate {
+    inside: Option<Inside>,
+    redo: Option<Redo>,
+}
+
+#[derive(Clone)]
+struct Inside {
+    session: Arc<Session>,
+    policy: Policy,
+    rules: Arc<Rules>,
+}
+
+/// Whether the last name of a path is followed if it is a link.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Last {
+    Followed,
+    AsItIs,
+}
+
+impl Gate {
+    pub fn new(session: Arc<Session>, policy: Policy, redo: Option<Redo>) -> Self {
+        let inside = policy.rules().cloned().map(|rules| Inside { session, policy, rules });
+        Self { inside, redo }
+    }
+
+    /// Whether calls through it are made inside a sandbox.
+    pub fn is_confined(&self) -> bool {
+        self.inside.is_some()
+    }
+
+    /// Opens a file that is to be read as a whole.
+    pub fn open_whole(&self, path: &Path, follow: Follow) -> Result<OpenFile, Fault> {
+        let (file, size) = self.open_regular(path, follow)?;
+        OpenFile::new(file, size)
+    }
+
+    fn open_regular(&self, path: &Path, follow: Follow) -> Result<(File, u64), Fault> {
+        let Some(inside) = &self.inside else { return files::open_regular(path, follow) };
+        inside.check(path, Access::Read, Last::Followed)?;
+        match inside.call(&Call::Open { path: path.into(), follow }, &[], path)? {
+            (Answer::Opened { size }, Some(file)) => Ok((file, size)),
+            _ => Err(garbled()),
+        }
+    }
+
+    /// Opens a file for a stream.
+    pub fn open_stream(&self, path: &Path, mode: OpenMode) -> Result<File, Fault> {
+        let follow = Follow::Links;
+        match (mode, &self.inside) {
+            (OpenMode::Read, _) => Ok(self.open_regular(path, follow)?.0),
+            (OpenMode::Replace, None) => files::open_replaced(path, follow),
+            (OpenMode::Replace, Some(inside)) => {
+                inside.check(path, Access::Write, Last::Followed)?;
+                inside.call(&Call::OpenReplaced { path: path.into(), follow }, &[], path)?.1.ok_or_else(garbled)
+            }
+        }
+    }
+
+    pub fn write(&self, path: &Path, data: &[u8], options: &WriteOptions) -> Result<(), Fault> {
+        let Some(inside) = &self.inside else { return files::write(path, data, options, self.redo.as_ref()) };
+        inside.check(path, Access::Write, Last::Followed)?;
+        let call = Call::Write { path: path.into(), follow: options.follow, sync: options.sync };
+        let Answer::InPlace(identity) = inside.call(&call, data, path)?.0 else { return Ok(()) };
+        // The copy is kept out here: inside, nobody reaches the home.
+        let _copy = redo::keep(self.redo.as_ref(), &identity, data, options.sync).map_err(fault::file)?;
+        inside.call(&Call::Rewrite { identity, sync: options.sync }, data, path).map(drop)
+    }
+
+    pub fn create_directory(&self, path: &Path, recursive: bool, follow: Follow) -> Result<(), Fault> {
+        let Some(inside) = &self.inside else { return files::create_directory(path, recursive, follow) };
+        // One that is there need not be writable to be found there.
+        if !(recursive && path.is_dir()) {
+            inside.check(path, Access::Write, Last::Followed)?;
+        }
+        inside.call(&Call::CreateDirectory { path: path.into(), recursive, follow }, &[], path).map(drop)
+    }
+
+    pub fn metadata(&self, path: &Path, follow: Follow) -> Result<Metadata, Fault> {
+        let Some(inside) = &self.inside else { return files::metadata(path, follow) };
+        inside.check(path, Access::Read, Last::Followed)?;
+        match inside.call(&Call::Metadata { path: path.into(), follow }, &[], path)?.0 {
+            Answer::Metadata(metadata) => Ok(metadata),
+            _ => Err(garbled()),
+        }
+    }
+
+    pub fn canonicalize(&self, path: &Path) -> Result<PathUri, Fault> {
+        let Some(inside) = &self.inside else { return PathUri::from_native(&files::canonicalize(path)?).map_err(fault::path) };
+        inside.check(path, Access::Read, Last::Followed)?;
+        match inside.call(&Call::Canonicalize { path: path.into() }, &[], path)?.0 {
+            Answer::Path(path) => Ok(path),
+            _ => Err(garbled()),
+        }
+    }
+
+    pub fn read_directory(&self, path: &Path) -> Result<Vec<DirectoryEntry>, Fault> {
+        let Some(inside) = &self.inside else { return files::read_directory(path) };
+        inside.check(path, Access::Read, Last::Followed)?;
+        match inside.call(&Call::ReadDirectory { path: path.into() }, &[], path)?.0 {
+            Answer::Entries(entries) => Ok(entries),
+            _ => Err(garbled()),
+        }
+    }
+
+    pub fn remove(&self, path: &Path, options: &RemoveOptions) -> Result<(), Fault> {
+        let Some(inside) = &self.inside else { return files::remove(path, options) };
+        inside.check(path, Access::Write, Last::AsItIs)?;
+        let RemoveOptions { recursive, force, follow } = *options;
+        inside.call(&Call::Remove { path: path.into(), recursive, force, follow }, &[], path).map(drop)
+    }
+
+    pub fn copy(&self, source: &Path, destination: &Path, recursive: bool) -> Result<(), Fault> {
+        let Some(inside) = &self.inside else { return files::copy(source, destination, recursive) };
+        inside.check(source, Access::Read, Last::AsItIs)?;
+        inside.check(destination, Access::Write, Last::Followed)?;
+        inside.call(&Call::Copy { source: source.into(), destination: destination.into(), recursive }, &[], destination).map(drop)
+    }
+
+    pub fn rename(&self, source: &Path, destination: &Path) -> Result<(), Fault> {
+        let Some(inside) = &self.inside else { return files::rename(source, destination) };
+        inside.check(source, Access::Write, Last::AsItIs)?;
+        inside.check(destination, Access::Write, Last::AsItIs)?;
+        inside.call(&Call::Rename { source: source.into(), destination: destination.into() }, &[], destination).map(drop)
+    }
+
+    pub fn walk(&self, path: &Path, options: &WalkOptions) -> Result<WalkResponse, Fault> {
+        let Some(inside) = &self.inside else { return walk::walk(path, options) };
+        inside.check(path, Access::Read, Last::Followed)?;
+        match inside.call(&Call::Walk { path: path.into(), options: options.clone() }, &[], path)?.0 {
+            Answer::Tree(tree) => Ok(tree),
+            _ => Err(garbled()),
+        }
+    }
+
+    /// Watching is done out here and tells names only; where anything below is denied, not even those are told.
+    pub fn check_watch(&self, path: &Path) -> Result<(), Fault> {
+        let Some(inside) = &self.inside else { return Ok(()) };
+        inside.check(path, Access::Read, Last::Followed)?;
+        let real = inside.resolve(path, Last::Followed).unwrap_or_else(|| path.to_owned());
+        let denied = inside.rules.below(&real).find(|rule| rule.access == Access::Deny).map(ToString::to_string);
+        match denied.or_else(|| inside.rules.globs().first().map(|glob| format!("paths like {glob} are denied"))) {
+            Some(rule) => Err(fault::refused(&Refusal { path: real, wanted: Access::Read, rule }, Access::Deny)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Inside {
+    fn call(&self, call: &Call, data: &[u8], path: &Path) -> Result<(Answer, Option<File>), Fault> {
+        let made = self.session.workers().call(self.session.owner(), &self.policy, call, data);
+        made.map_err(|fault| self.explain(fault, path))
+    }
+
+    /// Says by which rule the system refused, if it did.
+    fn explain(&self, mut fault: Fault, path: &Path) -> Fault {
+        let is_refusal = ["(os error 1)", "(os error 13)", "(os error 30)"].iter().any(|text| fault.message.ends_with(text));
+        if is_refusal {
+            let real = self.resolve(path, Last::Followed).unwrap_or_else(|| path.to_owned());
+            fault.message = format!("{}: {}: {}", fault.message, real.display(), self.rules.access(&real).reason);
+        }
+        fault
+    }
+
+    /// Refuses what the rules do not allow. The system decides in the end; this knows why.
+    fn check(&self, path: &Path, wanted: Access, last: Last) -> Result<(), Fault> {
+        let Some(real) = self.resolve(path, last) else { return Ok(()) };
+        let allowed = if wanted == Access::Write { self.rules.may_write(&real) } else { self.rules.may_read(&real) };
+        allowed.map_err(|refusal| fault::refused(&refusal, self.rules.access(&real).access))
+    }
+
+    /// Where a path leads, as far as it exists; nothing if that cannot be seen from here.
+    fn resolve(&self, path: &Path, last: Last) -> Option<PathBuf> {
+        // The sandbox has a directory of its own there.
+        if path.starts_with(TEMPORARY) && self.is_private(path) {
+            return Some(path.to_owned());
+        }
+        let (mut existing, mut missing) = (path, Vec::new());
+        if last == Last::AsItIs {
+            missing.push(path.file_name()?);
+            existing = path.parent()?;
+        }
+        loop {
+            match existing.canonicalize() {
+                Ok(known) => return Some(missing.iter().rev().fold(known, |path, name| path.join(name))),
+                Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) && !existing.is_symlink() => {
+                    missing.push(existing.file_name()?);
+                    existing = existing.parent()?;
+                }
+                Err(_) => return None,
+            }
+        }
+    }
+
+    /// Whether the innermost rule around a path below `/tmp` is not one for a directory in there.
+    fn is_private(&self, path: &Path) -> bool {
+        let innermost = self.rules.iter().filter(|rule| path.starts_with(&rule.path)).max_by_key(|rule| rule.path.as_os_str().len());
+        innermost.is_some_and(|rule| Path::new(TEMPORARY).starts_with(&rule.path))
+    }
+}
+
+fn garbled() -> Fault {
+    Fault::internal("the process that makes file calls inside the sandbox gave an answer that makes no sense")
+}

@@ -1,0 +1,297 @@
+//! The one place where the sandbox that a request asks for becomes rules of this machine.
+//!
+//! Everything relative or special is resolved here: project roots, temporary directories, patterns, missing paths, links.
+//! What is protected is added, our own files are taken out, and the operator's ceiling is kept.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use outpost_sandbox::policy::{Access, Exceeds, Glob, GlobError, Network, Origin, Policy, Rule, Rules, protected_below};
+use outpost_wire::exec::policy as wire;
+use outpost_wire::exec::policy::{Entry, EntryPath, FileSystem, MissingPath, Permissions, SandboxContext, SpecialRoot};
+use outpost_wire::{PathError, PathUri};
+use thiserror::Error;
+
+/// What a system needs to run programs at all.
+const MINIMAL: &[&str] =
+    &["/bin", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/opt", "/proc", "/sbin", "/sys", "/usr"];
+
+/// What this machine adds to every policy.
+#[derive(Debug, Clone, Default)]
+pub struct Grounds {
+    /// `TMPDIR`, if there is one.
+    pub temporary: Option<PathBuf>,
+    /// Our own files: out of reach, whatever a request says.
+    pub own: Vec<PathBuf>,
+    /// What no request exceeds.
+    pub ceiling: Policy,
+}
+
+/// Why a policy is not one of this machine.
+#[derive(Debug, Error)]
+pub enum PolicyError {
+    #[error("file system sandbox context with dynamic permissions requires cwd")]
+    NeedsCwd,
+    #[error("a pattern can only deny: `{0}`")]
+    PatternGrants(String),
+    #[error(transparent)]
+    Pattern(#[from] GlobError),
+    #[error("sandbox path: {0}")]
+    Path(#[from] PathError),
+    #[error("the sandbox names {path}, which cannot be looked at: {error}", path = .path.display())]
+    Unreachable { path: PathBuf, error: io::Error },
+    #[error("the sandbox makes {} writable, which does not exist; make it first or say missing_path_behavior: skip", .0.display())]
+    Missing(PathBuf),
+    #[error("the sandbox denies an unknown special path `{0}`: this executor cannot know what to hide")]
+    Unknown(String),
+    #[error("the subpath `{0}` of a project root leads out of it")]
+    Subpath(String),
+    #[error(transparent)]
+    Ceiling(#[from] Exceeds),
+}
+
+impl Grounds {
+    /// The policy for a request, which may have none.
+    pub fn policy(&self, asked: Option<&SandboxContext>) -> Result<Policy, PolicyError> {
+        let policy = match asked {
+            None => Policy::Open,
+            Some(context) => self.confine(context)?,
+        };
+        Ok(policy.within(&self.ceiling)?)
+    }
+
+    fn confine(&self, context: &SandboxContext) -> Result<Policy, PolicyError> {
+        let everything = || (vec![granted("/", Access::Write)], Vec::new());
+        let ((rules, globs), asked_network) = match &context.permissions {
+            Permissions::Disabled => return Ok(Policy::Open),
+            // Somebody outside holds the files; the network is still ours to hold.
+            Permissions::External { network } | Permissions::Managed { file_system: FileSystem::Unrestricted, network } => match network {
+                wire::Network::Enabled => return Ok(Policy::Open),
+                wire::Network::Restricted => (everything(), *network),
+            },
+            Permissions::Managed { file_system: FileSystem::Restricted { entries, .. }, network } => {
+                (self.entries(entries, context)?, *network)
+            }
+        };
+        let network = match asked_network {
+            wire::Network::Restricted => Network::Restricted,
+            wire::Network::Enabled => Network::Enabled,
+        };
+        let mut rules = Rules::new(rules, globs, network);
+        for own in &self.own {
+            rules = rules.held_to(Rule { path: resolved(own)?, access: Access::Deny, origin: Origin::Own });
+        }
+        Ok(Policy::Confined(Arc::new(rules)))
+    }
+
+    fn entries(&self, entries: &[Entry], context: &SandboxContext) -> Result<(Vec<Rule>, Vec<Glob>), PolicyError> {
+        let mut accesses = BTreeMap::new();
+        let mut globs = Vec::new();
+        for entry in entries {
+            let access = match entry.access {
+                wire::Access::Read => Access::Read,
+                wire::Access::Write => Access::Write,
+                wire::Access::Deny => Access::Deny,
+            };
+            if let EntryPath::GlobPattern { pattern } = &entry.path {
+                if access != Access::Deny {
+                    return Err(PolicyError::PatternGrants(pattern.clone()));
+                }
+                globs.push(glob(pattern, context)?);
+                continue;
+            }
+            for path in self.places(&entry.path, access, context)? {
+                let path = resolved(&path)?;
+                let is_missing = !path.exists();
+                if is_missing && entry.missing_path_behavior == Some(MissingPath::Skip) {
+                    continue;
+                }
+                if is_missing && access == Access::Write {
+                    return Err(PolicyError::Missing(path));
+                }
+                // Of two entries for one path a denial counts, then what gives more.
+                accesses
+                    .entry(path)
+                    .and_modify(|known: &mut Access| {
+                        *known = if *known == Access::Deny || access == Access::Deny { Access::Deny } else { access.max(*known) };
+                    })
+                    .or_insert(access);
+            }
+        }
+        let writable = accesses.iter().filter(|(_, access)| **access == Access::Write).map(|(path, _)| path);
+        let mut rules: Vec<Rule> = writable.flat_map(|root| protected_below(root)).collect();
+        // Later ones count: what a request says about exactly such a path is what it wants.
+        rules.extend(accesses.iter().map(|(path, access)| granted(path, *access)));
+        Ok((rules, globs))
+    }
+
+    /// The concrete places that an entry means.
+    fn places(&self, path: &EntryPath, access: Access, context: &SandboxContext) -> Result<Vec<PathBuf>, PolicyError> {
+        let EntryPath::Special { value } = path else {
+            let EntryPath::Path { path } = path else { return Ok(Vec::new()) };
+            return Ok(vec![path.to_native()?]);
+        };
+        Ok(match value {
+            SpecialRoot::Root => vec![PathBuf::from("/")],
+            SpecialRoot::Minimal => MINIMAL.iter().map(PathBuf::from).filter(|path| path.exists()).collect(),
+            SpecialRoot::SlashTmp => vec![PathBuf::from("/tmp")],
+            SpecialRoot::Tmpdir => match &context.temporary_directories {
+                Some(directories) => natives(directories)?,
+                None => self.temporary.iter().cloned().collect(),
+            },
+            SpecialRoot::ProjectRoots { subpath } => {
+                let cwd = context.cwd.as_ref().ok_or(PolicyError::NeedsCwd)?;
+                let roots = match &context.workspace_roots {
+                    Some(roots) => natives(roots)?,
+                    None => vec![cwd.to_native()?],
+                };
+                roots.into_iter().map(|root| below(root, subpath.as_deref())).collect::<Result<_, _>>()?
+            }
+            // Less than what was meant is safe if it was a grant.
+            SpecialRoot::Unknown { path, .. } if access == Access::Deny => return Err(PolicyError::Unknown(path.clone())),
+            SpecialRoot::Unknown { .. } => Vec::new(),
+        })
+    }
+}
+
+fn granted(path: impl Into<PathBuf>, access: Access) -> Rule {
+    Rule { path: path.into(), access, origin: Origin::Request }
+}
+
+fn natives(uris: &[PathUri]) -> Result<Vec<PathBuf>, PolicyError> {
+    uris.iter().map(|uri| Ok(uri.to_native()?)).collect()
+}
+
+fn below(root: PathBuf, subpath: Option<&str>) -> Result<PathBuf, PolicyError> {
+    let Some(subpath) = subpath else { return Ok(root) };
+    let stays = Path::new(subpath).components().all(|part| matches!(part, std::path::Component::Normal(_)));
+    if stays { Ok(root.join(subpath)) } else { Err(PolicyError::Subpath(subpath.to_owned())) }
+}
+
+fn glob(pattern: &str, context: &SandboxContext) -> Result<Glob, PolicyError> {
+    if pattern.starts_with('/') {
+        return Ok(Glob::new(pattern)?);
+    }
+    let cwd = context.cwd.as_ref().ok_or(PolicyError::NeedsCwd)?.to_native()?;
+    let cwd = resolved(&cwd)?;
+    Ok(Glob::new(format!("{}/{pattern}", cwd.display().to_string().trim_end_matches('/')))?)
+}
+
+/// Links resolved as far as the path exists.
+fn resolved(path: &Path) -> Result<PathBuf, PolicyError> {
+    let mut rest = Vec::new();
+    for ancestor in path.ancestors() {
+        match ancestor.canonicalize() {
+            Ok(known) => return Ok(rest.iter().rev().fold(known, |path, name| path.join(name))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => match ancestor.file_name() {
+                // A link to nowhere would be a hole: whoever makes its target later makes it where we did not look.
+                Some(_) if ancestor.is_symlink() => return Err(PolicyError::Unreachable { path: ancestor.to_owned(), error }),
+                Some(name) => rest.push(name.to_owned()),
+                None => break,
+            },
+            Err(error) => return Err(PolicyError::Unreachable { path: ancestor.to_owned(), error }),
+        }
+    }
+    Ok(path.to_owned())
+}
+
+/// So long is a policy taken for what it was: resolving it means looking at the disk.
+const CURRENT: Duration = Duration::from_secs(1);
+/// So many are remembered.
+const REMEMBERED: usize = 64;
+
+/// The policies that a client asks for again and again.
+#[derive(Default)]
+pub struct Policies(Mutex<HashMap<SandboxContext, (Instant, Policy)>>);
+
+impl Policies {
+    pub fn of(&self, context: &SandboxContext, grounds: &Grounds) -> Result<Policy, PolicyError> {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((since, policy)) = known.get(context)
+            && since.elapsed() < CURRENT
+        {
+            return Ok(policy.clone());
+        }
+        let policy = grounds.policy(Some(context))?;
+        if known.len() >= REMEMBERED {
+            known.clear();
+        }
+        known.insert(context.clone(), (Instant::now(), policy.clone()));
+        Ok(policy)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn context(entries: Value, root: &Path) -> SandboxContext {
+        let uri = PathUri::from_native(root).unwrap().to_string();
+        serde_json::from_value(json!({
+            "permissions": {"type": "managed", "file_system": {"type": "restricted", "entries": entries}, "network": "restricted"},
+            "cwd": uri, "workspaceRoots": [uri], "windowsSandboxLevel": "disabled",
+        }))
+        .unwrap()
+    }
+
+    fn special(kind: &str, access: &str) -> Value {
+        json!({"path": {"type": "special", "value": {"kind": kind}}, "access": access})
+    }
+
+    fn access(policy: &Policy, path: &Path) -> Access {
+        policy.rules().unwrap().access(path).access
+    }
+
+    #[test]
+    fn the_workspace_policy_of_a_real_client() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().canonicalize().unwrap();
+        std::fs::create_dir(root.join("own")).unwrap();
+        let grounds = Grounds { own: vec![root.join("own")], ..Grounds::default() };
+        let mut git = special("project_roots", "read");
+        git["path"]["value"]["subpath"] = json!(".git");
+        git["missing_path_behavior"] = json!("skip");
+        let secrets = json!({"path": {"type": "glob_pattern", "pattern": "**/*.env"}, "access": "none"});
+        let policy = grounds
+            .policy(Some(&context(json!([special("root", "read"), special("project_roots", "write"), git, secrets]), &root)))
+            .unwrap();
+        assert_eq!(access(&policy, &root.join("src")), Access::Write);
+        assert_eq!(access(&policy, &root.join(".git/config")), Access::Read);
+        assert_eq!(access(&policy, &root.join("own/tokens")), Access::Deny);
+        assert_eq!(access(&policy, &root.join("a/b.env")), Access::Deny);
+        assert_eq!(access(&policy, Path::new("/etc/passwd")), Access::Read);
+    }
+
+    #[test]
+    fn what_cannot_be_meant_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path();
+        let refused = |entries: Value| Grounds::default().policy(Some(&context(entries, root))).unwrap_err().to_string();
+        let path = |path: &Path| json!({"type": "path", "path": PathUri::from_native(path).unwrap().to_string()});
+        assert!(refused(json!([{"path": path(&root.join("none")), "access": "write"}])).contains("does not exist"));
+        assert!(refused(json!([{"path": {"type": "glob_pattern", "pattern": "*"}, "access": "write"}])).contains("only deny"));
+        let mut out = special("project_roots", "write");
+        out["path"]["value"]["subpath"] = json!("../x");
+        assert!(refused(json!([out])).contains("leads out"));
+        std::os::unix::fs::symlink("/nowhere/at/all", root.join("link")).unwrap();
+        assert!(refused(json!([{"path": path(&root.join("link")), "access": "read"}])).contains("link"));
+        let mut without = context(json!([special("project_roots", "write")]), root);
+        without.cwd = None;
+        assert!(matches!(Grounds::default().policy(Some(&without)), Err(PolicyError::NeedsCwd)));
+    }
+
+    #[test]
+    fn links_are_resolved_before_rules_are_made() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().canonicalize().unwrap();
+        std::fs::create_dir(root.join("real")).unwrap();
+        std::os::unix::fs::symlink(root.join("real"), root.join("link")).unwrap();
+        let policy = Grounds::default().policy(Some(&context(json!([special("project_roots", "write")]), &root.join("link")))).unwrap();
+        assert_eq!(access(&policy, &root.join("real/x")), Access::Write);
+    }
+}

@@ -1,0 +1,318 @@
+//! The door of a listener: from a new connection to a link, or to a refusal.
+//!
+//! In this order: no browser that was not invited, no name that is not ours, no credential that is wrong.
+
+use std::convert::Infallible;
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::SystemTime;
+
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::uri::Authority;
+use http::{Method, Request, Response, StatusCode};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use thiserror::Error;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::Instant;
+use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
+
+use crate::auth::Auth;
+use crate::link::Link;
+use crate::link::ws::{self, Socket};
+use crate::strangers::{Failures, Slot, StrangerLimits, Strangers};
+
+/// How long a request may be, in bytes.
+const MAX_REQUEST: usize = 16 << 10;
+
+/// Who is let in.
+#[derive(Clone)]
+pub struct DoorRules {
+    pub auth: Auth,
+    /// Pages that may connect from a browser.
+    pub origins: Vec<Origin>,
+    /// Names besides loopback and the listener's own address by which it may be called.
+    pub hosts: Vec<HostName>,
+    pub strangers: StrangerLimits,
+}
+
+impl From<Auth> for DoorRules {
+    fn from(auth: Auth) -> Self {
+        Self { auth, origins: Vec::new(), hosts: Vec::new(), strangers: StrangerLimits::default() }
+    }
+}
+
+/// `SCHEME://HOST[:PORT]`, as browsers send it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Origin(String);
+
+/// A host without its port, in lower case.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HostName(String);
+
+#[derive(Debug, Error, PartialEq, Eq)]
+pub enum NameError {
+    #[error("`{0}` is no origin; write it as a browser sends it, such as https://example.com or http://localhost:3000")]
+    Origin(String),
+    #[error("`{0}` is no host; write a name or an address without scheme and port")]
+    Host(String),
+}
+
+impl FromStr for Origin {
+    type Err = NameError;
+
+    fn from_str(text: &str) -> Result<Self, NameError> {
+        let wrong = || NameError::Origin(text.to_owned());
+        let (scheme, rest) = text.split_once("://").ok_or_else(wrong)?;
+        let is_plain = !scheme.is_empty() && !rest.contains(['/', '@', '?', '#']);
+        if !is_plain || Authority::from_str(rest).is_err() {
+            return Err(wrong());
+        }
+        Ok(Self(text.to_ascii_lowercase()))
+    }
+}
+
+impl FromStr for HostName {
+    type Err = NameError;
+
+    fn from_str(text: &str) -> Result<Self, NameError> {
+        let wrong = || NameError::Host(text.to_owned());
+        let bare = text.parse::<IpAddr>().is_ok();
+        let authority = if bare { None } else { Some(Authority::from_str(text).map_err(|_| wrong())?) };
+        if authority.is_some_and(|authority| authority.as_str() != authority.host()) {
+            return Err(wrong());
+        }
+        Ok(Self(normal(text)))
+    }
+}
+
+impl fmt::Display for HostName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Names are the same whatever their case, with or without the brackets of an address or the dot at the end.
+fn normal(host: &str) -> String {
+    host.trim_start_matches('[').trim_end_matches(']').trim_end_matches('.').to_ascii_lowercase()
+}
+
+/// Somebody who connected.
+pub struct Visitor {
+    pub name: String,
+    pub stream: Socket,
+    pub ends: Option<Ends>,
+}
+
+/// Both addresses of a connection over a network.
+#[derive(Debug, Clone, Copy)]
+pub struct Ends {
+    pub theirs: IpAddr,
+    pub ours: IpAddr,
+}
+
+/// One per listener.
+pub struct Door {
+    rules: DoorRules,
+    strangers: Arc<Strangers>,
+    failures: Failures,
+    on_link: Box<dyn Fn(Link) + Send + Sync>,
+}
+
+impl Door {
+    pub fn new(rules: DoorRules, on_link: impl Fn(Link) + Send + Sync + 'static) -> Arc<Self> {
+        let (strangers, failures) = (Strangers::new(rules.strangers), Failures::new(rules.strangers));
+        Arc::new(Self { rules, strangers, failures, on_link: Box::new(on_link) })
+    }
+
+    /// Waits until somebody new may be talked to.
+    pub async fn admit(&self) -> Slot {
+        self.strangers.admit().await
+    }
+
+    /// Talks to a visitor until it is clear who it is.
+    pub async fn welcome(&self, visitor: Visitor, slot: Slot) {
+        let Visitor { name, stream, ends } = visitor;
+        let talk = async {
+            match stream {
+                Socket::Tcp(stream) => self.talk_http(stream, ends, Socket::Tcp).await,
+                Socket::Unix(stream) => self.talk_http(stream, ends, Socket::Unix).await,
+            }
+        };
+        let talked = tokio::select! {
+            talked = talk => talked,
+            () = slot.over() => Err("nobody introduced themselves in time".into()),
+        };
+        drop(slot);
+        match talked {
+            Ok(Some(upgraded)) => (self.on_link)(ws::accept(upgraded.socket, upgraded.early, name)),
+            Ok(None) => {}
+            Err(error) => tracing::debug!(name, error, "a connection came to nothing"),
+        }
+    }
+
+    /// Answers HTTP requests until one of them is an upgrade.
+    async fn talk_http<S>(&self, stream: S, ends: Option<Ends>, socket: fn(S) -> Socket) -> Result<Option<Upgraded>, String>
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let upgrade: Mutex<Option<OnUpgrade>> = Mutex::default();
+        let service = service_fn(async |mut request: Request<Incoming>| {
+            let answer = self.answer(&request, ends).await;
+            if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
+                let upgraded = hyper::upgrade::on(&mut request);
+                upgrade.lock().unwrap_or_else(PoisonError::into_inner).replace(upgraded);
+            }
+            Ok::<_, Infallible>(answer)
+        });
+        http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(self.rules.strangers.patience)
+            .max_buf_size(MAX_REQUEST)
+            .serve_connection(TokioIo::new(stream), service)
+            .with_upgrades()
+            .await
+            .map_err(|error| error.to_string())?;
+        let upgraded = upgrade.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(upgraded) = upgraded else { return Ok(None) };
+        let upgraded = upgraded.await.map_err(|error| error.to_string())?;
+        let parts = upgraded.downcast::<TokioIo<S>>().map_err(|_| "the stream was lost in the upgrade")?;
+        Ok(Some(Upgraded { socket: socket(parts.io.into_inner()), early: parts.read_buf }))
+    }
+
+    async fn answer(&self, request: &Request<Incoming>, ends: Option<Ends>) -> Response<String> {
+        if !self.invites(request.headers()) {
+            return plain(StatusCode::FORBIDDEN, "");
+        }
+        if let Err(why) = self.check_host(request, ends) {
+            return plain(StatusCode::FORBIDDEN, &why);
+        }
+        let is_get = matches!(*request.method(), Method::GET | Method::HEAD);
+        match request.uri().path() {
+            "/" | "/readyz" if !is_get => plain(StatusCode::METHOD_NOT_ALLOWED, ""),
+            "/readyz" => plain(StatusCode::OK, ""),
+            "/" => {
+                let credentials = request.headers().get(header::AUTHORIZATION).map(|value| value.as_bytes());
+                if let Err(refusal) = self.rules.auth.check(credentials, SystemTime::now()) {
+                    if let Some(ends) = ends {
+                        tokio::time::sleep(self.failures.note(ends.theirs, Instant::now())).await;
+                    }
+                    return plain(StatusCode::UNAUTHORIZED, &refusal.to_string());
+                }
+                upgrade(request.headers()).unwrap_or_else(|why| plain(StatusCode::BAD_REQUEST, why))
+            }
+            _ => plain(StatusCode::NOT_FOUND, ""),
+        }
+    }
+
+    /// Programs name no origin, browsers always do: a page has no business here unless its origin was allowed.
+    fn invites(&self, headers: &HeaderMap) -> bool {
+        let allowed =
+            |value: &HeaderValue| value.to_str().is_ok_and(|value| self.rules.origins.iter().any(|one| one.0.eq_ignore_ascii_case(value)));
+        headers.get_all(header::ORIGIN).iter().all(allowed)
+    }
+
+    /// A page whose name was made to lead here (DNS rebinding) still calls us by that name.
+    fn check_host(&self, request: &Request<Incoming>, ends: Option<Ends>) -> Result<(), String> {
+        let Some(ends) = ends else { return Ok(()) };
+        let named = request.headers().get_all(header::HOST).iter().map(HeaderValue::as_bytes);
+        let in_url = request.uri().authority().map(|authority| authority.as_str().as_bytes());
+        for host in named.chain(in_url) {
+            let host = String::from_utf8_lossy(host);
+            let known = Authority::from_str(&host).is_ok_and(|authority| !host.contains('@') && self.is_ours(authority.host(), ends.ours));
+            if !known {
+                return Err(format!("this listener is not called `{host}`; --allow-host NAME lets it be called so"));
+            }
+        }
+        Ok(())
+    }
+
+    fn is_ours(&self, host: &str, ours: IpAddr) -> bool {
+        let host = normal(host);
+        let is_address = |address: IpAddr| address.to_canonical().is_loopback() || address.to_canonical() == ours.to_canonical();
+        host == "localhost" || host.parse().is_ok_and(is_address) || self.rules.hosts.iter().any(|name| name.0 == host)
+    }
+}
+
+struct Upgraded {
+    socket: Socket,
+    /// Bytes that came together with the upgrade.
+    early: bytes::Bytes,
+}
+
+fn plain(status: StatusCode, text: &str) -> Response<String> {
+    let mut response = Response::new(text.to_owned());
+    *response.status_mut() = status;
+    response
+}
+
+/// The answer to a request for a websocket, or why it is none.
+fn upgrade(headers: &HeaderMap) -> Result<Response<String>, &'static str> {
+    let names = |name: HeaderName, wanted: &str| {
+        let values = headers.get_all(name);
+        let mut words = values.iter().filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));
+        words.any(|word| word.trim().eq_ignore_ascii_case(wanted))
+    };
+    if !names(header::CONNECTION, "upgrade") {
+        return Err("Connection header did not include 'upgrade'");
+    }
+    if !names(header::UPGRADE, "websocket") {
+        return Err("the Upgrade header does not ask for a websocket");
+    }
+    if !names(header::SEC_WEBSOCKET_VERSION, "13") {
+        return Err("only version 13 of the websocket protocol is spoken here");
+    }
+    let key = headers.get(header::SEC_WEBSOCKET_KEY).ok_or("there is no Sec-WebSocket-Key header")?;
+    let mut response = Response::new(String::new());
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    let accept = HeaderValue::from_str(&derive_accept_key(key.as_bytes())).map_err(|_| "the key cannot be used")?;
+    let answers = [
+        (header::CONNECTION, HeaderValue::from_static("upgrade")),
+        (header::UPGRADE, HeaderValue::from_static("websocket")),
+        (header::SEC_WEBSOCKET_ACCEPT, accept),
+    ];
+    response.headers_mut().extend(answers);
+    Ok(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn door(hosts: &[&str]) -> Arc<Door> {
+        let hosts = hosts.iter().map(|host| host.parse().unwrap()).collect();
+        Door::new(DoorRules { hosts, ..DoorRules::from(Auth::Open) }, |_| {})
+    }
+
+    #[test]
+    fn a_listener_knows_its_names() {
+        let door = door(&["Box.Example.", "2001:db8::5"]);
+        let is_ours = |host: &str| door.is_ours(host, "10.0.0.5".parse().unwrap());
+        for host in
+            ["localhost", "LOCALHOST.", "127.0.0.1", "127.9.9.9", "[::1]", "10.0.0.5", "[::ffff:10.0.0.5]", "box.example", "[2001:db8::5]"]
+        {
+            assert!(is_ours(host), "{host}");
+        }
+        for host in ["", "example.com", "localhost.example.com", "127.0.0.1.nip.io", "10.0.0.6", "0.0.0.0", "[::]", "0x7f000001"] {
+            assert!(!is_ours(host), "{host}");
+        }
+    }
+
+    #[test]
+    fn names_are_checked_when_they_are_given() {
+        for text in ["https://example.com", "http://localhost:3000", "chrome-extension://abc"] {
+            assert!(text.parse::<Origin>().is_ok(), "{text}");
+        }
+        for text in ["null", "*", "", "example.com", "https://", "https://a/b", "https://a@b"] {
+            assert_eq!(text.parse::<Origin>(), Err(NameError::Origin(text.into())));
+        }
+        for text in ["", "http://x", "x:80", "a b", "u@x"] {
+            assert_eq!(text.parse::<HostName>(), Err(NameError::Host(text.into())));
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! The executor's end of a cell and its reapers: a pool of those that wait, a list of those that work.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{Shutdown, shutdown};
+use tokio::net::unix::pipe;
+
+use crate::channel::{self, Channel};
+use crate::child::Exit;
+use crate::limits::Limit;
+use crate::message::{News, Order, Task};
+use crate::meter::Meter;
+
+/// How many reapers without work are kept.
+const SPARE: usize = 64;
+/// How long a reaper or a cell may take to answer. It answers in less than a millisecond unless the machine, or the
+/// program's own file system, hangs.
+const ANSWER: Duration = Duration::from_secs(30);
+/// How long a killed program may take until its reaper is taken for stuck.
+const KILL: Duration = Duration::from_secs(2);
+
+#[derive(Debug)]
+pub struct Cell {
+    control: Channel,
+    meter: Arc<Meter>,
+    state: Mutex<State>,
+    next: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    spare: Vec<Arc<Reaper>>,
+    /// With the job of each.
+    busy: HashMap<u64, (Arc<Reaper>, u64)>,
+    ended: bool,
+}
+
+#[derive(Debug)]
+pub struct Reaper {
+    number: u64,
+    /// No pipe, but waited for in the same way.
+    socket: pipe::Receiver,
+}
+
+impl Cell {
+    /// Takes over the socket of a cell once that says that it is ready.
+    pub fn adopt(control: Channel, meter: Arc<Meter>) -> io::Result<Result<Self, String>> {
+        match wait_for_news(control.as_fd())? {
+            Some(News::Ready { pid }) => {
+                meter.watch_cell(pid);
+                Ok(Ok(Self { control, meter, state: Mutex::default(), next: AtomicU64::new(1) }))
+            }
+            Some(News::Refused { reason }) => Ok(Err(reason)),
+            _ => Ok(Err("the process that should hold it ended".into())),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it can still be asked for something.
+    pub fn is_there(&self) -> bool {
+        let mut events = [PollFd::new(&self.control, PollFlags::IN)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        // It never says anything after it was ready: what can be read is its end.
+        poll(&mut events, Some(&now)) == Ok(0)
+    }
+
+    /// Starts a program; `order` is made for the number of the job. Returns the program's number in its own world.
+    pub fn start(
+        self: &Arc<Self>,
+        order: impl Fn(u64) -> Vec<u8>,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> io::Result<Result<Running, io::Error>> {
+        let job = self.next.fetch_add(1, Ordering::Relaxed);
+        let bytes = order(job);
+        let reaper = loop {
+            let spare = self.lock().spare.pop();
+            let is_new = spare.is_none();
+            let reaper = match spare {
+                Some(reaper) => reaper,
+                None => self.fork_reaper()?,
+            };
+            match channel::send(reaper.socket.as_fd(), &bytes, descriptors) {
+                Ok(()) => break reaper,
+                // Somebody killed it while it was waiting.
+                Err(_) if !is_new => {}
+                Err(error) => return Err(error),
+            }
+        };
+        let running = Running { cell: self.clone(), reaper: reaper.clone(), job, pid: 0 };
+        self.lock().busy.insert(reaper.number, (reaper.clone(), job));
+        let news = wait_for_news(reaper.socket.as_fd());
+        match news {
+            Ok(Some(News::Started { pid, .. })) => Ok(Ok(Running { pid, ..running })),
+            Ok(Some(News::Failed { errno, .. })) => {
+                running.release();
+                Ok(Err(io::Error::from_raw_os_error(errno)))
+            }
+            Ok(_) => {
+                running.drop_reaper();
+                Err(io::Error::other("the process that should start the program was killed"))
+            }
+            Err(error) => {
+                running.drop_reaper();
+                self.fell(&reaper);
+                Err(error)
+            }
+        }
+    }
+
+    fn fork_reaper(&self) -> io::Result<Arc<Reaper>> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let (ours, theirs) = channel::pair()?;
+        self.control.send(&Order::Reaper { number }.encode(), &[theirs.as_fd()])?;
+        let socket = pipe::Receiver::from_owned_fd_unchecked(ours.into_descriptor())?;
+        Ok(Arc::new(Reaper { number, socket }))
+    }
+
+    /// Forks a worker; returns our end of its socket.
+    pub fn worker(&self) -> io::Result<Channel> {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let (ours, theirs) = channel::pair()?;
+        self.control.send(&Order::Worker { number }.encode(), &[theirs.as_fd()])?;
+        Ok(ours)
+    }
+
+    fn fell(&self, reaper: &Reaper) {
+        let _ = self.control.send(&Order::Fell { number: reaper.number }.encode(), &[]);
+    }
+
+    /// Kills everything that runs now; more can be started.
+    pub fn kill_all(&self) {
+        for (reaper, job) in self.lock().busy.values() {
+            let _ = channel::send(reaper.socket.as_fd(), &Task::kill(*job), &[]);
+        }
+    }
+
+    /// Kills everything that still runs; whoever waits for it is told. Nothing can be started any more.
+    pub fn end(&self) {
+        let mut state = self.lock();
+        state.ended = true;
+        state.spare.clear();
+        for (reaper, _) in state.busy.values() {
+            // Its news can still be read.
+            let _ = shutdown(&reaper.socket, Shutdown::Write);
+        }
+        drop(state);
+        let _ = shutdown(&self.control, Shutdown::Both);
+    }
+}
+
+impl Drop for Cell {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// A program that was started, and everything below it.
+#[derive(Debug, Clone)]
+pub struct Running {
+    cell: Arc<Cell>,
+    reaper: Arc<Reaper>,
+    job: u64,
+    pid: u32,
+}
+
+impl Running {
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    pub fn signal(&self, signal: i32) {
+        self.ask(&Task::signal(self.job, signal));
+    }
+
+    /// Which limit the program ran into that ended like this.
+    pub fn limit_reached(&self, exit: Exit) -> Option<Limit> {
+        self.cell.meter.reached(exit)
+    }
+
+    /// Kills the program and everything that came of it, wherever it hid.
+    pub fn kill(&self) {
+        self.ask(&Task::kill(self.job));
+    }
+
+    fn ask(&self, task: &[u8]) {
+        if let Err(error) = channel::send(self.reaper.socket.as_fd(), task, &[])
+            && error.raw_os_error() == Some(Errno::AGAIN.raw_os_error())
+        {
+            // It has been stopped: it takes no orders any more.
+            self.cell.fell(&self.reaper);
+        }
+    }
+
+    /// After a kill: if no end is told, the reaper itself was stopped, and is killed as well.
+    pub async fn make_sure_of_kill(&self) {
+        tokio::time::sleep(KILL).await;
+        self.cell.fell(&self.reaper);
+    }
+
+    /// Waits for the program's end. May be dropped half-way.
+    pub async fn end(&self) -> Exit {
+        loop {
+            match self.news().await {
+                Some(News::Exited { job, exit, alone }) if job == self.job => {
+                    if alone {
+                        self.release();
+                    } else {
+                        tokio::spawn(self.clone().linger());
+                    }
+                    return exit;
+                }
+                Some(_) => {}
+                None => {
+                    self.drop_reaper();
+                    return Exit::Lost;
+                }
+            }
+        }
+    }
+
+    /// The program is gone and something that it started is not: the reaper is busy until that is gone, too.
+    async fn linger(self) {
+        loop {
+            match self.news().await {
+                Some(News::Alone { job }) if job == self.job => return self.release(),
+                Some(_) => {}
+                None => return self.drop_reaper(),
+            }
+        }
+    }
+
+    async fn news(&self) -> Option<News> {
+        loop {
+            self.reaper.socket.readable().await.ok()?;
+            match self.reaper.socket.try_io(|| channel::receive(self.reaper.socket.as_fd())) {
+                Ok(Some(message)) => return News::decode(&message.bytes).ok(),
+                Ok(None) => return None,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(_) => return None,
+            }
+        }
+    }
+
+    /// The reaper is free for the next program.
+    fn release(&self) {
+        let mut state = self.cell.lock();
+        if let Some((reaper, _)) = state.busy.remove(&self.reaper.number)
+            && !state.ended
+            && state.spare.len() < SPARE
+        {
+            state.spare.push(reaper);
+        }
+    }
+
+    /// Forgets the reaper; with its socket everything ends that it still looks after.
+    pub fn drop_reaper(&self) {
+        self.cell.lock().busy.remove(&self.reaper.number);
+        let _ = shutdown(&self.reaper.socket, Shutdown::Both);
+    }
+}
+
+/// Waits, on this thread, for what a stage has to say.
+fn wait_for_news(socket: BorrowedFd<'_>) -> io::Result<Option<News>> {
+    let timeout = Timespec::try_from(ANSWER).ok();
+    loop {
+        match poll(&mut [PollFd::from_borrowed_fd(socket, PollFlags::IN)], timeout.as_ref()) {
+            Ok(0) => return Err(Errno::TIMEDOUT.into()),
+            Ok(_) => {}
+            Err(Errno::INTR) => continue,
+            Err(error) => return Err(error.into()),
+        }
+        return match channel::receive(socket)? {
+            Some(message) => News::decode(&message.bytes).map(Some),
+            None => Ok(None),
+        };
+    }
+}

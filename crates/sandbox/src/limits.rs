@@ -1,0 +1,148 @@
+//! What a session may use: numbers, and the mechanism of this machine that holds each of them.
+//!
+//! Control groups hold a session as a whole; where none can be made, limits per process and per user have to do. Which one
+//! it is is told, because it is not the same promise.
+
+use std::path::Path;
+
+use crate::cgroup::Hierarchies;
+use crate::plan::Rlimit;
+use crate::policy::Policy;
+
+/// Nothing means no limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Processes and threads.
+    pub processes: Option<u64>,
+    /// Bytes of memory.
+    pub memory: Option<u64>,
+    /// Open files of one process.
+    pub open_files: Option<u64>,
+    /// Bytes of one file.
+    pub file_size: Option<u64>,
+    /// Bytes that must stay free where a session writes.
+    pub free_space: Option<u64>,
+    /// Seconds of processor time of one process.
+    pub cpu_seconds: Option<u64>,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            processes: Some(4096),
+            memory: Some(machine_memory().map_or(8 << 30, |bytes| (bytes / 4 * 3).max(512 << 20))),
+            open_files: Some(65_536),
+            file_size: Some(32 << 30),
+            free_space: Some(256 << 20),
+            cpu_seconds: None,
+        }
+    }
+}
+
+fn machine_memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    line.split_whitespace().next()?.parse::<u64>().ok().map(|kib| kib << 10)
+}
+
+/// What holds a limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mechanism {
+    CgroupV2,
+    CgroupV1,
+    Rlimit,
+    Watchdog,
+}
+
+impl Mechanism {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::CgroupV2 => "cgroup v2",
+            Self::CgroupV1 => "cgroup v1",
+            Self::Rlimit => "rlimit",
+            Self::Watchdog => "watchdog",
+        }
+    }
+}
+
+/// One limit as it really is here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limit {
+    pub what: &'static str,
+    pub value: u64,
+    pub mechanism: Mechanism,
+}
+
+impl std::fmt::Display for Limit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "the limit of {} {} ({})", self.value, self.what, self.mechanism.name())
+    }
+}
+
+pub const PROCESSES: &str = "processes";
+pub const MEMORY: &str = "bytes of memory";
+pub const OPEN_FILES: &str = "open files";
+pub const FILE_SIZE: &str = "bytes of a file";
+pub const FREE_SPACE: &str = "bytes of free space";
+pub const CPU: &str = "seconds of processor time";
+
+impl Limits {
+    /// What every limit is held by on this machine.
+    pub fn held(&self, hierarchies: &Hierarchies) -> Vec<Limit> {
+        let of = |what, value: Option<u64>, mechanism| value.map(|value| Limit { what, value, mechanism });
+        [
+            // The kernel does not hold root to a number of processes of its own.
+            of(
+                PROCESSES,
+                self.processes.filter(|_| hierarchies.processes().is_some() || !is_root()),
+                hierarchies.processes().unwrap_or(Mechanism::Rlimit),
+            ),
+            of(MEMORY, self.memory, hierarchies.memory().unwrap_or(Mechanism::Rlimit)),
+            of(OPEN_FILES, self.open_files, Mechanism::Rlimit),
+            of(FILE_SIZE, self.file_size, Mechanism::Rlimit),
+            of(FREE_SPACE, self.free_space, Mechanism::Watchdog),
+            of(CPU, self.cpu_seconds, Mechanism::Rlimit),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
+    }
+
+    /// What is set for every process of a session. A sandbox is counted by itself; other sessions share the count of their
+    /// user, so that those that are there already, and a sandbox or two, have to be allowed as well.
+    pub(crate) fn rlimits(&self, hierarchies: &Hierarchies, policy: &Policy) -> Vec<Rlimit> {
+        let of = |resource: libc::__rlimit_resource_t, value: Option<u64>| value.map(|value| Rlimit { resource, value });
+        let processes = self.processes.filter(|_| hierarchies.processes().is_none()).map(|more| match policy {
+            Policy::Open => 2 * more + processes_of_user(),
+            Policy::Confined(_) => more,
+        });
+        let memory = if hierarchies.memory().is_some() { None } else { self.memory };
+        [
+            of(libc::RLIMIT_NPROC, processes),
+            of(libc::RLIMIT_DATA, memory),
+            of(libc::RLIMIT_NOFILE, self.open_files),
+            of(libc::RLIMIT_FSIZE, self.file_size),
+            of(libc::RLIMIT_CPU, self.cpu_seconds),
+            // What a crash would leave could hold anything, and lies where nobody looks.
+            of(libc::RLIMIT_CORE, Some(0)),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
+    }
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+fn processes_of_user() -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let own = rustix::process::geteuid().as_raw();
+    let is_own = |path: &Path| path.metadata().is_ok_and(|metadata| metadata.uid() == own);
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter(|entry| entry.file_name().as_encoded_bytes().iter().all(u8::is_ascii_digit));
+    pids.filter(|entry| is_own(&entry.path()))
+        .map(|entry| std::fs::read_dir(entry.path().join("task")).map_or(1, |tasks| tasks.count() as u64))
+        .sum()
+}

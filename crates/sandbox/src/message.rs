@@ -1,0 +1,318 @@
+//! What the executor and its stages say to each other, as bytes.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+
+use crate::child::Exit;
+use crate::launch::Launch;
+
+/// To the zygote or a cell. Each comes with the socket of the new process.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Fork a cell, which is described by these bytes.
+    Cell(Vec<u8>),
+    /// Fork a reaper.
+    Reaper { number: u64 },
+    /// Fork somebody who does work of ours inside, such as file calls.
+    Worker { number: u64 },
+    /// Kill a reaper that does not answer; what it leaves behind is killed as well.
+    Fell { number: u64 },
+}
+
+/// To a reaper. Every order is for one job, and is not obeyed in a later one.
+#[derive(Debug)]
+pub enum Task {
+    Start(Start),
+    Signal { job: u64, signal: i32 },
+    Kill { job: u64 },
+}
+
+/// A program to start. Descriptors that come with it: the terminal, or output, errors and perhaps input.
+#[derive(Debug)]
+pub struct Start {
+    pub job: u64,
+    pub terminal: bool,
+    pub program: OsString,
+    pub arg0: Option<OsString>,
+    pub args: Vec<OsString>,
+    pub env: Vec<(OsString, OsString)>,
+    pub cwd: PathBuf,
+}
+
+/// From a reaper or a cell.
+#[derive(Debug, PartialEq, Eq)]
+pub enum News {
+    Started {
+        job: u64,
+        pid: u32,
+    },
+    Failed {
+        job: u64,
+        errno: i32,
+    },
+    /// The program ended; `alone` if nothing that it started is left.
+    Exited {
+        job: u64,
+        exit: Exit,
+        alone: bool,
+    },
+    /// Now nothing is left.
+    Alone {
+        job: u64,
+    },
+    /// A cell is ready. Its number is the one that the machine knows it by.
+    Ready {
+        pid: u32,
+    },
+    /// A cell cannot be made: why.
+    Refused {
+        reason: String,
+    },
+}
+
+#[derive(Default)]
+pub struct Writer(pub Vec<u8>);
+
+impl Writer {
+    pub fn byte(&mut self, value: u8) {
+        self.0.push(value);
+    }
+    pub fn number(&mut self, value: u64) {
+        self.0.extend_from_slice(&value.to_le_bytes());
+    }
+    pub fn text(&mut self, value: &OsStr) {
+        self.number(value.len() as u64);
+        self.0.extend_from_slice(value.as_bytes());
+    }
+    pub fn list<T>(&mut self, values: &[T], mut write: impl FnMut(&mut Self, &T)) {
+        self.number(values.len() as u64);
+        for value in values {
+            write(self, value);
+        }
+    }
+}
+
+pub struct Reader<'a>(pub &'a [u8]);
+
+fn garbled() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "a message between our own processes is garbled")
+}
+
+impl Reader<'_> {
+    pub fn byte(&mut self) -> io::Result<u8> {
+        let (first, rest) = self.0.split_first().ok_or_else(garbled)?;
+        self.0 = rest;
+        Ok(*first)
+    }
+    pub fn number(&mut self) -> io::Result<u64> {
+        let (first, rest) = self.0.split_first_chunk().ok_or_else(garbled)?;
+        self.0 = rest;
+        Ok(u64::from_le_bytes(*first))
+    }
+    pub fn text(&mut self) -> io::Result<OsString> {
+        let length = usize::try_from(self.number()?).map_err(|_| garbled())?;
+        let (first, rest) = self.0.split_at_checked(length).ok_or_else(garbled)?;
+        self.0 = rest;
+        Ok(OsString::from_vec(first.to_vec()))
+    }
+    pub fn list<T>(&mut self, mut read: impl FnMut(&mut Self) -> io::Result<T>) -> io::Result<Vec<T>> {
+        let length = self.number()?;
+        (0..length).map(|_| read(self)).collect()
+    }
+    pub fn path(&mut self) -> io::Result<PathBuf> {
+        self.text().map(PathBuf::from)
+    }
+}
+
+impl Order {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Writer::default();
+        match self {
+            Self::Cell(description) => {
+                out.byte(0);
+                out.0.extend_from_slice(description);
+            }
+            Self::Reaper { number } => {
+                out.byte(1);
+                out.number(*number);
+            }
+            Self::Fell { number } => {
+                out.byte(2);
+                out.number(*number);
+            }
+            Self::Worker { number } => {
+                out.byte(3);
+                out.number(*number);
+            }
+        }
+        out.0
+    }
+
+    pub fn decode(bytes: &[u8]) -> io::Result<Self> {
+        let mut input = Reader(bytes);
+        Ok(match input.byte()? {
+            0 => Self::Cell(input.0.to_vec()),
+            1 => Self::Reaper { number: input.number()? },
+            2 => Self::Fell { number: input.number()? },
+            3 => Self::Worker { number: input.number()? },
+            _ => return Err(garbled()),
+        })
+    }
+}
+
+/// The bytes of a start, straight from what is to be launched.
+pub fn encode_start(job: u64, terminal: bool, launch: &Launch) -> Vec<u8> {
+    let mut out = Writer::default();
+    out.byte(0);
+    out.number(job);
+    out.byte(terminal.into());
+    out.text(&launch.program);
+    out.byte(launch.arg0.is_some().into());
+    if let Some(arg0) = &launch.arg0 {
+        out.text(arg0);
+    }
+    out.list(&launch.args, |out, arg| out.text(arg));
+    out.list(&launch.env, |out, (name, value)| {
+        out.text(name);
+        out.text(value);
+    });
+    out.text(launch.cwd.as_os_str());
+    out.0
+}
+
+impl Task {
+    pub fn signal(job: u64, signal: i32) -> Vec<u8> {
+        let mut out = Writer::default();
+        out.byte(1);
+        out.number(job);
+        out.number(u64::from(signal.unsigned_abs()));
+        out.0
+    }
+
+    pub fn kill(job: u64) -> Vec<u8> {
+        let mut out = Writer::default();
+        out.byte(2);
+        out.number(job);
+        out.0
+    }
+
+    pub fn decode(bytes: &[u8]) -> io::Result<Self> {
+        let mut input = Reader(bytes);
+        Ok(match input.byte()? {
+            0 => Self::Start(Start {
+                job: input.number()?,
+                terminal: input.byte()? != 0,
+                program: input.text()?,
+                arg0: if input.byte()? != 0 { Some(input.text()?) } else { None },
+                args: input.list(Reader::text)?,
+                env: input.list(|input| Ok((input.text()?, input.text()?)))?,
+                cwd: input.path()?,
+            }),
+            1 => Self::Signal { job: input.number()?, signal: i32::try_from(input.number()?).map_err(|_| garbled())? },
+            2 => Self::Kill { job: input.number()? },
+            _ => return Err(garbled()),
+        })
+    }
+}
+
+impl News {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Writer::default();
+        match self {
+            Self::Started { job, pid } => {
+                out.byte(0);
+                out.number(*job);
+                out.number(u64::from(*pid));
+            }
+            Self::Failed { job, errno } => {
+                out.byte(1);
+                out.number(*job);
+                out.number(u64::from(errno.unsigned_abs()));
+            }
+            Self::Exited { job, exit, alone } => {
+                out.byte(2);
+                out.number(*job);
+                let (kind, value) = match exit {
+                    Exit::Code(code) => (0, *code),
+                    Exit::Signal(signal) => (1, *signal),
+                    Exit::Lost => (2, 0),
+                };
+                out.byte(kind);
+                out.number(u64::from(value.unsigned_abs()));
+                out.byte((*alone).into());
+            }
+            Self::Alone { job } => {
+                out.byte(3);
+                out.number(*job);
+            }
+            Self::Ready { pid } => {
+                out.byte(4);
+                out.number(u64::from(*pid));
+            }
+            Self::Refused { reason } => {
+                out.byte(5);
+                out.text(OsStr::new(reason));
+            }
+        }
+        out.0
+    }
+
+    pub fn decode(bytes: &[u8]) -> io::Result<Self> {
+        let mut input = Reader(bytes);
+        let number = |input: &mut Reader<'_>| i32::try_from(input.number()?).map_err(|_| garbled());
+        Ok(match input.byte()? {
+            0 => Self::Started { job: input.number()?, pid: u32::try_from(input.number()?).map_err(|_| garbled())? },
+            1 => Self::Failed { job: input.number()?, errno: number(&mut input)? },
+            2 => {
+                let job = input.number()?;
+                let (kind, value) = (input.byte()?, number(&mut input)?);
+                let exit = match kind {
+                    0 => Exit::Code(value),
+                    1 => Exit::Signal(value),
+                    _ => Exit::Lost,
+                };
+                Self::Exited { job, exit, alone: input.byte()? != 0 }
+            }
+            3 => Self::Alone { job: input.number()? },
+            4 => Self::Ready { pid: u32::try_from(input.number()?).map_err(|_| garbled())? },
+            5 => Self::Refused { reason: input.text()?.to_string_lossy().into_owned() },
+            _ => return Err(garbled()),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn news_survive_the_way() {
+        for news in [
+            News::Started { job: 7, pid: 12 },
+            News::Failed { job: 7, errno: 2 },
+            News::Exited { job: 1, exit: Exit::Signal(9), alone: true },
+            News::Exited { job: 1, exit: Exit::Code(255), alone: false },
+            News::Alone { job: u64::MAX },
+            News::Ready { pid: 3 },
+            News::Refused { reason: "no".into() },
+        ] {
+            assert_eq!(News::decode(&news.encode()).unwrap(), news);
+        }
+        for order in [Order::Cell(vec![1, 2, 3]), Order::Reaper { number: 4 }, Order::Fell { number: 5 }, Order::Worker { number: 6 }] {
+            assert_eq!(Order::decode(&order.encode()).unwrap(), order);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_is_an_error_and_no_more(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+            let _ = News::decode(&bytes);
+            let _ = Order::decode(&bytes);
+            let _ = Task::decode(&bytes);
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Watching over what one session uses: its groups, and the space that it leaves to others.
+
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::fs::statvfs;
+
+use crate::cgroup::{Group, Hierarchies};
+use crate::child::Exit;
+use crate::limits::{CPU, FILE_SIZE, FREE_SPACE, Limit, Limits};
+
+/// What a killed process reports that wrote too much into one file, or used too much time.
+const FILE_TOO_LARGE: i32 = 25;
+const TOO_MUCH_TIME: i32 = 24;
+const BY_SHELL_FILE: i32 = 128 + FILE_TOO_LARGE;
+const BY_SHELL_TIME: i32 = 128 + TOO_MUCH_TIME;
+
+#[derive(Debug)]
+pub struct Meter {
+    limits: Vec<Limit>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    group: Option<Group>,
+    /// Where its processes were started.
+    directories: HashSet<PathBuf>,
+    /// Its cells, by their numbers on this machine.
+    cells: Vec<u32>,
+    /// Bytes that each of its processes had written when it was last looked at.
+    written: HashMap<u32, u64>,
+    /// The space ran out and everything was killed for it.
+    ran_out: bool,
+}
+
+impl Meter {
+    pub fn new(limits: &Limits, hierarchies: &Hierarchies, number: u64) -> std::io::Result<Self> {
+        let group = Group::make(hierarchies, limits, number)?;
+        let state = State { group: Some(group), ..State::default() };
+        Ok(Self { limits: limits.held(hierarchies), state: Mutex::new(state) })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn doors(&self) -> Vec<PathBuf> {
+        self.lock().group.as_ref().map(Group::doors).unwrap_or_default()
+    }
+
+    pub fn watch_directory(&self, directory: &std::path::Path) {
+        let mut state = self.lock();
+        if state.directories.len() < 64 && !state.directories.contains(directory) {
+            state.directories.insert(directory.to_owned());
+        }
+    }
+
+    pub fn watch_cell(&self, pid: u32) {
+        self.lock().cells.push(pid);
+    }
+
+    fn limit(&self, what: &str) -> Option<Limit> {
+        self.limits.iter().find(|limit| limit.what == what).copied()
+    }
+
+    /// Which limit a process ran into that ended like this, if that can be told.
+    pub fn reached(&self, exit: Exit) -> Option<Limit> {
+        let mut state = self.lock();
+        let group = state.group.as_ref().and_then(Group::reached);
+        let what = match exit {
+            Exit::Code(0) => return None,
+            _ if std::mem::take(&mut state.ran_out) => FREE_SPACE,
+            // A shell tells of the end of its child in its own way.
+            Exit::Signal(FILE_TOO_LARGE) | Exit::Code(BY_SHELL_FILE) => FILE_SIZE,
+            Exit::Signal(TOO_MUCH_TIME) | Exit::Code(BY_SHELL_TIME) => CPU,
+            _ => group?,
+        };
+        self.limit(what)
+    }
+
+    /// Which limit kept a process from being started.
+    pub fn refused(&self) -> Option<Limit> {
+        self.limit(self.lock().group.as_ref().and_then(Group::reached)?)
+    }
+
+    pub fn take_group(&self) -> Option<Group> {
+        self.lock().group.take()
+    }
+
+    /// The file systems it works on that have less room left than they should.
+    pub fn is_short_of_space(&self) -> bool {
+        let Some(floor) = self.limit(FREE_SPACE) else { return false };
+        let directories: Vec<_> = self.lock().directories.iter().cloned().collect();
+        directories.iter().any(|directory| {
+            statvfs(directory).is_ok_and(|stat| stat.f_bavail.saturating_mul(stat.f_frsize) < floor.value && stat.f_blocks > 0)
+        })
+    }
+
+    /// How much its processes have written since this was last asked. `parents` are all processes with their parents.
+    pub fn newly_written(&self, parents: &HashMap<u32, u32>) -> u64 {
+        let mut state = self.lock();
+        let cells: HashSet<u32> = state.cells.iter().copied().collect();
+        let is_ours = |pid: u32| {
+            let mut at = pid;
+            for _ in 0..64 {
+                if cells.contains(&at) {
+                    return true;
+                }
+                match parents.get(&at) {
+                    Some(parent) if *parent != 0 => at = *parent,
+                    _ => return false,
+                }
+            }
+            false
+        };
+        let mut written = HashMap::new();
+        let mut more = 0;
+        for pid in parents.keys().copied().filter(|pid| is_ours(*pid)) {
+            let bytes = written_by(pid);
+            more += bytes.saturating_sub(state.written.get(&pid).copied().unwrap_or(0));
+            written.insert(pid, bytes);
+        }
+        state.written = written;
+        more
+    }
+
+    pub fn note_shortage(&self) {
+        self.lock().ran_out = true;
+    }
+}
+
+fn written_by(pid: u32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
+    text.lines().find_map(|line| line.strip_prefix("wchar:")?.trim().parse().ok()).unwrap_or(0)
+}
+
+/// Every process of this machine with its parent.
+pub fn parents() -> HashMap<u32, u32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries
+        .filter_map(|entry| {
+            let pid = entry.file_name().to_str()?.parse().ok()?;
+            let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
+            let parent = stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse().ok()?;
+            Some((pid, parent))
+        })
+        .collect()
+}

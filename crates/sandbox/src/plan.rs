@@ -1,0 +1,141 @@
+//! What a cell is told about itself: its rules, who it becomes, what it is limited to. Made by the executor, read by the stage.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::message::{Reader, Writer};
+use crate::policy::{Access, Network};
+
+/// Whom sandboxed code runs as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Identity {
+    /// As the executor's own user, who is not root.
+    Own,
+    /// As this user and group, which nobody else has; files of a writable root are mapped to it.
+    Mapped { id: u32 },
+    /// As this user, to whom the operator gave the workspace.
+    Named { uid: u32, gid: u32 },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    pub path: PathBuf,
+    pub access: Access,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Confinement {
+    /// Outer places first.
+    pub places: Vec<Place>,
+    pub network: Network,
+    pub identity: Identity,
+    /// What the cell sees as `/tmp`; without it, something that goes with the cell.
+    pub temporary: Option<PathBuf>,
+}
+
+/// One limit of the kernel for every process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rlimit {
+    pub resource: u32,
+    pub value: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Plan {
+    /// Nothing: the cell is only looked after, not confined.
+    pub confinement: Option<Confinement>,
+    pub rlimits: Vec<Rlimit>,
+    /// Files into which the cell writes itself to be limited together with the others of its session.
+    pub cgroups: Vec<PathBuf>,
+}
+
+impl Plan {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Writer::default();
+        out.list(&self.rlimits, |out, rlimit| {
+            out.number(rlimit.resource.into());
+            out.number(rlimit.value);
+        });
+        out.list(&self.cgroups, |out, path| out.text(path.as_os_str()));
+        let Some(confinement) = &self.confinement else {
+            out.byte(0);
+            return out.0;
+        };
+        out.byte(1);
+        out.list(&confinement.places, |out, place| {
+            out.text(place.path.as_os_str());
+            out.byte(place.access as u8);
+        });
+        out.byte((confinement.network == Network::Enabled).into());
+        match confinement.identity {
+            Identity::Own => out.byte(0),
+            Identity::Mapped { id } => {
+                out.byte(1);
+                out.number(id.into());
+            }
+            Identity::Named { uid, gid } => {
+                out.byte(2);
+                out.number(uid.into());
+                out.number(gid.into());
+            }
+        }
+        out.byte(confinement.temporary.is_some().into());
+        if let Some(path) = &confinement.temporary {
+            out.text(path.as_os_str());
+        }
+        out.0
+    }
+
+    pub fn decode(bytes: &[u8]) -> io::Result<Self> {
+        let mut input = Reader(bytes);
+        let id = |input: &mut Reader<'_>| u32::try_from(input.number()?).map_err(|_| io::Error::from(io::ErrorKind::InvalidData));
+        let rlimits = input.list(|input| Ok(Rlimit { resource: id(input)?, value: input.number()? }))?;
+        let cgroups = input.list(Reader::path)?;
+        if input.byte()? == 0 {
+            return Ok(Self { confinement: None, rlimits, cgroups });
+        }
+        let places = input.list(|input| {
+            let path = input.path()?;
+            let access = match input.byte()? {
+                0 => Access::Deny,
+                1 => Access::Read,
+                _ => Access::Write,
+            };
+            Ok(Place { path, access })
+        })?;
+        let network = if input.byte()? == 1 { Network::Enabled } else { Network::Restricted };
+        let identity = match input.byte()? {
+            0 => Identity::Own,
+            1 => Identity::Mapped { id: id(&mut input)? },
+            _ => Identity::Named { uid: id(&mut input)?, gid: id(&mut input)? },
+        };
+        let temporary = if input.byte()? == 1 { Some(input.path()?) } else { None };
+        Ok(Self { confinement: Some(Confinement { places, network, identity, temporary }), rlimits, cgroups })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plan_survives_the_way() {
+        let confinement = Confinement {
+            places: vec![
+                Place { path: "/".into(), access: Access::Read },
+                Place { path: "/w".into(), access: Access::Write },
+                Place { path: "/w/.git".into(), access: Access::Deny },
+            ],
+            network: Network::Enabled,
+            identity: Identity::Mapped { id: 7 },
+            temporary: Some("/x".into()),
+        };
+        let plan = Plan {
+            confinement: Some(confinement),
+            rlimits: vec![Rlimit { resource: 7, value: u64::MAX }],
+            cgroups: vec!["/sys/fs/cgroup/x/cgroup.procs".into()],
+        };
+        assert_eq!(Plan::decode(&plan.encode()).unwrap(), plan);
+        assert_eq!(Plan::decode(&Plan::default().encode()).unwrap(), Plan::default());
+    }
+}

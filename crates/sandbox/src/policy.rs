@@ -1,0 +1,407 @@
+//! What a sandboxed piece of work may do: concrete rules over absolute paths, and the network.
+//!
+//! Rules are made once, from what a request asks for, and are then only looked at: by the cell that starts processes and
+//! by whoever answers file calls. This room must not know where they came from (a wire, a file of the operator).
+//!
+//! The longest path that holds a given path decides; a path that no rule holds is denied. A pattern that denies wins
+//! over every rule.
+
+mod glob;
+mod protect;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+pub use glob::{Glob, GlobError};
+pub use protect::{PROTECTED_NAMES, STARTUP_FILES, protected_below};
+use thiserror::Error;
+
+/// How a process or a file call is held.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub enum Policy {
+    /// Not at all: everything that the executor's own user may do.
+    #[default]
+    Open,
+    /// By these rules, or not run.
+    Confined(Arc<Rules>),
+}
+
+impl Policy {
+    pub fn rules(&self) -> Option<&Arc<Rules>> {
+        match self {
+            Self::Open => None,
+            Self::Confined(rules) => Some(rules),
+        }
+    }
+}
+
+/// What may be done with a path. Ordered: more comes later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Access {
+    Deny,
+    Read,
+    Write,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Network {
+    Restricted,
+    Enabled,
+}
+
+/// Why a rule is there; told in refusals.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Origin {
+    /// The request asked for it.
+    Request,
+    /// Things inside a writable root that run later, outside: `.git`, hooks, start-up files.
+    Protected,
+    /// Our own files.
+    Own,
+    /// The operator's ceiling.
+    Ceiling,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Request => "the policy",
+            Self::Protected => "protected inside a writable root",
+            Self::Own => "the executor's own files",
+            Self::Ceiling => "the operator's ceiling",
+        })
+    }
+}
+
+/// One rule: this path and everything below it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Rule {
+    /// Absolute, without `.` and `..`, links resolved as far as it exists.
+    pub path: PathBuf,
+    pub access: Access,
+    pub origin: Origin,
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = match self.access {
+            Access::Deny => "denied",
+            Access::Read => "read-only",
+            Access::Write => "writable",
+        };
+        write!(f, "{} is {what} ({})", self.path.display(), self.origin)
+    }
+}
+
+/// What decides about a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason<'a> {
+    Rule(&'a Rule),
+    Glob(&'a Glob),
+    /// No rule holds the path.
+    Nothing,
+}
+
+impl fmt::Display for Reason<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rule(rule) => rule.fmt(f),
+            Self::Glob(glob) => write!(f, "paths like {glob} are denied (the policy)"),
+            Self::Nothing => f.write_str("no rule of the policy allows it"),
+        }
+    }
+}
+
+/// The answer to "what may be done with this path".
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Decision<'a> {
+    pub access: Access,
+    pub reason: Reason<'a>,
+}
+
+/// Something was refused: what, and by which rule.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{verb} {path} is refused: {rule}", verb = if *.wanted == Access::Write { "writing" } else { "reading" }, path = .path.display())]
+pub struct Refusal {
+    pub path: PathBuf,
+    pub wanted: Access,
+    pub rule: String,
+}
+
+/// A request asked for more than the operator allows.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum Exceeds {
+    #[error("the policy asks for {wanted} access to {path}, but the operator's ceiling does not allow it: {rule}", wanted = word(*.wanted), path = .path.display())]
+    Path { path: PathBuf, wanted: Access, rule: String },
+    #[error("the policy asks for the network, but the operator's ceiling says network = \"restricted\"")]
+    Network,
+    #[error("running without a sandbox is more than the operator's ceiling allows; ask for a `sandbox` within it: {rule}")]
+    Unconfined { rule: String },
+}
+
+fn word(access: Access) -> &'static str {
+    match access {
+        Access::Deny => "no",
+        Access::Read => "read",
+        Access::Write => "write",
+    }
+}
+
+/// Checked rules. Equal rules are one policy.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Rules {
+    /// By path; one rule a path.
+    rules: BTreeMap<PathBuf, Rule>,
+    globs: Vec<Glob>,
+    pub network: Network,
+}
+
+impl Rules {
+    /// Of two rules for one path the later one counts.
+    pub fn new(rules: impl IntoIterator<Item = Rule>, globs: Vec<Glob>, network: Network) -> Self {
+        Self { rules: rules.into_iter().map(|rule| (rule.path.clone(), rule)).collect(), globs, network }
+    }
+
+    /// Everything may be read, nothing written.
+    pub fn read_only() -> Self {
+        Self::new([rule("/", Access::Read)], Vec::new(), Network::Restricted)
+    }
+
+    /// Everything may be read; these roots may be written, except for what is protected in them.
+    pub fn workspace_write(roots: impl IntoIterator<Item = PathBuf>) -> Self {
+        let mut rules = vec![rule("/", Access::Read)];
+        for root in roots {
+            rules.extend(protected_below(&root));
+            rules.push(rule(root, Access::Write));
+        }
+        Self::new(rules, Vec::new(), Network::Restricted)
+    }
+
+    pub fn access(&self, path: &Path) -> Decision<'_> {
+        if let Some(glob) = self.globs.iter().find(|glob| glob.holds(path)) {
+            return Decision { access: Access::Deny, reason: Reason::Glob(glob) };
+        }
+        match path.ancestors().find_map(|ancestor| self.rules.get(ancestor)) {
+            Some(rule) => Decision { access: rule.access, reason: Reason::Rule(rule) },
+            None => Decision { access: Access::Deny, reason: Reason::Nothing },
+        }
+    }
+
+    /// The path must be absolute, without `.` and `..`, and its links must be resolved.
+    pub fn may_read(&self, path: &Path) -> Result<(), Refusal> {
+        self.may(path, Access::Read)
+    }
+
+    pub fn may_write(&self, path: &Path) -> Result<(), Refusal> {
+        self.may(path, Access::Write)
+    }
+
+    fn may(&self, path: &Path, wanted: Access) -> Result<(), Refusal> {
+        let decision = self.access(path);
+        if decision.access >= wanted {
+            return Ok(());
+        }
+        Err(Refusal { path: path.to_owned(), wanted, rule: decision.reason.to_string() })
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Rule> {
+        self.rules.values()
+    }
+
+    pub fn globs(&self) -> &[Glob] {
+        &self.globs
+    }
+
+    /// Places that may be read and that are not inside another one that may: what to open as directories.
+    pub fn readable_roots(&self) -> impl Iterator<Item = &Rule> {
+        self.roots(Access::Read)
+    }
+
+    /// Places that may be written and that are not inside another one that may.
+    pub fn writable_roots(&self) -> impl Iterator<Item = &Rule> {
+        self.roots(Access::Write)
+    }
+
+    fn roots(&self, access: Access) -> impl Iterator<Item = &Rule> {
+        self.rules.values().filter(move |rule| rule.access >= access && self.above(&rule.path) < access)
+    }
+
+    /// What the parent of a path is allowed, globs aside.
+    fn above(&self, path: &Path) -> Access {
+        path.ancestors().skip(1).find_map(|ancestor| self.rules.get(ancestor)).map_or(Access::Deny, |rule| rule.access)
+    }
+
+    /// Rules strictly below a path, which take away from it or give to it.
+    pub fn below<'a>(&'a self, path: &'a Path) -> impl Iterator<Item = &'a Rule> {
+        self.rules.values().filter(move |rule| rule.path != path && rule.path.starts_with(path))
+    }
+
+    /// Adds a rule that only ever takes away.
+    #[must_use]
+    pub fn held_to(mut self, stricter: Rule) -> Self {
+        let inside: Vec<_> =
+            self.below(&stricter.path).filter(|rule| rule.access > stricter.access).map(|rule| rule.path.clone()).collect();
+        for path in inside {
+            self.rules.remove(&path);
+        }
+        if self.access(&stricter.path).access > stricter.access {
+            self.rules.insert(stricter.path.clone(), stricter);
+        }
+        self
+    }
+
+    /// What both allow. Refused if something that these rules grant outright is more than the ceiling grants there; what the
+    /// ceiling takes away further below is taken away.
+    pub fn within(&self, ceiling: &Self) -> Result<Self, Exceeds> {
+        if self.network > ceiling.network {
+            return Err(Exceeds::Network);
+        }
+        for rule in self.rules.values() {
+            let allowed = ceiling.access(&rule.path);
+            if rule.access > allowed.access {
+                return Err(Exceeds::Path { path: rule.path.clone(), wanted: rule.access, rule: allowed.reason.to_string() });
+            }
+        }
+        let mut rules = self.rules.clone();
+        for rule in ceiling.rules.values() {
+            if self.access(&rule.path).access > rule.access {
+                rules.insert(rule.path.clone(), Rule { origin: Origin::Ceiling, ..rule.clone() });
+            }
+        }
+        let mut globs = self.globs.clone();
+        globs.extend(ceiling.globs.iter().filter(|glob| !self.globs.contains(glob)).cloned());
+        Ok(Self { rules, globs, network: self.network })
+    }
+}
+
+impl Policy {
+    /// The same for any policy: nobody gets more than the operator allows.
+    pub fn within(&self, ceiling: &Self) -> Result<Self, Exceeds> {
+        match (self, ceiling) {
+            (policy, Self::Open) => Ok(policy.clone()),
+            (Self::Open, Self::Confined(ceiling)) => {
+                let root = ceiling.access(Path::new("/")).reason;
+                Err(Exceeds::Unconfined { rule: root.to_string() })
+            }
+            (Self::Confined(rules), Self::Confined(ceiling)) => Ok(Self::Confined(Arc::new(rules.within(ceiling)?))),
+        }
+    }
+}
+
+fn rule(path: impl Into<PathBuf>, access: Access) -> Rule {
+    Rule { path: path.into(), access, origin: Origin::Request }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn workspace() -> Rules {
+        Rules::workspace_write([PathBuf::from("/w")])
+    }
+
+    #[test]
+    fn the_longest_path_decides_and_nothing_is_allowed_by_default() {
+        let rules = Rules::new(
+            [rule("/a", Access::Read), rule("/a/b", Access::Write), rule("/a/b/c", Access::Deny), rule("/a/b/c/d", Access::Read)],
+            Vec::new(),
+            Network::Restricted,
+        );
+        let access = |path: &str| rules.access(Path::new(path)).access;
+        assert_eq!([access("/"), access("/a"), access("/a/x")], [Access::Deny, Access::Read, Access::Read]);
+        assert_eq!([access("/a/b/x"), access("/a/b/c"), access("/a/b/c/x")], [Access::Write, Access::Deny, Access::Deny]);
+        assert_eq!([access("/a/b/c/d/x"), access("/ab"), access("/a/bc")], [Access::Read, Access::Deny, Access::Read]);
+    }
+
+    #[test]
+    fn what_runs_later_outside_stays_read_only_in_a_workspace() {
+        let rules = workspace();
+        assert!(rules.may_write(Path::new("/w/src/.git")).is_ok());
+        for name in [".git/hooks/x", ".bashrc", ".profile", ".git", ".outpost/config.toml"] {
+            let refused = rules.may_write(&Path::new("/w").join(name)).unwrap_err();
+            assert!(refused.to_string().contains("protected inside a writable root"), "{refused}");
+            assert!(rules.may_read(&Path::new("/w").join(name)).is_ok());
+        }
+        assert_eq!(rules.may_write(Path::new("/x")).unwrap_err().to_string(), "writing /x is refused: / is read-only (the policy)");
+    }
+
+    #[test]
+    fn roots_are_the_outermost_places() {
+        let rules = Rules::new(
+            [rule("/a", Access::Read), rule("/a/b", Access::Write), rule("/a/b/c", Access::Read), rule("/a/b/c/d", Access::Write)],
+            Vec::new(),
+            Network::Restricted,
+        );
+        let paths = |roots: Vec<&Rule>| roots.iter().map(|rule| rule.path.display().to_string()).collect::<Vec<_>>();
+        assert_eq!(paths(rules.readable_roots().collect()), ["/a"]);
+        assert_eq!(paths(rules.writable_roots().collect()), ["/a/b", "/a/b/c/d"]);
+        assert_eq!(rules.below(Path::new("/a/b")).count(), 2);
+    }
+
+    #[test]
+    fn a_ceiling_is_not_exceeded() {
+        let ceiling = Rules::new(
+            [rule("/", Access::Read), rule("/w", Access::Write), rule("/w/secret", Access::Deny)],
+            vec![Glob::new("/w/**/*.pem").unwrap()],
+            Network::Restricted,
+        );
+        let held = workspace().within(&ceiling).unwrap();
+        assert_eq!(held.access(Path::new("/w/secret/x")).access, Access::Deny);
+        assert_eq!(held.access(Path::new("/w/a/key.pem")).access, Access::Deny);
+        assert_eq!(held.access(Path::new("/w/a")).access, Access::Write);
+        let refused = Rules::workspace_write([PathBuf::from("/other")]).within(&ceiling).unwrap_err();
+        assert!(refused.to_string().contains("write access to /other"), "{refused}");
+        let online = Rules { network: Network::Enabled, ..workspace() };
+        assert_eq!(online.within(&ceiling), Err(Exceeds::Network));
+        let held = Policy::Confined(Arc::new(ceiling));
+        assert!(matches!(Policy::Open.within(&held), Err(Exceeds::Unconfined { .. })));
+        assert_eq!(Policy::Open.within(&Policy::Open), Ok(Policy::Open));
+    }
+
+    fn paths() -> impl Strategy<Value = PathBuf> {
+        proptest::collection::vec("[ab]", 0..5).prop_map(|parts| Path::new("/").join(parts.join("/")))
+    }
+
+    fn any_access() -> impl Strategy<Value = Access> {
+        prop_oneof![Just(Access::Deny), Just(Access::Read), Just(Access::Write)]
+    }
+
+    fn any_rules() -> impl Strategy<Value = Rules> {
+        proptest::collection::vec((paths(), any_access()), 0..8)
+            .prop_map(|list| Rules::new(list.into_iter().map(|(path, access)| rule(path, access)), Vec::new(), Network::Restricted))
+    }
+
+    proptest! {
+        #[test]
+        fn an_intersection_is_the_smaller_of_both_everywhere(a in any_rules(), b in any_rules(), path in paths()) {
+            if let Ok(both) = a.within(&b) {
+                let smaller = a.access(&path).access.min(b.access(&path).access);
+                prop_assert_eq!(both.access(&path).access, smaller);
+            }
+        }
+
+        #[test]
+        fn a_rule_that_takes_away_gives_nothing(rules in any_rules(), at in paths(), access in any_access(), path in paths()) {
+            let held = rules.clone().held_to(Rule { path: at.clone(), access, origin: Origin::Own });
+            prop_assert!(held.access(&path).access <= rules.access(&path).access);
+            if path.starts_with(&at) {
+                prop_assert!(held.access(&path).access <= access);
+            } else {
+                prop_assert_eq!(held.access(&path).access, rules.access(&path).access);
+            }
+        }
+
+        #[test]
+        fn every_allowed_path_is_below_a_root(rules in any_rules(), path in paths()) {
+            let access = rules.access(&path).access;
+            prop_assert_eq!(access >= Access::Read, access >= Access::Read && rules.readable_roots().any(|root| path.starts_with(&root.path)));
+            if access == Access::Write {
+                prop_assert!(rules.writable_roots().any(|root| path.starts_with(&root.path)));
+            }
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Files that sandboxes need on the machine, and that must not be left behind: what they see as `/tmp`, and placeholders.
+//!
+//! A path that has to stay read-only before it exists is held by mounting on an empty directory that is made there for as
+//! long as somebody needs it. Each is written down first, so that the next start removes what a killed executor left.
+
+use std::collections::HashMap;
+use std::fs::{self, DirBuilder, File, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::fs::{AtFlags, CWD, FlockOperation, Gid, Mode, OFlags, ResolveFlags, Uid, chownat, flock, mkdirat, openat2, unlinkat};
+use rustix::io::Errno;
+
+/// The files of one executor.
+#[derive(Debug)]
+pub struct Scratch {
+    directory: PathBuf,
+    /// Held as long as we run: a directory whose lock is free belongs to nobody.
+    _lock: File,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    journal: File,
+    /// How many need each placeholder.
+    placeholders: HashMap<PathBuf, usize>,
+}
+
+impl Scratch {
+    /// Below a directory that is ours alone. Cleans up after executors that are gone.
+    pub fn open(parent: &Path, instance: &str) -> io::Result<Self> {
+        DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
+        for entry in fs::read_dir(parent)?.flatten() {
+            clean_up_after(&entry.path());
+        }
+        let directory = parent.join(instance);
+        DirBuilder::new().mode(0o700).create(&directory)?;
+        let make = |name: &str| File::options().create_new(true).append(true).mode(0o600).open(directory.join(name));
+        let lock = make("lock")?;
+        flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+        let state = State { journal: make("placeholders")?, placeholders: HashMap::new() };
+        Ok(Self { directory, _lock: lock, state: Mutex::new(state) })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A `/tmp` for one owner; removed with [`Self::remove_temporary`].
+    pub fn temporary(&self, owner: u64) -> io::Result<PathBuf> {
+        let path = self.directory.join(format!("tmp-{owner}"));
+        match DirBuilder::new().mode(0o700).create(&path) {
+            Ok(()) => fs::set_permissions(&path, Permissions::from_mode(0o1777))?,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+        }
+        path.canonicalize()
+    }
+
+    pub fn remove_temporary(&self, owner: u64) {
+        let _ = fs::remove_dir_all(self.directory.join(format!("tmp-{owner}")));
+    }
+
+    /// Makes sure that there is something at a path. Returns what was made for it, or is already there for somebody else.
+    pub fn hold_place(&self, path: &Path) -> io::Result<Vec<PathBuf>> {
+        let mut state = self.lock();
+        let missing: Vec<_> = path.ancestors().take_while(|ancestor| ancestor.symlink_metadata().is_err()).map(Path::to_owned).collect();
+        let mut held = Vec::new();
+        if missing.is_empty()
+            && let Some(count) = state.placeholders.get_mut(path)
+        {
+            *count += 1;
+            held.push(path.to_owned());
+        }
+        for place in missing.into_iter().rev() {
+            writeln!(state.journal, "{}", place.to_string_lossy())?;
+            match make_placeholder(&place) {
+                Ok(()) => {}
+                // Somebody was quicker: then it is theirs.
+                Err(Errno::EXIST) => continue,
+                Err(error) => return Err(error.into()),
+            }
+            state.placeholders.insert(place.clone(), 1);
+            held.push(place);
+        }
+        Ok(held)
+    }
+
+    pub fn is_placeholder(&self, path: &Path) -> bool {
+        self.lock().placeholders.contains_key(path)
+    }
+
+    pub fn release_places(&self, places: &[PathBuf]) {
+        let mut state = self.lock();
+        for place in places.iter().rev() {
+            let Some(count) = state.placeholders.get_mut(place) else { continue };
+            *count -= 1;
+            if *count == 0 {
+                state.placeholders.remove(place);
+                // Only if it is still empty: otherwise somebody made it theirs.
+                let _ = fs::remove_dir(place);
+            }
+        }
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        for place in self.lock().placeholders.keys() {
+            let _ = fs::remove_dir(place);
+        }
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// An empty directory, which no version control shows, owned by whoever owns the directory that it is in.
+fn make_placeholder(path: &Path) -> Result<(), Errno> {
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Err(Errno::INVAL) };
+    let parent = openat2(CWD, parent, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::NO_SYMLINKS)?;
+    mkdirat(&parent, name, Mode::RWXU | Mode::RGRP | Mode::XGRP | Mode::ROTH | Mode::XOTH)?;
+    let owner = rustix::fs::fstat(&parent)?;
+    let chown = chownat(&parent, name, Some(Uid::from_raw(owner.st_uid)), Some(Gid::from_raw(owner.st_gid)), AtFlags::SYMLINK_NOFOLLOW);
+    if let Err(error) = chown
+        && rustix::process::geteuid().is_root()
+    {
+        let _ = unlinkat(&parent, name, AtFlags::REMOVEDIR);
+        return Err(error);
+    }
+    Ok(())
+}
+
+fn clean_up_after(directory: &Path) {
+    let Ok(lock) = File::options().read(true).open(directory.join("lock")) else { return };
+    let is_ours = lock.metadata().is_ok_and(|metadata| metadata.uid() == rustix::process::geteuid().as_raw());
+    if !is_ours || flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+        return;
+    }
+    let places = fs::read_to_string(directory.join("placeholders")).unwrap_or_default();
+    for place in places.lines().rev() {
+        let _ = fs::remove_dir(place);
+    }
+    let _ = fs::remove_dir_all(directory);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn placeholders_come_and_go() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().canonicalize().unwrap();
+        let work = root.join("work");
+        fs::create_dir(&work).unwrap();
+        let scratch = Scratch::open(&root.join("cells"), "a").unwrap();
+        let first = scratch.hold_place(&work.join(".git")).unwrap();
+        let second = scratch.hold_place(&work.join(".git")).unwrap();
+        assert_eq!((first.len(), second.len()), (1, 1));
+        scratch.release_places(&first);
+        assert!(work.join(".git").is_dir());
+        scratch.release_places(&second);
+        assert!(!work.join(".git").exists());
+        fs::create_dir(work.join(".git")).unwrap();
+        assert!(scratch.hold_place(&work.join(".git")).unwrap().is_empty());
+        let used = scratch.hold_place(&work.join(".codex")).unwrap();
+        fs::write(work.join(".codex/file"), "").unwrap();
+        scratch.release_places(&used);
+        assert!(work.join(".codex/file").exists());
+    }
+
+    #[test]
+    fn the_next_start_cleans_up() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().canonicalize().unwrap();
+        let scratch = Scratch::open(&root.join("cells"), "a").unwrap();
+        scratch.hold_place(&root.join(".git")).unwrap();
+        scratch.temporary(1).unwrap();
+        // As after a kill: nothing is tidied, and the lock is free.
+        flock(&scratch._lock, FlockOperation::Unlock).unwrap();
+        std::mem::forget(scratch);
+        let next = Scratch::open(&root.join("cells"), "b").unwrap();
+        assert!(!root.join(".git").exists() && !root.join("cells/a").exists() && root.join("cells/b").exists());
+        drop(next);
+        assert!(!root.join("cells/b").exists());
+    }
+}

@@ -1,0 +1,126 @@
+//! Confining a cell: once, before it starts anything. Whatever it starts later is inside.
+//!
+//! Namespaces first, because they need rights; then the view of the file system; then the rights go; then Landlock and
+//! seccomp, which need none and cannot be taken off again. Any step that fails is the end of the cell: a policy that cannot
+//! be held is not run.
+
+mod filter;
+mod idmap;
+mod ruleset;
+mod view;
+
+use std::fmt::Display;
+use std::io;
+
+use rustix::process::{DumpableBehavior, getegid, geteuid, set_dumpable_behavior};
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, Gid, Uid, remove_capability_from_bounding_set, set_capabilities, set_no_new_privs, set_thread_groups,
+    set_thread_res_gid, set_thread_res_uid,
+};
+
+use crate::plan::{Confinement, Identity};
+use crate::policy::Network;
+use crate::sys::{self, Fork, Signals};
+
+/// Why a cell cannot be confined, for whoever asked for it.
+pub type Refused = String;
+
+/// Adds what was being done to an error.
+trait During<T> {
+    fn during(self, what: impl Display) -> Result<T, Refused>;
+}
+
+impl<T, E: Display> During<T> for Result<T, E> {
+    fn during(self, what: impl Display) -> Result<T, Refused> {
+        self.map_err(|error| format!("{what}: {error}"))
+    }
+}
+
+/// Confines this process. Returns in a new process, the first of its own process table.
+pub fn confine(confinement: &Confinement) -> Result<(), Refused> {
+    // Handles of other namespaces can only be made from here.
+    let sources = view::Sources::open(confinement)?;
+    separate(confinement)?;
+    let signals = Signals::listen().during("signals")?;
+    match sys::fork().during("the first process of the sandbox")? {
+        Fork::Parent(first) => {
+            drop(sources);
+            guard(first, &signals)
+        }
+        Fork::Child => {}
+    }
+    sys::hear_of_parents_end().during("its parent")?;
+    view::build(confinement, sources)?;
+    drop_rights(confinement)?;
+    set_no_new_privs(true).during("no_new_privs")?;
+    ruleset::restrict(confinement)?;
+    filter::install(confinement.network)?;
+    // Nobody inside looks into the processes that hold the sandbox, nor into their memory.
+    set_dumpable_behavior(DumpableBehavior::NotDumpable).during("dumpable")?;
+    // Lost with the change of user.
+    sys::hear_of_parents_end().during("its parent")
+}
+
+fn separate(confinement: &Confinement) -> Result<(), Refused> {
+    let mut flags = libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+    if confinement.network == Network::Restricted {
+        flags |= libc::CLONE_NEWNET;
+    }
+    if let Identity::Named { uid, gid } = confinement.identity {
+        become_user(uid, gid)?;
+    }
+    if let Identity::Mapped { .. } = confinement.identity {
+        return sys::unshare(flags).during("namespaces of its own cannot be made (root without CAP_SYS_ADMIN; name a --sandbox-user)");
+    }
+    let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
+    // Otherwise the maps below would belong to root.
+    set_dumpable_behavior(DumpableBehavior::Dumpable).during("dumpable")?;
+    sys::unshare(flags | libc::CLONE_NEWUSER).during("namespaces of its own cannot be made (user namespaces are off here)")?;
+    std::fs::write("/proc/self/setgroups", "deny").during("groups of the user namespace")?;
+    std::fs::write("/proc/self/gid_map", format!("{gid} {gid} 1")).during("groups of the user namespace")?;
+    std::fs::write("/proc/self/uid_map", format!("{uid} {uid} 1")).during("users of the user namespace")
+}
+
+fn become_user(uid: u32, gid: u32) -> Result<(), Refused> {
+    let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+    set_thread_groups(&[]).during("groups")?;
+    set_thread_res_gid(gid, gid, gid).during("the group of the sandbox")?;
+    set_thread_res_uid(uid, uid, uid).during("the user of the sandbox")
+}
+
+fn drop_rights(confinement: &Confinement) -> Result<(), Refused> {
+    // Nothing that is run later gets any of them back.
+    for capability in CapabilitySet::all().iter() {
+        if let Err(error) = remove_capability_from_bounding_set(capability)
+            && error != rustix::io::Errno::INVAL
+        {
+            return Err(format!("capabilities: {}", io::Error::from(error)));
+        }
+    }
+    if let Identity::Mapped { id } = confinement.identity {
+        become_user(id, id)?;
+    }
+    let none = CapabilitySets { effective: CapabilitySet::empty(), permitted: CapabilitySet::empty(), inheritable: CapabilitySet::empty() };
+    set_capabilities(None, none).during("capabilities")?;
+    if geteuid().is_root() {
+        return Err("it would run as root".into());
+    }
+    Ok(())
+}
+
+/// What stays outside: it waits for the first process of the sandbox and goes with it, or takes it along.
+fn guard(first: rustix::process::Pid, signals: &Signals) -> ! {
+    use rustix::event::{PollFd, PollFlags, poll};
+    loop {
+        let _ = poll(&mut [PollFd::from_borrowed_fd(signals.descriptor(), PollFlags::IN)], None);
+        if signals.take() {
+            // With the first process the kernel kills all others of its table.
+            let _ = rustix::process::kill_process(first, rustix::process::Signal::KILL);
+        }
+        let mut is_over = false;
+        super::kin::reap(|pid, _| is_over |= pid == first);
+        if is_over {
+            sys::exit(0);
+        }
+    }
+}

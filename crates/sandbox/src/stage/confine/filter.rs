@@ -1,0 +1,211 @@
+//! seccomp: system calls that sandboxed code has no business making.
+//!
+//! What is not named here is allowed: most of what would be dangerous needs rights that the sandbox does not have. Named
+//! is what works without rights, or gives them (new user namespaces), and large parts of the kernel that were the way out
+//! of other sandboxes.
+
+use std::collections::BTreeMap;
+
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch, apply_filter,
+    sock_filter,
+};
+
+use super::{During, Refused};
+use crate::policy::Network;
+
+/// Never, whatever the arguments.
+const FORBIDDEN: &[libc::c_long] = &[
+    libc::SYS_mount,
+    libc::SYS_umount2,
+    libc::SYS_pivot_root,
+    libc::SYS_chroot,
+    libc::SYS_move_mount,
+    libc::SYS_open_tree,
+    libc::SYS_fsopen,
+    libc::SYS_fsconfig,
+    libc::SYS_fsmount,
+    libc::SYS_fspick,
+    libc::SYS_mount_setattr,
+    libc::SYS_setns,
+    libc::SYS_ptrace,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_process_madvise,
+    libc::SYS_pidfd_getfd,
+    libc::SYS_kcmp,
+    libc::SYS_keyctl,
+    libc::SYS_add_key,
+    libc::SYS_request_key,
+    libc::SYS_bpf,
+    libc::SYS_perf_event_open,
+    libc::SYS_userfaultfd,
+    libc::SYS_kexec_load,
+    libc::SYS_kexec_file_load,
+    libc::SYS_init_module,
+    libc::SYS_finit_module,
+    libc::SYS_delete_module,
+    libc::SYS_swapon,
+    libc::SYS_swapoff,
+    libc::SYS_reboot,
+    libc::SYS_sethostname,
+    libc::SYS_setdomainname,
+    libc::SYS_settimeofday,
+    libc::SYS_clock_settime,
+    libc::SYS_clock_adjtime,
+    libc::SYS_adjtimex,
+    libc::SYS_acct,
+    libc::SYS_quotactl,
+    libc::SYS_syslog,
+    libc::SYS_open_by_handle_at,
+    libc::SYS_name_to_handle_at,
+    libc::SYS_fanotify_init,
+    libc::SYS_vhangup,
+    libc::SYS_lookup_dcookie,
+    libc::SYS_nfsservctl,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_iopl,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_ioperm,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_modify_ldt,
+];
+
+/// Said not to exist: programs then use an older call, whose arguments can be looked at.
+const MISSING: &[libc::c_long] = &[
+    // Its flags are behind a pointer.
+    libc::SYS_clone3,
+    // So are its mode and its flags.
+    libc::SYS_openat2,
+    // Calls made through a ring are not seen here.
+    libc::SYS_io_uring_setup,
+    libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
+];
+
+const NEW_NAMESPACES: [libc::c_int; 8] = [
+    libc::CLONE_NEWNS,
+    libc::CLONE_NEWCGROUP,
+    libc::CLONE_NEWUTS,
+    libc::CLONE_NEWIPC,
+    libc::CLONE_NEWUSER,
+    libc::CLONE_NEWPID,
+    libc::CLONE_NEWNET,
+    // CLONE_NEWTIME, which only unshare takes; as a flag of clone it is part of the exit signal and stays without effect.
+    0x80,
+];
+
+/// What types into a terminal for somebody else.
+const INJECTION: [u64; 2] = [0x5412, 0x541c];
+
+const SET_ID: [u64; 2] = [0o4000, 0o2000];
+const O_CREAT: u64 = libc::O_CREAT as u64;
+const O_TMPFILE: u64 = 0o20_000_000;
+
+/// Families of sockets that do not lead out of a network namespace.
+const LOCAL_FAMILIES: [u64; 4] = [libc::AF_UNIX as u64, libc::AF_INET as u64, libc::AF_INET6 as u64, libc::AF_NETLINK as u64];
+
+type Rules = BTreeMap<i64, Vec<SeccompRule>>;
+
+pub fn install(network: Network) -> Result<(), Refused> {
+    for program in [missing()?, forbidden(network)?] {
+        apply_filter(&program).during("seccomp")?;
+    }
+    Ok(())
+}
+
+fn missing() -> Result<BpfProgram, Refused> {
+    let rules = MISSING.iter().map(|call| (*call, Vec::new())).collect();
+    let mut program = compile(rules, libc::ENOSYS)?;
+    if cfg!(target_arch = "x86_64") {
+        // The calls of a second interface that x86 has beside its own.
+        let refuse = 0x0005_0000 | u32::try_from(libc::ENOSYS).unwrap_or_default();
+        let alike = [
+            sock_filter { code: 0x20, jt: 0, jf: 0, k: 0 },
+            sock_filter { code: 0x35, jt: 0, jf: 1, k: 0x4000_0000 },
+            sock_filter { code: 0x06, jt: 0, jf: 0, k: refuse },
+        ];
+        program.splice(0..0, alike);
+    }
+    Ok(program)
+}
+
+fn forbidden(network: Network) -> Result<BpfProgram, Refused> {
+    let mut rules: Rules = FORBIDDEN.iter().map(|call| (*call, Vec::new())).collect();
+    for call in [libc::SYS_clone, libc::SYS_unshare] {
+        let flags = NEW_NAMESPACES.iter().filter(|flag| **flag != 0x80 || call == libc::SYS_unshare);
+        let flags = flags.map(|flag| u64::from(flag.cast_unsigned()));
+        rules.insert(call, flags.map(|flag| rule(&[has(0, flag)])).collect::<Result<_, _>>()?);
+    }
+    rules.insert(libc::SYS_ioctl, INJECTION.iter().map(|request| rule(&[is(1, *request)])).collect::<Result<_, _>>()?);
+    set_id(&mut rules)?;
+    if network == Network::Restricted {
+        let others: Vec<_> = LOCAL_FAMILIES.iter().map(|family| differs(0, *family)).collect();
+        for call in [libc::SYS_socket, libc::SYS_socketpair] {
+            rules.insert(call, vec![rule(&others)?]);
+        }
+    }
+    compile(rules, libc::EPERM)
+}
+
+/// A file made inside belongs to somebody else outside: it must not lend that somebody's rights.
+fn set_id(rules: &mut Rules) -> Result<(), Refused> {
+    let with_mode = |argument: u8| SET_ID.iter().map(|bit| rule(&[has(argument, *bit)])).collect::<Result<Vec<_>, _>>();
+    for (call, argument) in [(libc::SYS_fchmod, 1), (libc::SYS_fchmodat, 2), (libc::SYS_fchmodat2, 2), (libc::SYS_mknodat, 2)] {
+        rules.insert(call, with_mode(argument)?);
+    }
+    let opening = |flags: u8, mode: u8| {
+        let makes = [O_CREAT, O_TMPFILE];
+        makes.iter().flat_map(|make| SET_ID.iter().map(|bit| rule(&[has(flags, *make), has(mode, *bit)]))).collect::<Result<Vec<_>, _>>()
+    };
+    rules.insert(libc::SYS_openat, opening(2, 3)?);
+    #[cfg(target_arch = "x86_64")]
+    {
+        for (call, argument) in [(libc::SYS_chmod, 1), (libc::SYS_creat, 1), (libc::SYS_mknod, 1)] {
+            rules.insert(call, with_mode(argument)?);
+        }
+        rules.insert(libc::SYS_open, opening(1, 2)?);
+    }
+    Ok(())
+}
+
+fn compile(rules: Rules, errno: libc::c_int) -> Result<BpfProgram, Refused> {
+    let arch = TargetArch::try_from(std::env::consts::ARCH).during("seccomp on this kind of machine")?;
+    let refuse = SeccompAction::Errno(errno.cast_unsigned());
+    SeccompFilter::new(rules, SeccompAction::Allow, refuse, arch).and_then(BpfProgram::try_from).during("seccomp")
+}
+
+fn rule(conditions: &[Result<SeccompCondition, Refused>]) -> Result<SeccompRule, Refused> {
+    let conditions = conditions.iter().cloned().collect::<Result<_, _>>()?;
+    SeccompRule::new(conditions).during("seccomp")
+}
+
+fn condition(argument: u8, operator: SeccompCmpOp, value: u64) -> Result<SeccompCondition, Refused> {
+    // The kernel, too, looks at the lower half only of what is an int for it.
+    SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value).during("seccomp")
+}
+
+fn has(argument: u8, bit: u64) -> Result<SeccompCondition, Refused> {
+    condition(argument, SeccompCmpOp::MaskedEq(bit), bit)
+}
+
+fn is(argument: u8, value: u64) -> Result<SeccompCondition, Refused> {
+    condition(argument, SeccompCmpOp::Eq, value)
+}
+
+fn differs(argument: u8, value: u64) -> Result<SeccompCondition, Refused> {
+    condition(argument, SeccompCmpOp::Ne, value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_filters_can_be_made() {
+        assert!(missing().is_ok());
+        for network in [Network::Restricted, Network::Enabled] {
+            assert!(forbidden(network).is_ok());
+        }
+    }
+}

@@ -1,0 +1,393 @@
+//! What a sandbox sees of the file system: a mount namespace built to the policy.
+//!
+//! If everything may be read, the machine's own tree is made read-only in place; otherwise an empty one takes its place and
+//! holds only what is allowed. Writable places are mounted on top of that, what is protected in them on top of those. Every
+//! path is opened without following a single link: whoever owns a writable place could have put one there meanwhile.
+
+use std::fs::{self, File, Permissions};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
+use rustix::io::Errno;
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, mount_change, move_mount, open_tree, unmount,
+};
+use rustix::process::{chdir, pivot_root};
+
+use super::{During, Refused, idmap};
+use crate::plan::{Confinement, Identity, Place};
+use crate::policy::Access;
+use crate::sys;
+
+const RDONLY: u64 = libc::MOUNT_ATTR_RDONLY;
+const QUIET: u64 = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
+
+/// Devices that anybody may use.
+const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
+const DEVICE_LINKS: [(&str, &str); 5] = [
+    ("fd", "/proc/self/fd"),
+    ("stdin", "/proc/self/fd/0"),
+    ("stdout", "/proc/self/fd/1"),
+    ("stderr", "/proc/self/fd/2"),
+    ("ptmx", "pts/ptmx"),
+];
+
+/// Where the sandbox has something of its own, because others keep sockets there that lead out: to agents, terminals, buses.
+const TEMPORARY: &str = "/tmp";
+const RUN: &str = "/run";
+
+/// What has to be made before there are namespaces: for every owner of a writable place, the map to the sandbox's user.
+pub struct Sources {
+    maps: Vec<((u32, u32), File)>,
+}
+
+impl Sources {
+    pub fn open(confinement: &Confinement) -> Result<Self, Refused> {
+        let mut maps: Vec<((u32, u32), File)> = Vec::new();
+        let Identity::Mapped { id } = confinement.identity else { return Ok(Self { maps }) };
+        for place in confinement.places.iter().filter(|place| place.access == Access::Write && place.path != Path::new(TEMPORARY)) {
+            let owner = owner(pin(&place.path)?.as_fd()).during(place.path.display())?;
+            if !maps.iter().any(|(known, _)| *known == owner) {
+                maps.push((owner, idmap::namespace(owner, id).during("a map of users cannot be made (name a --sandbox-user)")?));
+            }
+        }
+        Ok(Self { maps })
+    }
+}
+
+fn owner(place: BorrowedFd<'_>) -> io::Result<(u32, u32)> {
+    let stat = rustix::fs::fstat(place)?;
+    Ok((stat.st_uid, stat.st_gid))
+}
+
+/// A handle of a path in which there is no link at all.
+fn pin(path: &Path) -> Result<OwnedFd, Refused> {
+    let opened = openat2(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS);
+    opened.map_err(|error| match error {
+        Errno::LOOP => format!("{} is, or lies behind, a symbolic link, which cannot be held", path.display()),
+        error => format!("{}: {}", path.display(), io::Error::from(error)),
+    })
+}
+
+struct View<'a> {
+    confinement: &'a Confinement,
+    sources: Sources,
+    /// Where the new tree is while it is built; empty if it is built in place.
+    prefix: &'static str,
+    /// What was made by us and becomes read-only when everything is in place.
+    scaffolds: Vec<PathBuf>,
+}
+
+pub fn build(confinement: &Confinement, sources: Sources) -> Result<(), Refused> {
+    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).during("the mounts cannot be made private")?;
+    let access = access_at(&confinement.places, Path::new("/"));
+    let prefix = if access >= Access::Read { "" } else { TEMPORARY };
+    let mut view = View { confinement, sources, prefix, scaffolds: Vec::new() };
+    // From the tree as it is, before anything covers it.
+    let places = view.clones()?;
+    let devices = view.device_clones()?;
+    let temporary = match &confinement.temporary {
+        Some(path) => Some(clone(&pin(path)?, false).during(path.display())?),
+        None => None,
+    };
+    match access {
+        Access::Deny => {
+            let links = view.links()?;
+            view.scaffold(Path::new("/"))?;
+            for (name, target) in links {
+                std::os::unix::fs::symlink(target, Path::new(view.prefix).join(name)).during("links of the new tree")?;
+            }
+        }
+        Access::Read => limit(&pin(Path::new("/"))?, true, RDONLY | QUIET).during("the tree cannot be made read-only")?,
+        Access::Write => limit(&pin(Path::new("/"))?, true, QUIET).during("the tree cannot be held")?,
+    }
+    view.proc()?;
+    if access != Access::Write {
+        view.devices(devices)?;
+        view.private_places(temporary)?;
+        view.clear_obstacles()?;
+    }
+    view.places(places)?;
+    view.finish()
+}
+
+/// What the innermost place that holds the path allows.
+fn access_at(places: &[Place], path: &Path) -> Access {
+    places.iter().rev().find(|place| path.starts_with(&place.path)).map_or(Access::Deny, |place| place.access)
+}
+
+/// A copy of a mount, attached nowhere.
+fn clone(place: &OwnedFd, recursive: bool) -> io::Result<OwnedFd> {
+    let mut flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
+    if recursive {
+        flags |= OpenTreeFlags::AT_RECURSIVE;
+    }
+    Ok(open_tree(place, "", flags)?)
+}
+
+fn limit(mount: &OwnedFd, recursive: bool, attributes: u64) -> io::Result<()> {
+    sys::mount_setattr(mount.as_fd(), recursive, &libc::mount_attr { attr_set: attributes, attr_clr: 0, propagation: 0, userns_fd: 0 })
+}
+
+fn attach(mount: &OwnedFd, target: &Path) -> Result<(), Refused> {
+    let point = pin(target)?;
+    move_mount(mount, "", &point, "", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH)
+        .map_err(io::Error::from)
+        .during(format!("{} cannot be mounted", target.display()))
+}
+
+fn tmpfs(target: &Path, options: &str) -> Result<(), Refused> {
+    let flags = MountFlags::NOSUID | MountFlags::NODEV;
+    let options = std::ffi::CString::new(options).during("tmpfs")?;
+    mount("tmpfs", target, "tmpfs", flags, options.as_c_str())
+        .map_err(io::Error::from)
+        .during(format!("a private {} cannot be made", target.display()))
+}
+
+impl View<'_> {
+    fn at(&self, path: &Path) -> PathBuf {
+        match self.prefix {
+            "" => path.to_owned(),
+            prefix => Path::new(prefix).join(path.strip_prefix("/").unwrap_or(path)),
+        }
+    }
+
+    /// Whether the tree at this path is one that we put there, so that nothing of the machine shows through.
+    fn is_covered(&self, path: &Path) -> bool {
+        !self.prefix.is_empty() || self.scaffolds.iter().any(|scaffold| path.starts_with(scaffold) && path != scaffold)
+    }
+
+    /// Copies of everything that has to be put into place by itself.
+    fn clones(&mut self) -> Result<Vec<(Place, OwnedFd)>, Refused> {
+        let mut clones = Vec::new();
+        for place in &self.confinement.places {
+            if place.access == Access::Deny || is_made_here(&place.path) {
+                continue;
+            }
+            let pinned = match pin(&place.path) {
+                Ok(pinned) => pinned,
+                // Protected before it exists: that is looked at when its surroundings are in place.
+                Err(_) if place.access == Access::Read && !place.path.exists() => continue,
+                Err(refused) => return Err(refused),
+            };
+            let copy = match place.access {
+                Access::Write => self.writable(&pinned, &place.path)?,
+                _ => {
+                    let copy = clone(&pinned, true).during(place.path.display())?;
+                    limit(&copy, true, RDONLY | QUIET).during(place.path.display())?;
+                    copy
+                }
+            };
+            clones.push((place.clone(), copy));
+        }
+        Ok(clones)
+    }
+
+    fn writable(&self, pinned: &OwnedFd, path: &Path) -> Result<OwnedFd, Refused> {
+        let Identity::Mapped { .. } = self.confinement.identity else {
+            let copy = clone(pinned, true).during(path.display())?;
+            limit(&copy, true, QUIET).during(path.display())?;
+            return Ok(copy);
+        };
+        let owner = owner(pinned.as_fd()).during(path.display())?;
+        let map = self.sources.maps.iter().find(|(known, _)| *known == owner).map(|(_, map)| map);
+        let map = map.ok_or_else(|| format!("{} changed its owner meanwhile", path.display()))?;
+        let copy = clone(pinned, false).during(path.display())?;
+        limit(&copy, false, QUIET).during(path.display())?;
+        idmap::apply(copy.as_fd(), map).during(format!(
+            "{} lies on a file system whose users cannot be mapped, and as root there is no other way; \
+             name a --sandbox-user and give it the directory, or run the executor as an ordinary user",
+            path.display()
+        ))?;
+        Ok(copy)
+    }
+
+    fn device_clones(&self) -> Result<Vec<(&'static str, OwnedFd)>, Refused> {
+        let exists = DEVICES.iter().filter(|name| Path::new("/dev").join(name).exists());
+        exists
+            .map(|name| {
+                let path = Path::new("/dev").join(name);
+                Ok((*name, clone(&pin(&path)?, false).during(path.display())?))
+            })
+            .collect()
+    }
+
+    /// Links at the top of the machine's tree that lead to something that may be read: `/bin` often is one.
+    fn links(&self) -> Result<Vec<(PathBuf, PathBuf)>, Refused> {
+        let mut links = Vec::new();
+        for entry in fs::read_dir("/").during("/")?.flatten() {
+            let (Ok(target), Ok(place)) = (fs::read_link(entry.path()), entry.path().canonicalize()) else { continue };
+            if access_at(&self.confinement.places, &place) >= Access::Read {
+                links.push((PathBuf::from(entry.file_name()), target));
+            }
+        }
+        Ok(links)
+    }
+
+    /// A directory that only holds what is put into it.
+    fn scaffold(&mut self, path: &Path) -> Result<(), Refused> {
+        tmpfs(&self.at(path), "mode=0755,size=16m")?;
+        self.scaffolds.push(path.to_owned());
+        Ok(())
+    }
+
+    /// Something to mount on, where it is ours to make.
+    fn point(&self, path: &Path, is_directory: bool) -> Result<PathBuf, Refused> {
+        let target = self.at(path);
+        if target.symlink_metadata().is_ok() {
+            return Ok(target);
+        }
+        let made = if is_directory {
+            fs::create_dir_all(&target)
+        } else {
+            target.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| File::create(&target).map(drop))
+        };
+        made.during(format!("there is no place for {}", path.display()))?;
+        Ok(target)
+    }
+
+    /// The process table of the sandbox, and no other.
+    fn proc(&self) -> Result<(), Refused> {
+        let target = self.point(Path::new("/proc"), true)?;
+        let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+        mount("proc", &target, "proc", flags, None).map_err(io::Error::from).during("a process table of its own cannot be shown")
+    }
+
+    fn devices(&self, clones: Vec<(&'static str, OwnedFd)>) -> Result<(), Refused> {
+        let dev = self.point(Path::new("/dev"), true)?;
+        tmpfs(&dev, "mode=0755,size=1m")?;
+        for (name, device) in clones {
+            let point = dev.join(name);
+            File::create(&point).during(point.display())?;
+            attach(&device, &point)?;
+        }
+        for (name, target) in DEVICE_LINKS {
+            std::os::unix::fs::symlink(target, dev.join(name)).during(name)?;
+        }
+        for (name, kind, options) in [("shm", c"tmpfs", c"mode=1777"), ("pts", c"devpts", c"newinstance,ptmxmode=0666,mode=0620")] {
+            let point = dev.join(name);
+            fs::create_dir(&point).during(point.display())?;
+            let flags = MountFlags::NOSUID | MountFlags::NOEXEC;
+            mount(kind, &point, kind, flags, options).map_err(io::Error::from).during(point.display())?;
+        }
+        limit(&pin(&dev)?, false, RDONLY).during(dev.display())
+    }
+
+    /// `/tmp` and `/run` are not those of the machine.
+    fn private_places(&mut self, temporary: Option<OwnedFd>) -> Result<(), Refused> {
+        let is_writable = access_at(&self.confinement.places, Path::new(TEMPORARY)) == Access::Write;
+        let target = self.point(Path::new(TEMPORARY), true)?;
+        match temporary {
+            Some(directory) if is_writable => {
+                limit(&directory, false, QUIET).during(TEMPORARY)?;
+                attach(&directory, &target)?;
+            }
+            _ if is_writable => tmpfs(&target, "mode=1777")?,
+            _ => self.scaffold(Path::new(TEMPORARY))?,
+        }
+        let run = self.at(Path::new(RUN));
+        if run.symlink_metadata().is_ok_and(|metadata| metadata.is_dir()) {
+            self.scaffold(Path::new(RUN))?;
+        }
+        Ok(())
+    }
+
+    /// A directory on the way that the sandbox's user may not pass is covered by one that it may, holding only the way.
+    fn clear_obstacles(&mut self) -> Result<(), Refused> {
+        if self.confinement.identity == Identity::Own || !self.prefix.is_empty() {
+            return Ok(());
+        }
+        for place in self.confinement.places.iter().filter(|place| place.access == Access::Write) {
+            let mut way: Vec<_> = place.path.ancestors().skip(1).collect();
+            way.reverse();
+            for directory in way {
+                if self.is_covered(directory) || access_at(&self.confinement.places, directory) == Access::Write {
+                    break;
+                }
+                let Ok(metadata) = directory.metadata() else { break };
+                if metadata.mode() & 0o001 == 0 && directory != Path::new("/") {
+                    self.scaffold(directory)?;
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn places(&mut self, mut clones: Vec<(Place, OwnedFd)>) -> Result<(), Refused> {
+        for place in self.confinement.places.iter().filter(|place| !is_made_here(&place.path)) {
+            let around = place.path.parent().map_or(Access::Deny, |parent| access_at(&self.confinement.places, parent));
+            let copy = clones.iter().position(|(known, _)| known == place).map(|index| clones.swap_remove(index).1);
+            let in_temporary = is_in_temporary(&self.confinement.places, &place.path);
+            match (place.access, around, copy) {
+                (Access::Write, _, Some(copy)) => self.put(&place.path, &copy)?,
+                (Access::Read, Access::Write, _) if !in_temporary => self.hold(&place.path)?,
+                // Inside what is the sandbox's own, or was hidden: only what is there has to be shown.
+                (Access::Read, _, Some(copy)) if around != Access::Read || self.is_covered(&place.path) => self.put(&place.path, &copy)?,
+                (Access::Deny, Access::Read | Access::Write, _) => self.hide(&place.path, around)?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn put(&self, path: &Path, copy: &OwnedFd) -> Result<(), Refused> {
+        let is_directory = rustix::fs::fstat(copy).is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir());
+        let target = self.point(path, is_directory)?;
+        attach(copy, &target)
+    }
+
+    /// Makes something inside a writable place read-only: a mount on itself, which can be neither moved nor removed.
+    fn hold(&self, path: &Path) -> Result<(), Refused> {
+        let target = self.at(path);
+        let pinned = pin(&target).map_err(|refused| format!("it cannot be kept read-only: {refused}"))?;
+        let copy = clone(&pinned, true).during(path.display())?;
+        limit(&copy, true, RDONLY | QUIET).during(path.display())?;
+        attach(&copy, &target)
+    }
+
+    fn hide(&self, path: &Path, around: Access) -> Result<(), Refused> {
+        let target = self.at(path);
+        let Ok(metadata) = target.symlink_metadata() else {
+            // Where nothing can be made, nothing has to be hidden.
+            let can_appear = around == Access::Write && !path.starts_with(TEMPORARY);
+            return if can_appear { Err(format!("{} cannot be denied before it exists", path.display())) } else { Ok(()) };
+        };
+        if metadata.is_dir() {
+            return tmpfs(&target, "mode=0000,size=4k").and_then(|()| limit(&pin(&target)?, false, RDONLY).during(path.display()));
+        }
+        // A device that may not be opened.
+        let nothing = clone(&pin(&self.at(Path::new("/dev/null")))?, false).during(path.display())?;
+        limit(&nothing, false, RDONLY | QUIET | libc::MOUNT_ATTR_NOEXEC).during(path.display())?;
+        attach(&nothing, &target)
+    }
+
+    fn finish(&self) -> Result<(), Refused> {
+        for scaffold in &self.scaffolds {
+            let target = self.at(scaffold);
+            let _ = fs::set_permissions(&target, Permissions::from_mode(0o755));
+            limit(&pin(&target)?, false, RDONLY).during(scaffold.display())?;
+        }
+        if !self.prefix.is_empty() {
+            chdir(self.prefix).map_err(io::Error::from).during("the new tree")?;
+            pivot_root(".", ".").map_err(io::Error::from).during("the new tree cannot take the place of the old one")?;
+            unmount(".", UnmountFlags::DETACH).map_err(io::Error::from).during("the old tree cannot be put away")?;
+        }
+        chdir("/").map_err(io::Error::from).during("the new tree")
+    }
+}
+
+/// What every sandbox has of its own, whatever the policy says about the machine's.
+fn is_made_here(path: &Path) -> bool {
+    [Path::new("/"), Path::new(TEMPORARY)].contains(&path) || path.starts_with("/dev") || path.starts_with("/proc")
+}
+
+/// Whether the innermost place around a path is the sandbox's own `/tmp`.
+fn is_in_temporary(places: &[Place], path: &Path) -> bool {
+    let Some(parent) = path.parent() else { return false };
+    let around = places.iter().rev().find(|place| parent.starts_with(&place.path));
+    around.is_none_or(|place| place.path == Path::new(TEMPORARY) || Path::new(TEMPORARY).starts_with(&place.path))
+}

@@ -1,0 +1,198 @@
+//! A process that forks others on request and cleans up after them: the zygote (forks cells) or a cell (forks reapers).
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, Signal, getpid, kill_process, set_child_subreaper};
+
+use super::kin::{self, Left};
+use super::{Worker, confine, reaper};
+use crate::channel::{Channel, Message};
+use crate::message::{News, Order};
+use crate::plan::{Plan, Rlimit};
+use crate::sys::{self, Fork, Signals};
+
+/// How long the processes that we forked may take to clean up once we are to go.
+const LAST_WAIT: Duration = Duration::from_secs(2);
+/// How often is looked for what has to be killed while there is something.
+const PASS: Duration = Duration::from_millis(5);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    Zygote,
+    Cell,
+}
+
+struct Hub {
+    role: Role,
+    control: Channel,
+    signals: Signals,
+    /// Whom we forked. Every other child is what one of them left behind.
+    known: HashMap<Pid, u64>,
+    worker: Worker,
+}
+
+/// Serves until the other end of the socket is gone, and then until nobody is left.
+pub fn run(control: Channel, role: Role, worker: Worker) -> io::Result<()> {
+    set_child_subreaper(Some(getpid()))?;
+    let mut hub = Hub { role, control, signals: Signals::listen()?, known: HashMap::new(), worker };
+    while hub.wait(None)? == Next::More {}
+    hub.wind_down()
+}
+
+/// Makes this process the cell that it is meant to be.
+fn settle(description: &[u8]) -> Result<(), String> {
+    let plan = Plan::decode(description).map_err(|error| error.to_string())?;
+    for cgroup in &plan.cgroups {
+        std::fs::write(cgroup, "0").map_err(|error| format!("{}: {error}", cgroup.display()))?;
+    }
+    // Processes are counted per user: a sandbox has its own user, or its own count, only once it is confined.
+    let (late, early): (Vec<_>, Vec<_>) = plan.rlimits.iter().partition(|limit| limit.resource == libc::RLIMIT_NPROC);
+    set_limits(&early)?;
+    if let Some(confinement) = &plan.confinement {
+        confine::confine(confinement)?;
+    }
+    set_limits(&late)
+}
+
+fn set_limits(limits: &[&Rlimit]) -> Result<(), String> {
+    for limit in limits {
+        sys::set_rlimit(limit.resource, limit.value).map_err(|error| format!("limit {}: {error}", limit.resource))?;
+    }
+    Ok(())
+}
+
+#[derive(PartialEq, Eq)]
+enum Next {
+    More,
+    End,
+}
+
+impl Hub {
+    fn wait(&mut self, timeout: Option<Duration>) -> io::Result<Next> {
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        let mut events = [PollFd::new(&self.control, PollFlags::IN), PollFd::from_borrowed_fd(self.signals.descriptor(), PollFlags::IN)];
+        if poll(&mut events, timeout.as_ref()).is_err() {
+            return Ok(Next::More);
+        }
+        let (asked, signalled) = (!events[0].revents().is_empty(), !events[1].revents().is_empty());
+        if signalled {
+            if self.signals.take() {
+                return Ok(Next::End);
+            }
+            self.clean_up();
+        }
+        if asked {
+            return match self.control.receive() {
+                Ok(Some(message)) => self.obey(message),
+                Ok(None) | Err(_) => Ok(Next::End),
+            };
+        }
+        Ok(Next::More)
+    }
+
+    /// Takes the dead and kills what they left behind.
+    fn clean_up(&mut self) -> Left {
+        let known = &mut self.known;
+        let left = kin::reap(|pid, _| {
+            known.remove(&pid);
+        });
+        kin::kill_all(|pid| known.contains_key(&pid));
+        left
+    }
+
+    fn obey(&mut self, message: Message) -> io::Result<Next> {
+        let order = Order::decode(&message.bytes)?;
+        let socket = message.descriptors.into_iter().next().map(Channel::from_descriptor);
+        match (order, socket) {
+            (Order::Fell { number }, _) => {
+                for (pid, _) in self.known.iter().filter(|(_, known)| **known == number) {
+                    let _ = kill_process(*pid, Signal::KILL);
+                }
+            }
+            (Order::Reaper { number }, Some(socket)) => match sys::fork()? {
+                Fork::Parent(pid) => {
+                    self.known.insert(pid, number);
+                }
+                Fork::Child => self.become_reaper(&socket),
+            },
+            (Order::Worker { number }, Some(socket)) => match sys::fork()? {
+                Fork::Parent(pid) => {
+                    self.known.insert(pid, number);
+                }
+                Fork::Child => self.become_worker(socket),
+            },
+            (Order::Cell(description), Some(socket)) if self.role == Role::Zygote => match sys::fork() {
+                Ok(Fork::Parent(pid)) => {
+                    self.known.insert(pid, 0);
+                }
+                Ok(Fork::Child) => self.become_cell(socket, &description),
+                Err(error) => drop(socket.send(&News::Refused { reason: format!("it cannot be forked: {error}") }.encode(), &[])),
+            },
+            (Order::Reaper { .. } | Order::Worker { .. } | Order::Cell(_), _) => {}
+        }
+        Ok(Next::More)
+    }
+
+    fn become_reaper(&mut self, socket: &Channel) -> ! {
+        self.let_go();
+        let _ = rustix::thread::set_name(c"outpost-reaper");
+        let done = sys::hear_of_parents_end().and_then(|()| reaper::run(socket));
+        sys::exit(done.is_err().into())
+    }
+
+    /// Ends with its socket, and with us.
+    fn become_worker(&mut self, socket: Channel) -> ! {
+        self.let_go();
+        let _ = rustix::thread::set_name(c"outpost-worker");
+        if sys::hear_of_parents_end().is_ok() {
+            (self.worker)(socket);
+        }
+        sys::exit(0)
+    }
+
+    fn become_cell(&mut self, socket: Channel, description: &[u8]) -> ! {
+        self.let_go();
+        let _ = rustix::thread::set_name(c"outpost-cell");
+        // Told by this name, because inside it may get another one.
+        let pid = getpid().as_raw_nonzero().get().unsigned_abs();
+        let ready = match sys::hear_of_parents_end().map_err(|error| error.to_string()).and_then(|()| settle(description)) {
+            Ok(()) => News::Ready { pid },
+            Err(reason) => News::Refused { reason },
+        };
+        let done = socket
+            .send(&ready.encode(), &[])
+            .and_then(|()| if matches!(ready, News::Ready { .. }) { run(socket, Role::Cell, self.worker) } else { Ok(()) });
+        sys::exit(done.is_err().into())
+    }
+
+    /// In a forked child: nothing of the parent may be held, or its end would not be noticed.
+    fn let_go(&mut self) {
+        if let Ok((nothing, _)) = crate::channel::pair() {
+            self.control = nothing;
+        }
+        self.known.clear();
+    }
+
+    /// Those that we forked see the same end as we do and clean up themselves; what they do not manage is done here.
+    fn wind_down(&mut self) -> io::Result<()> {
+        let deadline = Instant::now() + LAST_WAIT;
+        loop {
+            if self.clean_up() == Left::Nobody {
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                self.known.clear();
+                if Instant::now() >= deadline + LAST_WAIT {
+                    return Ok(());
+                }
+            }
+            let pass = Timespec::try_from(PASS).ok();
+            let _ = poll(&mut [PollFd::from_borrowed_fd(self.signals.descriptor().as_fd(), PollFlags::IN)], pass.as_ref());
+            self.signals.take();
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! The few system calls that cannot be made safely from the outside. The only file of the workspace with `unsafe`.
+//!
+//! Everything here is called by the stages, which are processes with a single thread, unless said otherwise.
+#![allow(unsafe_code)]
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use rustix::process::Pid;
+
+fn check(result: libc::c_long) -> io::Result<libc::c_long> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// Which side of a fork this is.
+pub enum Fork {
+    Parent(Pid),
+    Child,
+}
+
+/// Forks a process that has a single thread; refuses if there are more.
+pub fn fork() -> io::Result<Fork> {
+    let threads = std::fs::read_dir("/proc/self/task").map(Iterator::count);
+    if threads.is_ok_and(|count| count > 1) {
+        return Err(io::Error::other("a process with several threads must not fork"));
+    }
+    // SAFETY: there is no other thread, so the child owns every lock and all memory is in a state that this thread left.
+    let pid = check(unsafe { libc::fork() }.into())?;
+    Ok(match i32::try_from(pid).ok().and_then(Pid::from_raw) {
+        Some(pid) => Fork::Parent(pid),
+        None => Fork::Child,
+    })
+}
+
+/// Ends this process at once, without running what was registered for its end: a forked child must not do that.
+pub fn exit(code: i32) -> ! {
+    // SAFETY: it takes no pointers and does not return.
+    unsafe { libc::_exit(code) }
+}
+
+/// Signals that a stage hears by reading instead of being interrupted.
+pub struct Signals {
+    mask: libc::sigset_t,
+    descriptor: OwnedFd,
+}
+
+/// Told to a stage when its parent is gone. Not one that anybody sends by mistake.
+pub const PARENT_GONE: i32 = 50;
+
+impl Signals {
+    /// Blocks and listens to the end of children and of the parent. Every other signal gets its usual meaning back.
+    pub fn listen() -> io::Result<Self> {
+        let mut mask = MaybeUninit::uninit();
+        // SAFETY: sigemptyset initialises the set, the others only change it; signal() is given no handler of ours.
+        let mask = unsafe {
+            libc::sigemptyset(mask.as_mut_ptr());
+            let mut mask = mask.assume_init();
+            for number in 1..32 {
+                if number != libc::SIGPIPE {
+                    libc::signal(number, libc::SIG_DFL);
+                }
+            }
+            libc::sigaddset(&mut mask, libc::SIGCHLD);
+            libc::sigaddset(&mut mask, PARENT_GONE);
+            mask
+        };
+        // SAFETY: the set is initialised; the descriptor is new and owned by nobody else.
+        let descriptor = unsafe {
+            let raw = check(libc::signalfd(-1, &mask, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK).into())?;
+            OwnedFd::from_raw_fd(raw as RawFd)
+        };
+        let signals = Self { mask, descriptor };
+        signals.block()?;
+        Ok(signals)
+    }
+
+    fn block(&self) -> io::Result<()> {
+        // SAFETY: the set is initialised, and the old one is not asked for.
+        check(unsafe { libc::sigprocmask(libc::SIG_SETMASK, &self.mask, std::ptr::null_mut()) }.into())?;
+        Ok(())
+    }
+
+    /// Runs something with no signal blocked: what is started in there inherits that.
+    pub fn unblocked<T>(&self, work: impl FnOnce() -> T) -> io::Result<T> {
+        let mut none = MaybeUninit::uninit();
+        // SAFETY: sigemptyset initialises the set, which is then only read.
+        unsafe {
+            libc::sigemptyset(none.as_mut_ptr());
+            check(libc::sigprocmask(libc::SIG_SETMASK, none.as_ptr(), std::ptr::null_mut()).into())?;
+        }
+        let result = work();
+        self.block()?;
+        Ok(result)
+    }
+
+    pub fn descriptor(&self) -> BorrowedFd<'_> {
+        use std::os::fd::AsFd;
+        self.descriptor.as_fd()
+    }
+
+    /// Takes what has come. True if the parent is gone.
+    pub fn take(&self) -> bool {
+        let mut parent_is_gone = false;
+        let mut buffer = [0_u8; 128 * 8];
+        while let Ok(length) = rustix::io::read(&self.descriptor, &mut buffer) {
+            // Each is 128 bytes and begins with the signal's number.
+            for one in buffer[..length].chunks_exact(128) {
+                let number = one.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes));
+                parent_is_gone |= number == Some(PARENT_GONE as u32);
+            }
+        }
+        parent_is_gone
+    }
+}
+
+/// Asks to be told when the parent is gone.
+pub fn hear_of_parents_end() -> io::Result<()> {
+    // SAFETY: this prctl takes a number.
+    check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, PARENT_GONE, 0, 0, 0) }.into())?;
+    Ok(())
+}
+
+/// The child will lead a session of its own, with its standard input as the terminal that controls it.
+pub fn take_terminal(command: &mut Command) {
+    let take = || {
+        rustix::process::setsid()?;
+        rustix::process::ioctl_tiocsctty(rustix::stdio::stdin())?;
+        Ok(())
+    };
+    // SAFETY: both calls are plain system calls, which may be made between fork and exec.
+    unsafe { command.pre_exec(take) };
+}
+
+/// Leaves these namespaces for new ones.
+pub fn unshare(flags: libc::c_int) -> io::Result<()> {
+    // SAFETY: it takes flags only, and there is no other thread that could be surprised.
+    check(unsafe { libc::unshare(flags) }.into())?;
+    Ok(())
+}
+
+/// Changes what a mount, or a whole tree of them, allows.
+pub fn mount_setattr(mount: BorrowedFd<'_>, recursive: bool, attributes: &libc::mount_attr) -> io::Result<()> {
+    let flags = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };
+    // SAFETY: the path is an empty string, the structure is valid for reads of the size that is told.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_raw_fd(),
+            c"".as_ptr(),
+            flags,
+            std::ptr::from_ref(attributes),
+            size_of::<libc::mount_attr>(),
+        )
+    })?;
+    Ok(())
+}
+
+/// Limits this process and all that it starts; never beyond what it may have already.
+pub fn set_rlimit(resource: u32, value: u64) -> io::Result<()> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the structure is valid for writes in the first call and for reads in the second.
+    unsafe {
+        check(libc::getrlimit(resource, &mut limit).into())?;
+        let value = value.min(limit.rlim_max);
+        check(libc::setrlimit(resource, &libc::rlimit { rlim_cur: value, rlim_max: value }).into())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,172 @@
+//! P3: whoever uses too much is held, and told by what; others do not notice.
+
+use std::time::Duration;
+
+use outpost_testkit::Client;
+use outpost_testkit::bench::with;
+use serde_json::{Value, json};
+
+use crate::as_root_and_user;
+use crate::support::{Ground, Who, directory, is_root, number};
+
+/// The end of a process as it was told.
+async fn exited(client: &mut Client, id: &str) -> Value {
+    let events = client.events(id).await;
+    events.into_iter().find(|event| event["method"] == "process/exited").unwrap()["params"].take()
+}
+
+/// Somebody else gets answers all the while.
+async fn others_are_served(ground: &Ground, client: &mut Client) {
+    for _ in 0..5 {
+        let id = number();
+        client.start(ground.shell(&id, "echo hi")).await;
+        assert_eq!(client.outcome(&id).await, (0, b"hi\n".to_vec()));
+    }
+}
+
+async fn mechanism(client: &mut Client, what: &str) -> Option<String> {
+    let info = client.result("environment/info", json!({})).await;
+    let limit = info["limits"].as_array().unwrap().iter().find(|limit| limit["what"] == what).cloned();
+    limit.map(|limit| limit["mechanism"].as_str().unwrap().to_owned())
+}
+
+as_root_and_user! {
+    async fn limits_are_on_by_default_and_told(who: Who) {
+        let ground = Ground::new(who);
+        let mut client = ground.client().await;
+        for what in ["processes", "bytes of memory", "open files", "bytes of a file", "bytes of free space"] {
+            let mechanism = mechanism(&mut client, what).await;
+            assert!(matches!(mechanism.as_deref(), Some("cgroup v2" | "cgroup v1" | "rlimit" | "watchdog")), "{what}: {mechanism:?}");
+        }
+        assert_eq!(mechanism(&mut client, "seconds of processor time").await, None);
+    }
+
+    async fn a_fork_bomb_is_held(who: Who) {
+        let ground = Ground::with(who, &["--limit", "processes=200"]);
+        let (mut bomber, mut other) = (ground.client().await, ground.client().await);
+        others_are_served(&ground, &mut other).await;
+        // Without control groups, unconfined sessions of one user share a count.
+        let shares = mechanism(&mut bomber, "processes").await.as_deref() == Some("rlimit");
+        for (id, sandbox) in [("open", Value::Null), ("held", ground.workspace_write())].into_iter().skip(shares.into()) {
+            // Bounded, so that a limit that does not hold fails the test and not the machine.
+            let bomb = "perl -e 'for (1..10) { fork } sleep 600' & perl -e 'for (1..10) { fork } sleep 600'";
+            bomber.start(with(ground.shell(id, bomb), json!({"sandbox": sandbox}))).await;
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            others_are_served(&ground, &mut other).await;
+            let running = below(ground.executor.pid());
+            assert!((20..320).contains(&running), "{running} processes");
+            bomber.result("process/terminate", json!({"processId": id})).await;
+            exited(&mut bomber, id).await;
+        }
+        // It is over: the same session can start something again.
+        for attempt in 0.. {
+            let id = format!("after-{attempt}");
+            let answer = bomber.call("process/start", ground.shell(&id, "echo again")).await;
+            if answer.get("error").is_none() && bomber.outcome(&id).await == (0, b"again\n".to_vec()) {
+                break;
+            }
+            assert!(attempt < 100, "{answer}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    async fn whoever_forks_too_much_is_told(who: Who) {
+        let ground = Ground::with(who, &["--limit", "processes=30"]);
+        let mut client = ground.client().await;
+        client.start(ground.shell("p", "for i in $(seq 100); do sleep 5 & done; exit 7")).await;
+        let exited = exited(&mut client, "p").await;
+        assert_ne!(exited["exitCode"], 0, "{exited}");
+        if mechanism(&mut client, "processes").await.unwrap().starts_with("cgroup") {
+            assert_eq!(exited["limit"]["what"], "processes", "{exited}");
+        }
+    }
+
+    async fn a_memory_hog_is_held(who: Who) {
+        let ground = Ground::with(who, &["--limit", "memory=200M"]);
+        let (mut hog, mut other) = (ground.client().await, ground.client().await);
+        for (id, sandbox) in [("open", Value::Null), ("held", ground.workspace_write())] {
+            let script = "perl -e '$x = \"a\" x (600 << 20); print length $x'";
+            hog.start(with(ground.shell(id, script), json!({"sandbox": sandbox}))).await;
+            others_are_served(&ground, &mut other).await;
+            let exited = exited(&mut hog, id).await;
+            assert_ne!(exited["exitCode"], 0, "{exited}");
+            if mechanism(&mut hog, "bytes of memory").await.unwrap().starts_with("cgroup") {
+                assert_eq!((&exited["limit"]["what"], &exited["limit"]["value"]), (&json!("bytes of memory"), &json!(200 << 20)), "{exited}");
+            }
+        }
+    }
+
+    async fn a_file_does_not_grow_without_end(who: Who) {
+        let ground = Ground::with(who, &["--limit", "file-size=8M"]);
+        let mut client = ground.client().await;
+        client.start(ground.shell("p", "head -c 64M /dev/zero > big")).await;
+        let exited = exited(&mut client, "p").await;
+        assert_eq!(exited["limit"], json!({"what": "bytes of a file", "value": 8 << 20, "mechanism": "rlimit"}), "{exited}");
+        assert_eq!(std::fs::metadata(ground.path("big")).unwrap().len(), 8 << 20);
+    }
+
+    async fn a_disk_filler_is_stopped(who: Who) {
+        if !is_root() {
+            return;
+        }
+        let disk = Disk::new(who);
+        let ground = Ground::with(who, &["--limit", "free-space=32M"]);
+        let (mut filler, mut other) = (ground.client().await, ground.client().await);
+        let uri = outpost_wire::PathUri::from_native(disk.0.path()).unwrap().to_string();
+        other.start(with(ground.shell("quiet", "read x; echo fine"), json!({"cwd": uri, "pipeStdin": true}))).await;
+        let script = "i=0; while :; do i=$((i+1)); head -c 1M /dev/zero > file$i || exit 9; sleep 0.02; done";
+        filler.start(with(ground.shell("p", script), json!({"cwd": uri}))).await;
+        let exited = exited(&mut filler, "p").await;
+        assert_eq!(exited["limit"], json!({"what": "bytes of free space", "value": 32 << 20, "mechanism": "watchdog"}), "{exited}");
+        other.result("process/write", json!({"processId": "quiet", "chunk": "Cg==", "writeId": "1"})).await;
+        assert_eq!(other.outcome("quiet").await, (0, b"fine\n".to_vec()));
+    }
+
+    async fn endless_output_that_nobody_reads_hurts_nobody(who: Who) {
+        let ground = Ground::new(who);
+        let (mut printer, mut other) = (ground.client().await, ground.client().await);
+        printer.start(ground.shell("p", "head -c 1G /dev/zero")).await;
+        others_are_served(&ground, &mut other).await;
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        others_are_served(&ground, &mut other).await;
+        assert!(ground.executor.peak_memory() < 128 << 20, "{}", ground.executor.peak_memory());
+    }
+}
+
+/// How many processes came of this one.
+fn below(pid: u32) -> usize {
+    let mut found = vec![pid];
+    let mut at = 0;
+    let entries: Vec<_> = std::fs::read_dir("/proc").unwrap().flatten().collect();
+    let parents = entries.iter().filter_map(|entry| {
+        let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
+        let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
+        Some((pid, stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse::<u32>().ok()?))
+    });
+    let parents: Vec<_> = parents.collect();
+    while at < found.len() {
+        let of = found[at];
+        found.extend(parents.iter().filter(|(_, parent)| *parent == of).map(|(pid, _)| *pid));
+        at += 1;
+    }
+    found.len()
+}
+
+/// A small file system of its own.
+struct Disk(tempfile::TempDir);
+
+impl Disk {
+    fn new(who: Who) -> Self {
+        let point = directory(who);
+        let mounted =
+            std::process::Command::new("mount").args(["-t", "tmpfs", "-o", "size=96m,mode=1777", "none"]).arg(point.path()).status();
+        assert!(mounted.unwrap().success());
+        Self(point)
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg("-l").arg(self.0.path()).status();
+    }
+}

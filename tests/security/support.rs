@@ -1,0 +1,161 @@
+//! An executor that somebody in particular runs, and policies to ask it for.
+
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use outpost_testkit::bench::{connect, with};
+use outpost_testkit::{Client, ExecutorProcess};
+use outpost_wire::PathUri;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+pub const OUTPOST: &str = env!("CARGO_BIN_EXE_outpost");
+/// A user that nobody is.
+const NOBODY: u32 = 54_321;
+
+/// Who runs the executor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Who {
+    Root,
+    User,
+}
+
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// One test as root and as an ordinary user; whoever runs it as an ordinary user only gets that half.
+#[macro_export]
+macro_rules! as_root_and_user {
+    ($(async fn $name:ident($who:ident: Who) $body:block)*) => {
+        $(mod $name {
+            #[allow(unused_imports)]
+            use super::*;
+            async fn check($who: $crate::support::Who) $body
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn as_root() {
+                if $crate::support::is_root() {
+                    check($crate::support::Who::Root).await;
+                }
+            }
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn as_user() {
+                check($crate::support::Who::User).await;
+            }
+        })*
+    };
+}
+
+pub struct Ground {
+    pub executor: ExecutorProcess,
+    work: TempDir,
+}
+
+/// A directory that belongs to whoever runs the executor.
+pub fn directory(who: Who) -> TempDir {
+    let directory = tempfile::Builder::new().prefix("outpost-security-").tempdir_in("/var/tmp").unwrap();
+    give(who, directory.path());
+    directory
+}
+
+pub fn give(who: Who, path: &Path) {
+    if who == Who::User && is_root() {
+        chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
+    }
+}
+
+/// The program where everybody can run it: a build directory may be private.
+fn program() -> PathBuf {
+    let built = std::fs::metadata(OUTPOST).unwrap();
+    let stamp = built.modified().unwrap().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos();
+    let path = PathBuf::from(format!("/var/tmp/outpost-security-{stamp:x}-{}", built.len()));
+    if !path.exists() {
+        let aside = tempfile::Builder::new().prefix("outpost-security-copy-").tempfile_in("/var/tmp").unwrap();
+        std::fs::copy(OUTPOST, aside.path()).unwrap();
+        std::fs::set_permissions(aside.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let _ = aside.persist(&path);
+    }
+    path
+}
+
+impl Ground {
+    pub fn new(who: Who) -> Self {
+        Self::with(who, &[])
+    }
+
+    pub fn with(who: Who, arguments: &[&str]) -> Self {
+        let needs_copy = who == Who::User && is_root();
+        let mut command = Command::new(if needs_copy { program() } else { OUTPOST.into() });
+        command.args(["executor", "--no-auth"]).args(arguments).env("HOME", "/nonexistent").current_dir("/");
+        if needs_copy {
+            command.uid(NOBODY).gid(NOBODY);
+        }
+        Self { executor: ExecutorProcess::start_command(command, directory(who)), work: directory(who) }
+    }
+
+    pub async fn client(&self) -> Client {
+        let mut client = Client::new(connect(self.executor.url()).await);
+        client.hello().await;
+        client
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.work.path().canonicalize().unwrap().join(name)
+    }
+
+    pub fn uri(&self, name: &str) -> String {
+        PathUri::from_native(&self.path(name)).unwrap().to_string()
+    }
+
+    /// Parameters that start a shell script without a sandbox.
+    pub fn shell(&self, id: &str, script: &str) -> Value {
+        json!({
+            "processId": id, "argv": ["/bin/sh", "-c", script], "cwd": self.uri(""), "tty": false,
+            "env": {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/nonexistent"},
+        })
+    }
+
+    /// What the real client asks for: everything may be read, the workspace and `/tmp` written, no network.
+    pub fn workspace_write(&self) -> Value {
+        let special = |kind: &str, access: &str| json!({"path": {"type": "special", "value": {"kind": kind}}, "access": access});
+        let mut git = special("project_roots", "read");
+        git["path"]["value"]["subpath"] = json!(".git");
+        git["missing_path_behavior"] = json!("skip");
+        self.policy(json!([special("root", "read"), special("project_roots", "write"), special("slash_tmp", "write"), git]))
+    }
+
+    pub fn read_only(&self) -> Value {
+        self.policy(json!([{"path": {"type": "special", "value": {"kind": "root"}}, "access": "read"}]))
+    }
+
+    pub fn policy(&self, entries: Value) -> Value {
+        json!({
+            "permissions": {"type": "managed", "file_system": {"type": "restricted", "entries": entries}, "network": "restricted"},
+            "cwd": self.uri(""), "workspaceRoots": [self.uri("")], "windowsSandboxLevel": "disabled",
+        })
+    }
+
+    /// Runs a script under a policy; returns its exit code and everything that it printed.
+    pub async fn run(&self, client: &mut Client, sandbox: &Value, script: &str) -> (i64, String) {
+        let id = number();
+        let answer = client.start(with(self.shell(&id, script), json!({"sandbox": sandbox}))).await;
+        assert_eq!(answer["sandboxType"], "linuxSeccomp");
+        let (code, output) = client.outcome(&id).await;
+        (code, String::from_utf8_lossy(&output).into_owned())
+    }
+}
+
+/// A number that no other call gets.
+pub fn number() -> String {
+    static NEXT: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(1);
+    format!("n{}", NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed))
+}
+
+/// Entries of a policy.
+pub fn entry(path: &Path, access: &str) -> Value {
+    json!({"path": {"type": "path", "path": PathUri::from_native(path).unwrap().to_string()}, "access": access})
+}
