@@ -14,3 +14,9 @@ pub fn exec(options: &[&str]) -> anyhow::Result<()> {
     }
     sh(run.args(options))
 }
+
+/// What a sandbox costs.
+pub fn sandbox() -> anyhow::Result<()> {
+    sh(cargo().args(["build", "--release", "-p", "outpost"]))?;
+    sh(cargo().args(["run", "--release", "-p", "outpost-bench", "--", "sandbox"]).arg(target().join("release/outpost")))
+}

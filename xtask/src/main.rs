@@ -13,8 +13,11 @@ use anyhow::{Context, bail, ensure};
 const USAGE: &str = "\
 usage: cargo xtask test            install what the tests need and run all of them
        cargo xtask soak cuts [N]   `outpost run` through N (default 200) cut connections
+       cargo xtask soak files [N]  N (default 1,000,000) file calls against somebody who swaps links, a thousandth of it
+                                   kills during fs/writeFile
        cargo xtask bench exec [--rounds N] [--only SCENARIO] [--markdown]
-                                   figures of the executor against a bare server and the peer, 3 rounds by default";
+                                   figures of the executor against a bare server and the peer, 3 rounds by default
+       cargo xtask bench sandbox   the same calls with and without a sandbox";
 
 #[expect(clippy::print_stderr, reason = "this is a program for a terminal")]
 fn main() -> ExitCode {
@@ -34,6 +37,9 @@ fn run() -> anyhow::Result<()> {
         ["test"] => test::run(),
         ["soak", "cuts"] => soak::cuts(200),
         ["soak", "cuts", count] => soak::cuts(count.parse().with_context(|| format!("`{count}` is no number"))?),
+        ["soak", "files"] => soak::files(1_000_000),
+        ["soak", "files", count] => soak::files(count.parse().with_context(|| format!("`{count}` is no number"))?),
+        ["bench", "sandbox"] => bench::sandbox(),
         ["bench", "exec", options @ ..] => bench::exec(options),
         _ => bail!("{USAGE}"),
     }

@@ -4,6 +4,7 @@
 mod contender;
 mod exec;
 mod floor;
+mod sandbox;
 mod scenario;
 mod table;
 mod wire;
@@ -17,7 +18,8 @@ use anyhow::{Context, bail};
 use contender::Contender;
 use table::Style;
 
-const USAGE: &str = "usage: outpost-bench exec --outpost PROGRAM [--codex PROGRAM] [--rounds N] [--only SCENARIO] [--markdown]";
+const USAGE: &str = "usage: outpost-bench exec --outpost PROGRAM [--codex PROGRAM] [--rounds N] [--only SCENARIO] [--markdown]
+       outpost-bench sandbox PROGRAM";
 
 #[expect(clippy::print_stderr, reason = "this is a program for a terminal")]
 fn main() -> ExitCode {
@@ -34,6 +36,7 @@ fn run() -> anyhow::Result<()> {
     let mut words = std::env::args().skip(1);
     match words.next().as_deref() {
         Some("exec") => exec::run(&plan(words)?),
+        Some("sandbox") => sandbox::run(Contender::outpost(words.next().context(USAGE)?.into())),
         Some(floor::VERB) => floor::serve(),
         Some(PRINT) => print(words.next().context(USAGE)?.parse()?),
         _ => bail!(USAGE),
