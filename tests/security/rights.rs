@@ -139,3 +139,19 @@ as_root_and_user! {
         assert!(!ground.path("ran").exists());
     }
 }
+
+as_root_and_user! {
+    async fn what_holds_here_is_told(who: Who) {
+        let ground = Ground::new(who);
+        let mut client = ground.client().await;
+        let info = client.result("environment/info", json!({})).await;
+        let rows = info["sandbox"].as_array().unwrap();
+        for promise in ["nothing outlives its session", "no network", "sandboxed code never runs as root"] {
+            let row = rows.iter().find(|row| row["promise"] == promise).unwrap();
+            assert!(row["mechanism"].as_str().is_some_and(|mechanism| !mechanism.is_empty()), "{row}");
+            // What is told to hold does hold.
+            let (code, _) = ground.run(&mut client, &ground.read_only(), "true").await;
+            assert_eq!((code == 0, row["holds"].as_bool()), (true, Some(true)), "{row}");
+        }
+    }
+}

@@ -27,3 +27,9 @@ pub fn environments(options: &[&str]) -> anyhow::Result<()> {
     run.args(["run", "--release", "-p", "outpost-bench", "--", "environments", "--outpost"]).arg(target().join("release/outpost"));
     sh(run.args(options))
 }
+
+/// What a sandbox costs.
+pub fn sandbox() -> anyhow::Result<()> {
+    sh(cargo().args(["build", "--release", "-p", "outpost"]))?;
+    sh(cargo().args(["run", "--release", "-p", "outpost-bench", "--", "sandbox"]).arg(target().join("release/outpost")))
+}

@@ -14,13 +14,16 @@ use anyhow::{Context, bail, ensure};
 const USAGE: &str = "\
 usage: cargo xtask test            install what the tests need and run all of them
        cargo xtask soak cuts [N]   `outpost run` through N (default 200) cut connections
+       cargo xtask soak files [N]  N (default 1,000,000) file calls against somebody who swaps links, a thousandth of it
+                                   kills during fs/writeFile
        cargo xtask bench exec [--rounds N] [--only SCENARIO] [--markdown]
                                    figures of the executor against a bare server and the peer, 3 rounds by default
        cargo xtask bench environments [--rounds N]
                                    memory of registered environments, step views, reconnects
        cargo xtask dist            a static program that can be copied to any machine of this kind
        cargo xtask bench threads [--small] [--markdown]
-                                   figures of threads: writing, opening, forking, listing, searching, memory";
+                                   figures of threads: writing, opening, forking, listing, searching, memory
+       cargo xtask bench sandbox   the same calls with and without a sandbox";
 
 #[expect(clippy::print_stderr, reason = "this is a program for a terminal")]
 fn main() -> ExitCode {
@@ -40,6 +43,9 @@ fn run() -> anyhow::Result<()> {
         ["test"] => test::run(),
         ["soak", "cuts"] => soak::cuts(200),
         ["soak", "cuts", count] => soak::cuts(count.parse().with_context(|| format!("`{count}` is no number"))?),
+        ["soak", "files"] => soak::files(1_000_000),
+        ["soak", "files", count] => soak::files(count.parse().with_context(|| format!("`{count}` is no number"))?),
+        ["bench", "sandbox"] => bench::sandbox(),
         ["bench", "exec", options @ ..] => bench::exec(options),
         ["bench", "environments", options @ ..] => bench::environments(options),
         ["dist"] => dist::run(),

@@ -8,3 +8,16 @@ pub fn cuts(count: u32) -> anyhow::Result<()> {
         .args(["test", "--release", "-p", "outpost", "--test", "crash", "--", "--nocapture", "random_cuts"])
         .env("OUTPOST_SOAK_CUTS", count.to_string()))
 }
+
+/// File calls that are raced, and kills while files are written.
+pub fn files(tries: u64) -> anyhow::Result<()> {
+    let security = |name: &str, variable: &str, count: u64| {
+        sh(cargo()
+            .args(["test", "--release", "-p", "outpost", "--test", "security", "--", "--nocapture", "--test-threads", "1", name])
+            .env(variable, count.max(1).to_string()))
+    };
+    // As root and as an ordinary user, three calls a round.
+    security("x2_no_race_gets_out", "OUTPOST_SOAK_RACES", tries.div_ceil(6))?;
+    // Two kinds of files.
+    security("l8_a_", "OUTPOST_SOAK_KILLS", tries.div_ceil(2_000))
+}

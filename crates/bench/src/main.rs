@@ -5,6 +5,7 @@ mod contender;
 mod environments;
 mod exec;
 mod floor;
+mod sandbox;
 mod scenario;
 mod table;
 mod threads;
@@ -21,7 +22,8 @@ use table::Style;
 
 const USAGE: &str = "usage: outpost-bench exec --outpost PROGRAM [--codex PROGRAM] [--rounds N] [--only SCENARIO] [--markdown]
        outpost-bench environments --outpost PROGRAM [--rounds N]
-       outpost-bench threads [--small] [--markdown]";
+       outpost-bench threads [--small] [--markdown]
+       outpost-bench sandbox PROGRAM";
 
 #[expect(clippy::print_stderr, reason = "this is a program for a terminal")]
 fn main() -> ExitCode {
@@ -41,6 +43,7 @@ fn run() -> anyhow::Result<()> {
         Some("environments") => environments(words),
         Some("threads") => threads::run(threads_plan(words)?),
         Some(threads::LAST_PAGE) => threads::last_page(words),
+        Some("sandbox") => sandbox::run(Contender::outpost(words.next().context(USAGE)?.into())),
         Some(floor::VERB) => floor::serve(),
         Some(PRINT) => print(words.next().context(USAGE)?.parse()?),
         _ => bail!(USAGE),

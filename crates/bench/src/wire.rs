@@ -123,9 +123,14 @@ impl Wire {
         self.answer(id)
     }
 
+    /// A name that no process of this connection has.
+    pub fn name(&self) -> String {
+        format!("p{}", self.next)
+    }
+
     /// Asks for a process without waiting for the answer; returns its name.
     pub fn start(&mut self, start: Start<'_>) -> anyhow::Result<String> {
-        let process = format!("p{}", self.next);
+        let process = self.name();
         let params = json!({
             "processId": process, "argv": start.argv, "cwd": "file:///tmp", "env": {"PATH": "/usr/bin:/bin"},
             "tty": start.terminal, "pipeStdin": start.input,

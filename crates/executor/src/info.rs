@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use outpost_wire::PathUri;
-use outpost_wire::exec::environment::{Capabilities, EnvironmentInfo, Limit, Shell};
+use outpost_wire::exec::environment::{Capabilities, EnvironmentInfo, Limit, SandboxRow, Shell};
 
 use sha2::{Digest, Sha256};
 
@@ -50,8 +50,12 @@ pub fn gather(config: &ExecutorConfig, instance_id: String) -> EnvironmentInfo {
         executor_id: config.executor_id.clone(),
         instance_id: Some(instance_id),
         limits: config.launcher.limits().into_iter().map(limit).collect(),
-        sandbox: Vec::new(),
+        sandbox: outpost_sandbox::foresee(&config.launcher).rows.into_iter().map(sandbox_row).collect(),
     }
+}
+
+fn sandbox_row(row: outpost_sandbox::Row) -> SandboxRow {
+    SandboxRow { promise: row.promise.into(), holds: row.holds, mechanism: row.mechanism, reason: row.reason }
 }
 
 /// A limit as it is told.

@@ -221,6 +221,11 @@ impl Owner {
         Ok(self.cell(policy)?.worker()?)
     }
 
+    /// Makes sure that things can be started under a policy, without starting any.
+    pub fn prepare(&self, policy: &Policy) -> Result<(), LaunchError> {
+        self.cell(policy).map(drop)
+    }
+
     /// What sandboxed code of this owner sees as `/tmp`, wherever its policy lets it write there.
     pub fn temporary(&self) -> Result<PathBuf, LaunchError> {
         self.temporary_of(&mut self.lock())

@@ -25,4 +25,4 @@ pub use channel::{Channel, Message};
 pub use child::{Child, ChildEnd, Exit, Input, Kin, Output, Signal, Terminal};
 pub use launch::{Launch, LaunchError, LaunchIo, Launcher, LauncherSettings, Owner, TerminalSize};
 pub use limits::{Limit, Limits, Mechanism};
-pub use probe::{Row, Verdict, probe};
+pub use probe::{Row, Verdict, foresee, probe, probe_with};
