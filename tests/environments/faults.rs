@@ -1,14 +1,17 @@
 //! Hosts that do not answer, answer wrongly, or die in the middle.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
 use outpost_environment::{
-    Connector, Definition, Environment, EnvironmentError, EnvironmentOptions, FailureKind, ProcessEvent, State, Token,
+    ConnectPolicy, Connector, Definition, Environment, EnvironmentError, EnvironmentOptions, FailureKind, ProcessEvent, State, Token, Waits,
 };
 use outpost_rpc::link::{memory, ws};
+use outpost_testkit::chaos::cut_after;
+use outpost_testkit::executor::eventually;
 use outpost_testkit::{Client, ExecutorProcess};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -98,7 +101,7 @@ async fn a_command_that_is_no_executor() {
     for (command, why) in [
         ("echo hello; exit 3", "exit status: 3"),
         ("echo 'Permission denied (publickey).' >&2; exit 255", "Permission denied (publickey)."),
-        ("yes | head -c 100000; sleep 1000", "no answer to the handshake"),
+        ("yes | head -c 100000; sleep 60", "no answer to the handshake"),
         ("exec /no/such/program", "exit status: 127"),
     ] {
         let line = outpost_environment::CommandLine {
@@ -156,7 +159,7 @@ impl Mortal {
 async fn a_host_that_dies_during_output_and_comes_back_answers_for_its_processes() {
     let mut mortal = Mortal::new();
     let environment = mortal.environment(Duration::from_secs(30));
-    let process = environment.start(shell("p", "echo begun; exec sleep 1000", mortal.work.path())).await.unwrap();
+    let process = environment.start(shell("p", "echo begun; exec sleep 60", mortal.work.path())).await.unwrap();
     let finished = environment.start(shell("q", "exit 3", mortal.work.path())).await.unwrap();
     assert_eq!(finish(&finished).await.1, Some(3));
     assert_eq!(read_line(&process, &mut String::new()).await, "begun");
@@ -184,18 +187,13 @@ async fn a_host_that_dies_during_start_or_write_and_stays_dead_keeps_nobody_wait
     assert!(matches!(soon("its fate", process.next()).await, Some(ProcessEvent::Lost { .. })));
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_start_whose_session_is_over_is_not_repeated_in_the_next() {
-    // The start goes out, the answer never comes, and the session is gone when the connection is back.
-    let mortal = Mortal::new();
-    let url = mortal.url.clone();
-    let lost = Arc::new(std::sync::atomic::AtomicUsize::new(0));
-    let count = lost.clone();
-    let connector = Connector::new("forgetful", move || {
-        let (url, n) = (url.lock().unwrap().clone(), count.fetch_add(1, std::sync::atomic::Ordering::SeqCst));
+/// The first connection is cut after the start has gone out; whoever answers the second knows of no session; the others work.
+fn forgetful(url: String) -> Connector {
+    let count = Arc::new(AtomicUsize::new(0));
+    Connector::new("forgetful", move || {
+        let (url, n) = (url.clone(), count.fetch_add(1, Ordering::SeqCst));
         async move {
             if n == 1 {
-                // Whoever answers the resume knows of no session.
                 let (ours, theirs) = memory::pair();
                 tokio::spawn(async move {
                     let mut client = Client::new(theirs);
@@ -207,18 +205,55 @@ async fn a_start_whose_session_is_over_is_not_repeated_in_the_next() {
             }
             let link = ws::connect(&url, &ws::ClientOptions::default()).await?;
             // initialize, its answer, initialized, the start; its answer is lost.
-            Ok(if n == 0 { outpost_testkit::chaos::cut_after(link, 4) } else { link })
+            Ok(if n == 0 { cut_after(link, 4) } else { link })
         }
-    });
-    let environment = Environment::new(connector, options());
-    let mark = mortal.work.path().join("runs");
-    let script = format!("echo run >> {}", mark.display());
-    let error = soon("the start", environment.start(shell("p", &script, mortal.work.path()))).await.err().unwrap();
-    assert!(error.to_string().contains("unknown session"), "{error}");
-    // A new session works; the start of the old one is not in it.
-    let State::Failed(failure) = environment.state() else { panic!() };
-    tokio::time::sleep_until(failure.retry_at.unwrap()).await;
-    environment.info().await.unwrap();
-    outpost_testkit::executor::eventually("it ran", || mark.exists()).await;
-    assert_eq!(std::fs::read_to_string(&mark).unwrap(), "run\n");
+    })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_start_whose_session_is_over_is_not_repeated_in_the_next() {
+    let mortal = Mortal::new();
+    let url = mortal.url.lock().unwrap().clone();
+    // Nothing is waited for, so that the next session is there before anybody has looked at the end of the first.
+    let nothing = Waits { first: Duration::ZERO, longest: Duration::ZERO };
+    for n in 0..20 {
+        let eager = EnvironmentOptions { connect: ConnectPolicy::Eager, retry: nothing, recovery: nothing, ..options() };
+        let environment = Environment::new(forgetful(url.clone()), eager);
+        let mark = mortal.work.path().join(format!("runs-{n}"));
+        let script = format!("echo run >> {}", mark.display());
+        let error = soon("the start", environment.start(shell("p", &script, mortal.work.path()))).await.err().unwrap();
+        assert!(matches!(error, EnvironmentError::Unreachable { .. } | EnvironmentError::Lost { .. }), "{error}");
+        // A new session works; the start of the old one is not in it.
+        let process = soon("the next session", async {
+            loop {
+                if let Ok(process) = environment.start(shell("q", "true", mortal.work.path())).await {
+                    return process;
+                }
+            }
+        })
+        .await;
+        assert_eq!(finish(&process).await.1, Some(0));
+        eventually("it ran", || mark.exists()).await;
+        assert_eq!(std::fs::read_to_string(&mark).unwrap(), "run\n");
+        environment.end().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tls_is_spoken_to_whom_this_machine_trusts_and_to_nobody_else() {
+    let executor = ExecutorProcess::start(Path::new(OUTPOST), &["--no-auth"]);
+    let proxy = outpost_testkit::TlsProxy::start(executor.address()).await;
+    let run = |trusted: bool| {
+        let mut command = tokio::process::Command::new(OUTPOST);
+        command.args(["run", "-e", &proxy.url(), "--", "echo", "through tls"]).stdin(std::process::Stdio::null());
+        if trusted {
+            command.env("SSL_CERT_FILE", proxy.certificate());
+        }
+        async move { command.output().await.unwrap() }
+    };
+    let output = run(true).await;
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "through tls\n", "{}", String::from_utf8_lossy(&output.stderr));
+    let output = run(false).await;
+    assert_eq!(output.status.code(), Some(125));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("certificate"), "{}", String::from_utf8_lossy(&output.stderr));
 }

@@ -16,7 +16,7 @@ use outpost_testkit::executor::{eventually, is_alive};
 use outpost_testkit::{ExecutorProcess, LinkKind};
 
 use crate::support::{
-    OUTPOST, Site, finish, id, news, options, over_sites, read_line, ready, registry, shell, soon, standing, state, stdio,
+    OUTPOST, Site, end_keeper, finish, id, news, options, over_sites, read_line, ready, registry, shell, soon, standing, state, stdio,
 };
 
 /// A way that can be closed: what goes through it is cut, and nobody gets in.
@@ -113,8 +113,8 @@ over_sites! {
         registry.attach(id("box"), barrier.around(site.connector()), ConnectPolicy::Lazy).unwrap();
         let environment = registry.get(&id("box")).unwrap();
         let mut watcher = registry.watch();
-        let one = environment.start(site.shell("one", "echo begun; sleep 1000")).await.unwrap();
-        let two = environment.start(site.shell("two", "sleep 1000")).await.unwrap();
+        let one = environment.start(site.shell("one", "echo begun; sleep 60")).await.unwrap();
+        let two = environment.start(site.shell("two", "sleep 60")).await.unwrap();
         let done = environment.start(site.shell("done", "echo done")).await.unwrap();
         assert_eq!(finish(&done).await, ("done\n".into(), Some(0)));
         assert_eq!(read_line(&one, &mut String::new()).await, "begun");
@@ -142,7 +142,7 @@ over_sites! {
 
     async fn s21_s22_one_that_is_not_read_does_not_hold_up_the_others(site: Site) {
         let environment = site.environment();
-        let ignored = environment.start(site.shell("ignored", "head -c 1000000 /dev/zero; exec sleep 1000")).await.unwrap();
+        let ignored = environment.start(site.shell("ignored", "head -c 1000000 /dev/zero; exec sleep 60")).await.unwrap();
         for n in 0..5 {
             let process = environment.start(site.shell(&format!("p{n}"), "seq 1 1000")).await.unwrap();
             let expected: String = (1..=1000).map(|n| format!("{n}\n")).collect();
@@ -160,7 +160,7 @@ async fn s18_a_command_is_an_environment_and_its_death_is_the_end_of_what_has_no
     let script = format!("echo $$ > {}; exec {} {}", mark.display(), line.program, line.args.join(" "));
     let line = CommandLine { program: "/bin/sh".into(), args: vec!["-c".into(), script], ..line };
     let environment = Environment::new(Connector::program(line), options());
-    let process = environment.start(shell("p", "echo begun; exec sleep 1000", home.path())).await.unwrap();
+    let process = environment.start(shell("p", "echo begun; exec sleep 60", home.path())).await.unwrap();
     assert_eq!(read_line(&process, &mut String::new()).await, "begun");
     let pid: u32 = std::fs::read_to_string(&mark).unwrap().trim().parse().unwrap();
     kill(pid);
@@ -214,6 +214,7 @@ async fn a_command_that_goes_silent_is_noticed_and_the_session_goes_on() {
     assert_eq!(finish(&process).await, ("got it\n".into(), Some(0)));
     eventually("the silent one is ended", || !is_alive(first)).await;
     environment.end().await.unwrap();
+    end_keeper(home.path());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -228,7 +229,7 @@ async fn a_laptop_that_sleeps_for_longer_than_the_grace_finds_its_processes_lost
     let registry = registry();
     registry.attach(id("box"), barrier.around(inner), ConnectPolicy::Eager).unwrap();
     let handle = ready(&registry, "box").await;
-    let process = handle.start(shell("p", "exec sleep 1000", executor.home())).await.unwrap();
+    let process = handle.start(shell("p", "exec sleep 60", executor.home())).await.unwrap();
     let mut watcher = registry.watch();
     barrier.close();
     // The executor keeps sessions for a second and says so; nobody tries for ten minutes.

@@ -122,7 +122,7 @@ async fn s07_what_is_not_there_is_not_found() {
 
 /// A command that leaves a mark when it is started and then never says a word.
 fn silent_command(mark: &std::path::Path) -> CommandLine {
-    let script = format!("echo $$ >> {}; exec sleep 1000", mark.display());
+    let script = format!("echo $$ >> {}; exec sleep 60", mark.display());
     CommandLine { program: "/bin/sh".into(), args: vec!["-c".into(), script], ..CommandLine::default() }
 }
 

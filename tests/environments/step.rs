@@ -93,6 +93,20 @@ async fn s31_capturing_waits_for_nobody_and_keeps_the_order() {
 }
 
 #[tokio::test]
+async fn waiting_for_an_environment_ends_when_it_is_there_or_cannot_be() {
+    let (registry, site) = (registry(), Site::new(LinkKind::Memory));
+    assert_eq!(registry.settled(&id("ghost")).await, Standing::Missing);
+    site.add_to(&registry, "fine");
+    registry.attach(id("dead"), dead(), ConnectPolicy::Lazy).unwrap();
+    registry.attach(id("idle"), never(), ConnectPolicy::Lazy).unwrap();
+    registry.capture(&selection(&["fine", "dead"]), &[]);
+    assert_eq!(crate::support::soon("ready", registry.settled(&id("fine"))).await, Standing::Ready);
+    let failed = crate::support::soon("failed", registry.settled(&id("dead"))).await;
+    assert_eq!((failed.word(), failed.reason()), ("failed", Some("it is dead")));
+    assert_eq!(registry.settled(&id("idle")).await.word(), "idle");
+}
+
+#[tokio::test]
 async fn s32_what_failed_is_tried_again_by_a_later_step_and_not_before_its_time() {
     let (registry, site) = (registry(), Site::new(LinkKind::Memory));
     let (inner, tries) = (site.connector(), std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0)));

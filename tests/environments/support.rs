@@ -13,6 +13,7 @@ use outpost_environment::{
 use outpost_testkit::chaos::cut_after;
 use outpost_testkit::{Bench, LinkKind, Setup};
 use outpost_wire::{Attachment, EnvironmentId, PathUri, Selection};
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tokio::time::timeout;
 
@@ -56,8 +57,28 @@ struct Inner {
 
 enum Reach {
     Bench(Bench),
-    /// A bridge to a keeper, which leaves by itself when nothing is left in it.
-    Keeper(CommandLine, #[expect(dead_code, reason = "goes with the site")] TempDir),
+    /// A bridge to a keeper, which would wait for its sessions longer than any test.
+    Keeper(CommandLine, TempDir),
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Reach::Keeper(_, home) = &self.reach {
+            end_keeper(home.path());
+        }
+    }
+}
+
+/// Ends whatever runs with that home; it ends its sessions in turn.
+pub fn end_keeper(home: &Path) {
+    let variable = format!("OUTPOST_HOME={}", home.display());
+    for process in std::fs::read_dir("/proc").unwrap().flatten() {
+        let Some(pid) = process.file_name().to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw) else { continue };
+        let variables = std::fs::read(process.path().join("environ")).unwrap_or_default();
+        if variables.split(|byte| *byte == 0).any(|one| one == variable.as_bytes()) {
+            let _ = kill_process(pid, Signal::TERM);
+        }
+    }
 }
 
 impl Site {

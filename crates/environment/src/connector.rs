@@ -6,6 +6,7 @@
 mod command;
 mod joined;
 mod target;
+mod tls;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -91,9 +92,10 @@ impl Connector {
 
     /// An executor that listens. The token is only ever sent to websockets.
     pub fn target(target: Target, token: Token) -> Self {
+        let tls = Arc::new(tls::Tls::default());
         Self::new(target.to_string(), move || {
-            let (target, token) = (target.clone(), token.clone());
-            async move { target::connect(&target, &token).await }
+            let (target, token, tls) = (target.clone(), token.clone(), tls.clone());
+            async move { target::connect(&target, &token, &tls).await }
         })
     }
 

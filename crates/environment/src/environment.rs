@@ -18,6 +18,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use crate::backoff::Waits;
 use crate::connector::Connector;
 use crate::files::Files;
+use crate::http::Bodies;
 use crate::session::Processes;
 use crate::state::{Connected, Failure, FailureKind, Identity, State};
 use crate::supervisor::Supervisor;
@@ -133,6 +134,7 @@ pub(crate) struct Shared {
     idle: Mutex<Option<Supervisor>>,
     identity: Arc<Mutex<Option<Identity>>>,
     pub processes: Arc<Processes>,
+    pub bodies: Arc<Bodies>,
     stop: CancellationToken,
     _stop: DropGuard,
 }
@@ -148,6 +150,7 @@ impl Environment {
         let (sender, state) = watch::channel(State::Idle);
         let (wanted, stop) = (Arc::new(Notify::new()), CancellationToken::new());
         let (processes, identity) = (Arc::new(Processes::default()), Arc::new(Mutex::new(None)));
+        let bodies = Arc::new(Bodies::default());
         let policy = options.connect;
         let supervisor = Supervisor {
             name: label.name.clone(),
@@ -156,12 +159,24 @@ impl Environment {
             state: sender,
             observer,
             processes: processes.clone(),
+            bodies: bodies.clone(),
             identity: identity.clone(),
             wanted: wanted.clone(),
             stop: stop.clone(),
         };
         let idle = Mutex::new(Some(supervisor));
-        Self(Arc::new(Shared { label, policy, state, wanted, idle, identity, processes, stop: stop.clone(), _stop: stop.drop_guard() }))
+        Self(Arc::new(Shared {
+            label,
+            policy,
+            state,
+            wanted,
+            idle,
+            identity,
+            processes,
+            bodies,
+            stop: stop.clone(),
+            _stop: stop.drop_guard(),
+        }))
     }
 
     /// Its id where it has one, else the address that it is reached by.

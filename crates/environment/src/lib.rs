@@ -12,6 +12,7 @@ mod connector;
 mod definition;
 mod environment;
 mod files;
+mod http;
 mod inbox;
 mod pending;
 mod process;
@@ -30,6 +31,7 @@ pub use connector::{CommandLine, Complaints, Connector, Door, Refusal, TAKEN_OVE
 pub use definition::{Definition, DefinitionError, Ssh, Way};
 pub use environment::{ConnectPolicy, Environment, EnvironmentError, EnvironmentOptions, Heartbeat, Repeat};
 pub use files::Files;
+pub use http::{BodyError, HttpBody, HttpCall, HttpHead};
 pub use inbox::ProcessEvent;
 pub use pending::{Provided, ReportError};
 pub use process::{ProcessStart, RemoteProcess};

@@ -223,7 +223,19 @@ impl Registry {
         }
     }
 
-    /// The same, but a connection that is there is asked whether it still works. Nothing is started or recovered.
+    /// Waits for as long as an environment is being connected or got back, and tells how it stands then. Nothing is started.
+    pub async fn settled(&self, id: &EnvironmentId) -> Standing {
+        let mut watcher = self.watch();
+        loop {
+            let standing = self.standing(id);
+            if !standing.is_under_way() {
+                return standing;
+            }
+            watcher.next().await;
+        }
+    }
+
+    /// How an environment stands, but a connection that is there is asked whether it still works. Nothing is started or recovered.
     pub async fn probe(&self, id: &EnvironmentId) -> Standing {
         let Some(State::Ready(connected)) = self.get(id).map(|handle| handle.state()) else { return self.standing(id) };
         // Any answer shows that somebody is there.

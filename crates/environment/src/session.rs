@@ -8,11 +8,13 @@ use std::time::Duration;
 use outpost_rpc::peer::{Answer, Request};
 use outpost_rpc::{CallError, Lane, Peer, Service, Violation, frame};
 use outpost_wire::exec::environment::{EnvironmentInfo, Info, Unit};
+use outpost_wire::exec::http::BodyDelta;
 use outpost_wire::exec::process::{Closed, ClosedParams, Exited, ExitedParams, Output, OutputParams};
 use outpost_wire::exec::session::{INITIALIZED, Initialize, InitializeParams, InitializeResponse, OUTPUT_GAPS};
 use outpost_wire::{Fault, Notification, envelope, fault};
 use tokio::sync::Notify;
 
+use crate::http::Bodies;
 use crate::inbox::{Inbox, Pushed};
 
 /// How much output may wait for its readers before the link is no longer read.
@@ -121,6 +123,7 @@ impl Processes {
 /// What an executor may tell us without being asked.
 pub struct Listener {
     pub processes: Arc<Processes>,
+    pub bodies: Arc<Bodies>,
 }
 
 impl Service for Listener {
@@ -143,6 +146,10 @@ impl Service for Listener {
             Closed::NAME => {
                 let ClosedParams { process_id, seq } = frame::decode_value(params).map_err(nonsense)?;
                 self.processes.push(&process_id, seq, Pushed::Closed);
+            }
+            BodyDelta::NAME => {
+                let taken = self.bodies.push(frame::decode_value(params).map_err(nonsense)?);
+                self.processes.note_unread(taken);
             }
             // An executor newer than us may have more to say.
             _ => {}

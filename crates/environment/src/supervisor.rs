@@ -21,6 +21,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::backoff::Backoff;
 use crate::connector::{Connector, Line, Pulse};
 use crate::environment::{ConnectPolicy, EnvironmentOptions, Observer};
+use crate::http::Bodies;
 use crate::session::{Greeting, Listener, Processes, greet};
 use crate::state::{Connected, Failure, FailureKind, Identity, PeerHandle, State};
 
@@ -31,6 +32,7 @@ pub struct Supervisor {
     pub state: watch::Sender<State>,
     pub observer: Observer,
     pub processes: Arc<Processes>,
+    pub bodies: Arc<Bodies>,
     pub identity: Arc<Mutex<Option<Identity>>>,
     pub wanted: Arc<Notify>,
     pub stop: CancellationToken,
@@ -91,6 +93,7 @@ impl Supervisor {
 
     fn fail(&self, loss: Loss, retry_at: Option<Instant>, attempt: u64) {
         let Loss { kind, reason } = loss;
+        self.bodies.fail_all(&reason);
         let lost = self.processes.lose_all(&reason).into();
         tracing::debug!(environment = self.name, reason, ?lost, "no connection");
         self.publish(State::Failed(Failure { kind, reason, retry_at, lost, attempt }));
@@ -146,6 +149,7 @@ impl Supervisor {
                 return Loss { kind: FailureKind::TakenOver, reason: "another client has taken the session over".into() };
             }
             let reason = describe(&end);
+            self.bodies.fail_all(&reason);
             if !keeps_sessions {
                 let reason = format!("{reason}; what is behind this command keeps no sessions, so nothing can be recovered");
                 return Loss { kind: FailureKind::SessionLost, reason };
@@ -197,7 +201,9 @@ impl Supervisor {
             Ok(Err(error)) => return Err(Refused::Absent(error.to_string())),
             Err(_) => return Err(Refused::Absent(format!("no connection within {:?}", self.options.connect_timeout))),
         };
-        let (peer, driver) = Peer::new(link, PeerOptions::default(), |_| Arc::new(Listener { processes: self.processes.clone() }));
+        let (peer, driver) = Peer::new(link, PeerOptions::default(), |_| {
+            Arc::new(Listener { processes: self.processes.clone(), bodies: self.bodies.clone() })
+        });
         let mut driver = AbortOnDropHandle::new(tokio::spawn(driver));
         let deadline = Instant::now() + self.options.initialize_timeout;
         let greeting = match timeout_at(deadline, greet(&peer, &self.options.client_name, session.map(str::to_owned))).await {

@@ -3,13 +3,13 @@
 //! Everything inside a step takes the view, nothing takes the registry: there is no way from a view, or from a handle in
 //! it, back to the registry. So a call of this step cannot reach a handle that was put there later.
 //!
-//! ```compile_fail
+//! ```compile_fail,E0599
 //! fn tool(view: &outpost_environment::StepView, id: &outpost_wire::EnvironmentId) {
 //!     view.registry().get(id);
 //! }
 //! ```
 //!
-//! ```compile_fail
+//! ```compile_fail,E0599
 //! fn tool(handle: &outpost_environment::Environment, id: &outpost_wire::EnvironmentId) {
 //!     handle.registry().get(id);
 //! }

@@ -11,6 +11,7 @@ pub mod model;
 pub mod raw;
 pub mod sshd;
 pub mod terminal;
+pub mod tls;
 
 pub use bench::{Bench, LinkKind, Setup};
 pub use client::Client;
@@ -19,3 +20,4 @@ pub use executor::ExecutorProcess;
 pub use raw::RawSocket;
 pub use sshd::{LoginShell, Sshd};
 pub use terminal::TestTerminal;
+pub use tls::TlsProxy;

@@ -8,6 +8,8 @@ use outpost_rpc::link::{unix, ws};
 use outpost_rpc::{Link, LinkError};
 use thiserror::Error;
 
+use super::tls::Tls;
+
 /// Where an executor listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
@@ -65,8 +67,8 @@ impl FromStr for Target {
             if !has_host {
                 return Err(TargetError::Host(text.to_owned()));
             }
-            let uri: http::Uri =
-                text.parse().map_err(|error: http::uri::InvalidUri| TargetError::Malformed(text.to_owned(), error.to_string()))?;
+            let uri: ::http::Uri =
+                text.parse().map_err(|error: ::http::uri::InvalidUri| TargetError::Malformed(text.to_owned(), error.to_string()))?;
             // The library takes a port that is none for a part of nothing.
             let port = authority.rsplit_once(']').map_or(authority, |(_, after)| after).rsplit_once(':').map(|(_, port)| port);
             if uri.host().is_none_or(str::is_empty) || port.is_some_and(|port| port.parse::<u16>().is_err()) {
@@ -94,7 +96,7 @@ impl Target {
 }
 
 fn is_loopback(url: &str) -> bool {
-    let Ok(uri) = url.parse::<http::Uri>() else { return false };
+    let Ok(uri) = url.parse::<::http::Uri>() else { return false };
     let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
     host.eq_ignore_ascii_case("localhost") || host.parse::<std::net::IpAddr>().is_ok_and(|address| address.is_loopback())
 }
@@ -108,7 +110,7 @@ impl fmt::Display for Target {
     }
 }
 
-pub async fn connect(target: &Target, token: &Token) -> Result<Link, LinkError> {
+pub async fn connect(target: &Target, token: &Token, tls: &Tls) -> Result<Link, LinkError> {
     match target {
         Target::WebSocket(url) => {
             let bearer = match token {
@@ -116,7 +118,8 @@ pub async fn connect(target: &Target, token: &Token) -> Result<Link, LinkError> 
                 Token::Bearer(token) => Some(token.clone()),
                 Token::File(path) => Some(read_token(path).await?),
             };
-            ws::connect(url, &ws::ClientOptions { bearer, ..ws::ClientOptions::default() }).await
+            let options = ws::ClientOptions { bearer, ..ws::ClientOptions::default() };
+            if url.starts_with("wss://") { tls.connect(url, &options).await } else { ws::connect(url, &options).await }
         }
         Target::Unix(path) => unix::connect(path, &ws::ClientOptions::default()).await,
     }

@@ -45,6 +45,42 @@ pub enum Standing {
     Disabled,
 }
 
+impl Standing {
+    /// One word, the same wherever it is shown.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Idle => "idle",
+            Self::Connecting => "connecting",
+            Self::Ready => "ready",
+            Self::Recovering { .. } => "recovering",
+            Self::Failed { .. } => "failed",
+            Self::Missing => "missing",
+            Self::Disabled => "disabled",
+        }
+    }
+
+    /// Why, where there is more to say than the word does.
+    pub fn reason(&self) -> Option<&str> {
+        match self {
+            Self::Recovering { reason, .. } | Self::Failed { reason, .. } => Some(reason),
+            Self::Idle | Self::Connecting | Self::Ready | Self::Missing | Self::Disabled => None,
+        }
+    }
+
+    /// When the next attempt is made, or may be made.
+    pub fn retry_at(&self) -> Option<Instant> {
+        match self {
+            Self::Recovering { retry_at, .. } | Self::Failed { retry_at, .. } => *retry_at,
+            Self::Idle | Self::Connecting | Self::Ready | Self::Missing | Self::Disabled => None,
+        }
+    }
+
+    /// Whether waiting may change it.
+    pub(super) fn is_under_way(&self) -> bool {
+        matches!(self, Self::Connecting | Self::Recovering { .. })
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
     Config,
