@@ -4,12 +4,14 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 
-use outpost_environment::{Connector, Environment, Location, Transfer, TransferError};
+use outpost_environment::{Connector, Environment, Location, Transfer, TransferError, TransferOptions};
 use outpost_rpc::link::memory;
 use outpost_testkit::{Client, LinkKind};
 use serde_json::{Value, json};
 
 use crate::support::{Site, options, over_sites, soon, uri};
+
+const RECURSIVE: TransferOptions = TransferOptions { recursive: true, into_directory: false };
 
 /// A little of everything: files of no, one and several blocks, links, a directory that may not be written to.
 fn plant(root: &Path) {
@@ -45,7 +47,7 @@ fn at(environment: &Environment, path: &Path) -> Location {
 }
 
 async fn copy(from: Location, to: Location, what: &str) {
-    let transfer = Transfer::new(from, to, true, "test".into());
+    let transfer = Transfer::new(from, to, RECURSIVE, "test".into());
     let copied = soon(what, transfer.run()).await.unwrap_or_else(|error| panic!("{what}: {error:?}"));
     assert_eq!(copied.files, 4, "{what}");
 }
@@ -115,7 +117,7 @@ async fn whoever_is_copied_from_does_not_choose_where_things_go() {
     let site = Site::new(LinkKind::Memory);
     for name in ["../evil", "..", "a/b", "%2e%2e/evil", "/evil", ""] {
         let liar = Environment::new(liar(name), options());
-        let transfer = Transfer::new(at(&liar, Path::new("/x")), at(&site.environment(), &site.path("copy")), true, "test".into());
+        let transfer = Transfer::new(at(&liar, Path::new("/x")), at(&site.environment(), &site.path("copy")), RECURSIVE, "test".into());
         let error = soon(name, transfer.run()).await.unwrap_err();
         assert!(matches!(&error, TransferError::Source { source, .. } if source.to_string().contains("as a name")), "{name}: {error:?}");
         assert_eq!(transfer.clean_up().await, Vec::<String>::new());

@@ -40,5 +40,5 @@ pub use process::{ProcessStart, RemoteProcess};
 pub use provider::{Configuration, DefaultChoice, Entry, Snapshot, Variable};
 pub use registry::{Cause, Change, Event, InfoError, News, Origin, Registry, RegistryError, RegistryOptions, Standing, Status, Watcher};
 pub use state::{Connected, Failure, FailureKind, Identity, State};
-pub use transfer::{Location, Progress, Summary, Transfer, TransferError};
+pub use transfer::{Location, Progress, Summary, Transfer, TransferError, TransferOptions};
 pub use view::{Captured, Member, StepView, ViewError, Workplace};

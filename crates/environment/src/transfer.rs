@@ -81,6 +81,8 @@ pub enum TransferError {
     WouldReplaceDirectory { name: String, path: String },
     #[error("{path} on {name} is no directory, and a directory is no substitute for it")]
     WouldReplaceFile { name: String, path: String },
+    #[error("{path} on {name} is no directory")]
+    NoDirectory { name: String, path: String },
     #[error("{path} on {name} has changed while it was copied")]
     Changed { name: String, path: String },
     #[error("{path} would be copied into itself")]
@@ -89,11 +91,20 @@ pub enum TransferError {
     Unable { name: String },
 }
 
+/// What is wanted of a copy.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TransferOptions {
+    /// Directories with everything in them.
+    pub recursive: bool,
+    /// A file goes into the destination, which must be a directory.
+    pub into_directory: bool,
+}
+
 /// One copy.
 pub struct Transfer {
     source: Location,
     destination: Location,
-    recursive: bool,
+    options: TransferOptions,
     /// Random; makes names that nobody else uses.
     tag: String,
     names: AtomicU64,
@@ -113,11 +124,11 @@ enum Placing {
 }
 
 impl Transfer {
-    pub fn new(source: Location, destination: Location, recursive: bool, tag: String) -> Self {
+    pub fn new(source: Location, destination: Location, options: TransferOptions, tag: String) -> Self {
         Self {
             source,
             destination,
-            recursive,
+            options,
             tag,
             names: AtomicU64::new(0),
             room: Arc::new(Semaphore::new(ROOM)),
@@ -143,7 +154,9 @@ impl Transfer {
         let target = self.find_target(attributes.kind).await?;
         let mut summary = Summary { files: 0, bytes: 0, path: target.clone(), skipped: Vec::new() };
         match attributes.kind {
-            FileKind::Directory if !self.recursive => return Err(self.source.refuse(|name, path| TransferError::Directory { name, path })),
+            FileKind::Directory if !self.options.recursive => {
+                return Err(self.source.refuse(|name, path| TransferError::Directory { name, path }));
+            }
             FileKind::Directory => self.copy_tree(&root, attributes, &target, &mut summary).await?,
             FileKind::File => {
                 self.progress.total.store(attributes.size, Ordering::Relaxed);
@@ -188,6 +201,9 @@ impl Transfer {
     /// Where to: into a directory that is there, or exactly there.
     async fn find_target(&self, kind: FileKind) -> Result<PathUri, TransferError> {
         let (mut target, mut there) = self.resolve_target(self.destination.path.clone()).await?;
+        if self.options.into_directory && there != Some(FileKind::Directory) && kind == FileKind::File {
+            return Err(self.destination.refuse(|name, path| TransferError::NoDirectory { name, path }));
+        }
         if let (Some(FileKind::Directory), Some((_, name))) = (there, self.source.path.split()) {
             (target, there) = self.resolve_target(target.child(&name)).await?;
         }

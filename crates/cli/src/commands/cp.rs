@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use outpost_environment::{Location, Summary, Transfer};
+use outpost_environment::{Location, Summary, Transfer, TransferOptions};
 use outpost_wire::PathUri;
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
@@ -37,7 +37,9 @@ async fn copy(arguments: &CpArguments, own: &Process) -> anyhow::Result<u8> {
     let mut signals = Signals::listen().context("signals cannot be taken")?;
     let tag = Uuid::new_v4().simple().to_string()[..12].to_owned();
     let _notices = [&from, &to].map(|at| AbortOnDropHandle::new(tokio::spawn(outages::tell(at.environment.clone(), "\n"))));
-    let transfer = Transfer::new(from, to, arguments.recursive, tag);
+    // As everybody writes what must be a directory.
+    let into_directory = destination.path.as_bytes().ends_with(b"/");
+    let transfer = Transfer::new(from, to, TransferOptions { recursive: arguments.recursive, into_directory }, tag);
     let label = Path::new(&arguments.source).file_name().unwrap_or(&arguments.source).to_string_lossy().into_owned();
     let bar = if arguments.quiet { None } else { ProgressBar::start(transfer.progress(), label) };
     let outcome = tokio::select! {

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use outpost_environment::config::FileWatch;
-use outpost_environment::{Change, News, Standing};
+use outpost_environment::{Change, News};
 use outpost_wire::EnvironmentId;
 use serde_json::{Value, json};
 use tokio_util::task::AbortOnDropHandle;
@@ -58,7 +58,7 @@ fn tell(change: &Change, wanted: &[EnvironmentId], as_json: bool) {
     let is_wanted = |id: &EnvironmentId| wanted.is_empty() || wanted.contains(id);
     let (id, text, mut value) = match &change.news {
         News::Environment { id, generation, standing, event } => {
-            let (state, reason) = describe(standing);
+            let (state, reason) = (standing.word(), standing.reason());
             let value = json!({"event": format!("{event:?}").to_lowercase(), "generation": generation, "state": state, "reason": reason});
             (Some(id), reason.map_or_else(|| state.to_owned(), |reason| format!("{state}: {reason}")), value)
         }
@@ -90,18 +90,6 @@ fn tell(change: &Change, wanted: &[EnvironmentId], as_json: bool) {
 
 fn name(id: &Option<String>) -> &str {
     id.as_deref().unwrap_or("unknown")
-}
-
-fn describe(standing: &Standing) -> (&'static str, Option<&str>) {
-    match standing {
-        Standing::Idle => ("idle", None),
-        Standing::Connecting => ("connecting", None),
-        Standing::Ready => ("ready", None),
-        Standing::Recovering { reason, .. } => ("recovering", Some(reason)),
-        Standing::Failed { reason, .. } => ("failed", Some(reason)),
-        Standing::Missing => ("missing", None),
-        Standing::Disabled => ("disabled", None),
-    }
 }
 
 /// The time of day, in UTC.
