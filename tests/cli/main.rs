@@ -1,6 +1,7 @@
 //! The command line, as a person or a script meets it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod doctor;
 mod executor;
 mod run;
 
