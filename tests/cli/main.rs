@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod cp;
+mod doctor;
 mod env;
 mod executor;
 mod run;

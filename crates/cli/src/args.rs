@@ -60,7 +60,7 @@ pub enum Command {
 }
 
 const DOCTOR_HELP: &str = "\
-Nothing is changed. It exits with 1 if a promise of the default policy (workspace-write) cannot be held here, else with 0.";
+A sandbox is tried out; nothing is changed. It exits with 1 if a promise of the default policy (workspace-write) cannot be held here, else with 0.";
 
 #[derive(Args)]
 pub struct DoctorArguments {

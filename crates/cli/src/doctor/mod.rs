@@ -1,7 +1,7 @@
 //! The self-check: what this program finds on this machine, and what to do about it.
 //!
-//! A section is a function that returns its findings; a new one is added in [`examine`]. Sections only look: they make
-//! nothing, change nothing, and print nothing.
+//! A section is a function that returns its findings; a new one is added in [`examine`]. Sections only look: they change
+//! nothing, leave nothing behind but the home, and print nothing.
 
 mod doors;
 mod host;
@@ -26,7 +26,7 @@ pub fn examine(patient: &Patient) -> Report {
         sections: vec![
             Section { name: "host", findings: host::findings(patient) },
             Section { name: "doors", findings: doors::findings(patient) },
-            Section { name: "sandbox", findings: sandbox::findings() },
+            Section { name: "sandbox", findings: sandbox::findings(patient) },
         ],
     }
 }
