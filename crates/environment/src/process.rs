@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use bytes::Bytes;
 use outpost_wire::exec::policy::SandboxContext;
@@ -14,6 +15,13 @@ use outpost_wire::{Method, PathUri};
 
 use crate::environment::{Environment, EnvironmentError};
 use crate::inbox::{Inbox, ProcessEvent};
+use crate::state::Connected;
+
+/// How long to wait for a process that is not quite there, at first.
+const NOT_YET: Duration = Duration::from_millis(5);
+
+/// How executors say that a process is on its way.
+const STARTING: &str = "is starting";
 
 /// What to start.
 #[derive(Debug, Clone)]
@@ -96,22 +104,46 @@ impl Environment {
         let mut is_repeated = false;
         loop {
             let connected = self.shared().ready_in(session, &params.process_id).await?;
+            let is_idempotent = connected.info.capabilities.idempotent_start;
             // An executor that does not know a start when it sees it again must be asked whether it has seen it.
-            if is_repeated && !connected.info.capabilities.idempotent_start {
-                let question = ReadParams { process_id: params.process_id.clone(), max_bytes: Some(0), ..ReadParams::default() };
-                match self.shared().call_on::<Read>(&connected, &question).await {
-                    Ok(_) => return Ok(()),
-                    Err(EnvironmentError::Fault(_)) => {}
+            if is_repeated && !is_idempotent {
+                match self.is_there(&connected, &params.process_id).await {
+                    Ok(true) => return Ok(()),
+                    Ok(false) => {}
                     Err(EnvironmentError::Unknown { .. }) => continue,
                     Err(error) => return Err(error),
                 }
             }
             match self.shared().call_on::<Start>(&connected, params).await {
+                // A repeated start may have been answered while the first one is still under way and can fail.
+                Ok(_) if is_repeated && is_idempotent => match self.is_there(&connected, &params.process_id).await {
+                    Ok(true) => return Ok(()),
+                    Ok(false) => return Err(self.unknown::<Start>()),
+                    Err(EnvironmentError::Unknown { .. }) => {}
+                    Err(error) => return Err(error),
+                },
                 Ok(_) => return Ok(()),
                 Err(EnvironmentError::Unknown { .. }) => is_repeated = true,
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Whether the executor knows a process, once it can tell.
+    async fn is_there(&self, connected: &Arc<Connected>, id: &str) -> Result<bool, EnvironmentError> {
+        let question = ReadParams { process_id: id.to_owned(), max_bytes: Some(0), ..ReadParams::default() };
+        loop {
+            match self.shared().call_on::<Read>(connected, &question).await {
+                Ok(_) => return Ok(true),
+                Err(EnvironmentError::Fault(fault)) if fault.message.ends_with(STARTING) => tokio::time::sleep(NOT_YET).await,
+                Err(EnvironmentError::Fault(_)) => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn unknown<M: Method>(&self) -> EnvironmentError {
+        EnvironmentError::Unknown { name: self.name().to_owned(), method: M::NAME }
     }
 }
 
@@ -133,7 +165,16 @@ impl RemoteProcess {
     pub async fn write(&self, bytes: Bytes) -> Result<WriteStatus, EnvironmentError> {
         let write_id = self.writes.fetch_add(1, Ordering::Relaxed).to_string();
         let params = WriteParams { process_id: self.id.clone(), chunk: bytes.into(), write_id };
-        Ok(self.call_again::<Write>(&params).await?.status)
+        let mut wait = NOT_YET;
+        loop {
+            match self.call_again::<Write>(&params).await?.status {
+                // A start that was repeated after a lost connection may have been answered before the process is there.
+                // Nothing was written then.
+                WriteStatus::Starting => tokio::time::sleep(wait).await,
+                status => return Ok(status),
+            }
+            wait = (wait * 2).min(NOT_YET * 20);
+        }
     }
 
     /// Ends its standard input. Not asked twice: on a terminal it is a key that is pressed.

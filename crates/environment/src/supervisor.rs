@@ -76,6 +76,11 @@ struct Conversation {
 }
 
 impl Supervisor {
+    /// The first attempt is about to be made.
+    pub fn begins(&self) {
+        self.publish(State::Connecting);
+    }
+
     pub async fn run(self) {
         if self.stop.run_until_cancelled(self.serve()).await.is_none() {
             self.retired();
@@ -105,7 +110,9 @@ impl Supervisor {
     async fn serve(&self) {
         let mut retry = Backoff::new(self.options.retry, self.options.jitter_seed);
         for attempt in 1.. {
-            self.publish(State::Connecting);
+            if attempt > 1 {
+                self.publish(State::Connecting);
+            }
             let mut was_there = false;
             let loss = self.keep(attempt, &mut was_there).await;
             if was_there {
