@@ -8,14 +8,14 @@ use outpost_testkit::Cutter;
 use crate::{OUTPOST, codex};
 
 /// The peer's executor; killed when dropped.
-struct CodexExecutor {
+pub struct CodexExecutor {
     child: Child,
-    url: String,
+    pub url: String,
     _home: tempfile::TempDir,
 }
 
 impl CodexExecutor {
-    fn start() -> Self {
+    pub fn start() -> Self {
         let home = tempfile::tempdir().unwrap();
         let mut child = Command::new(codex())
             .args(["exec-server", "--listen", "ws://127.0.0.1:0"])

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod codex_client;
+mod codex_environment;
 mod codex_executor;
 
 use std::path::PathBuf;

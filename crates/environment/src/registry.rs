@@ -1,7 +1,8 @@
 //! Which environments there are, how each stands, and the one place where ids become handles.
 //!
-//! Nothing here runs by itself: a handle that nobody uses costs a few hundred bytes and no task. Whatever happens to a
-//! handle is told by its supervisor, written down here and passed on as news.
+//! Nothing here runs by itself: a handle that nobody uses costs a few kilobytes and no task. Whoever connects something,
+//! be it by capturing a step, does so within a runtime. Whatever happens to a handle is told by its supervisor, written
+//! down here and passed on as news.
 
 mod configure;
 mod entry;
