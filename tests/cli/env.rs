@@ -198,5 +198,6 @@ fn a_watcher_hears_states_and_the_file() {
     assert!(Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap().success());
     assert_eq!(child.wait().unwrap().code(), Some(143));
     assert!(seen.first().is_some_and(|first| first.starts_with("replayed")), "{seen:?}");
-    assert!(seen.contains(&"changed ready".into()) && seen.contains(&"removed missing".into()), "{seen:?}");
+    // How far it was when it was first looked at is not ours to say.
+    assert!(seen.iter().any(|news| news.ends_with(" ready")) && seen.contains(&"removed missing".into()), "{seen:?}");
 }

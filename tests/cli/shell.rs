@@ -30,7 +30,8 @@ fn it_is_a_login_shell_with_a_terminal_and_its_own_exit_code() {
     // An interrupt is a key for the shell there, not the end of the one here.
     terminal.type_keys("PS1=ready-$((1+1))'> '\r");
     terminal.wait_for("ready-2> ");
-    terminal.type_keys("echo asleep-$((1+1)); sleep 1000\r");
+    // It says so itself: whoever is interrupted between two commands may not notice.
+    terminal.type_keys("sh -c 'echo asleep-$((1+1)); exec sleep 1000'\r");
     terminal.wait_for("asleep-2");
     terminal.type_keys("\x03");
     // It throws away what is typed before it is back.
