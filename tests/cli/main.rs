@@ -3,5 +3,6 @@
 
 mod executor;
 mod run;
+mod thread;
 
 const OUTPOST: &str = env!("CARGO_BIN_EXE_outpost");

@@ -4,6 +4,7 @@
 
 mod codex_client;
 mod codex_executor;
+mod codex_rollouts;
 
 use std::path::PathBuf;
 
