@@ -42,6 +42,11 @@ pub fn codex_without_launcher() -> anyhow::Result<PathBuf> {
         .context("the package has another shape")
 }
 
+/// Kills programs exactly at a system call.
+pub fn strace() -> anyhow::Result<()> {
+    need("strace", "strace")
+}
+
 /// Installs a Debian package if a program is missing.
 fn need(program: &str, package: &str) -> anyhow::Result<()> {
     let found = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();

@@ -8,6 +8,7 @@ pub mod cutter;
 pub mod executor;
 pub mod model;
 pub mod raw;
+pub mod threads;
 
 pub use bench::{Bench, LinkKind, Setup};
 pub use client::Client;
