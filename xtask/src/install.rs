@@ -51,6 +51,11 @@ pub fn postgres() -> anyhow::Result<()> {
     debian("postgresql")
 }
 
+/// Kills programs exactly at a system call.
+pub fn strace() -> anyhow::Result<()> {
+    need("strace", "strace")
+}
+
 /// Installs a Debian package if a program is missing.
 fn need(program: &str, package: &str) -> anyhow::Result<()> {
     let found = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();

@@ -13,6 +13,7 @@ use anyhow::{Context, bail, ensure};
 const USAGE: &str = "\
 usage: cargo xtask test            install what the tests need and run all of them
        cargo xtask soak cuts [N]   `outpost run` through N (default 200) cut connections
+       cargo xtask soak store      1,000 writers killed, 100,000 bits flipped: nothing lost, everything named
        cargo xtask bench exec [--rounds N] [--only SCENARIO] [--markdown]
                                    figures of the executor against a bare server and the peer, 3 rounds by default
        cargo xtask bench threads [--small] [--markdown]
@@ -36,6 +37,7 @@ fn run() -> anyhow::Result<()> {
         ["test"] => test::run(),
         ["soak", "cuts"] => soak::cuts(200),
         ["soak", "cuts", count] => soak::cuts(count.parse().with_context(|| format!("`{count}` is no number"))?),
+        ["soak", "store"] => soak::store(1_000, 100_000),
         ["bench", "exec", options @ ..] => bench::exec(options),
         ["bench", "threads", options @ ..] => bench::threads(options),
         _ => bail!("{USAGE}"),

@@ -9,6 +9,7 @@ pub mod executor;
 pub mod model;
 pub mod postgres;
 pub mod raw;
+pub mod threads;
 
 pub use bench::{Bench, LinkKind, Setup};
 pub use client::Client;
