@@ -37,6 +37,7 @@ fn run() -> anyhow::Result<()> {
     match words.next().as_deref() {
         Some("exec") => exec::run(&plan(words)?),
         Some("threads") => threads::run(threads_plan(words)?),
+        Some(threads::IDLE) => threads::idle(words),
         Some(threads::LAST_PAGE) => threads::last_page(words),
         Some(floor::VERB) => floor::serve(),
         Some(PRINT) => print(words.next().context(USAGE)?.parse()?),

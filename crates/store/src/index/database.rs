@@ -297,6 +297,9 @@ impl Database {
 impl super::scan::Ancestors for Database {
     fn at(&self, thread: ThreadId, ordinal: u64) -> Result<Option<Summary>, IndexError> {
         let Some((key, row)) = self.find(thread)? else { return Ok(None) };
+        if ordinal >= row.summary.seq {
+            return Ok(Some(row.summary));
+        }
         let mut statement = self.connection.prepare_cached("select count(*) from turns where thread = ?1 and seq <= ?2")?;
         let turns: u64 = statement.query_row(params![key, ordinal], |row| row.get(0))?;
         Ok(Some(Summary { turns: turns.min(row.summary.turns), ..row.summary }))

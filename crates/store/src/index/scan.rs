@@ -58,6 +58,12 @@ fn walk(folder: &Path, found: &mut Vec<JournalFile>) -> io::Result<()> {
     Ok(())
 }
 
+/// The thread whose past a journal shares.
+pub fn base(path: &Path) -> Option<ThreadId> {
+    let start = reader::start(&File::open(path).ok()?).ok()?;
+    start.base.map(|base| base.thread)
+}
+
 pub fn stamp(path: &Path) -> io::Result<Stamp> {
     let meta = fs::metadata(path)?;
     Ok(Stamp { size: meta.len(), modified: meta.mtime().wrapping_mul(1_000_000_000).wrapping_add(meta.mtime_nsec()) })

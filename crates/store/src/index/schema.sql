@@ -42,3 +42,5 @@ create table turns (
 
 -- The words of messages; the messages themselves stay in the journals. A row is the thread's key and the ordinal: key << 32 | seq.
 create virtual table words using fts5(text, content='', contentless_delete=1, tokenize='unicode61 remove_diacritics 2');
+-- Merging pieces of the word index less often writes less per turn; a larger buffer makes fewer pieces when all is read.
+insert into words (words, rank) values ('automerge', 16), ('hashsize', 8388608);

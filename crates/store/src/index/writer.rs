@@ -208,11 +208,18 @@ impl Writer {
         }
         let touched: Vec<JournalFile> = self.touched.drain().map(|(id, path)| JournalFile { id, path }).collect();
         let removed: Vec<ThreadId> = self.removed.drain().collect();
+        // A fork inherits from its parent's row, which must be whole by then.
+        let parents: Vec<JournalFile> = if self.backlog.is_empty() {
+            Vec::new()
+        } else {
+            let bases: HashSet<ThreadId> = touched.iter().filter_map(|journal| scan::base(&journal.path)).collect();
+            self.backlog.iter().filter(|journal| bases.contains(&journal.id)).cloned().collect()
+        };
         self.stay_in_place();
         let Some(database) = &self.database else { return };
         let written: Result<Vec<JournalFile>, IndexError> = database.transact(|| {
             let mut unfinished = Vec::new();
-            for journal in &touched {
+            for journal in parents.iter().chain(&touched) {
                 match scan::catch_up(database, journal, &self.config.blobs) {
                     Ok(progress) if progress.is_at_end => {}
                     Ok(_) => unfinished.push(journal.clone()),
