@@ -7,6 +7,7 @@ mod env;
 mod executor;
 mod run;
 mod shell;
+mod thread;
 
 const OUTPOST: &str = env!("CARGO_BIN_EXE_outpost");
 

@@ -5,6 +5,7 @@
 mod codex_client;
 mod codex_environment;
 mod codex_executor;
+mod codex_rollouts;
 
 use std::path::PathBuf;
 

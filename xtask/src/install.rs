@@ -66,6 +66,11 @@ pub fn postgres() -> anyhow::Result<()> {
     debian("postgresql")
 }
 
+/// Kills programs exactly at a system call.
+pub fn strace() -> anyhow::Result<()> {
+    need("strace", "strace")
+}
+
 /// Installs a Debian package if a program is missing.
 fn need(program: &str, package: &str) -> anyhow::Result<()> {
     // Not all of them can be asked for their version.

@@ -16,6 +16,7 @@ usage: cargo xtask test            install what the tests need and run all of th
        cargo xtask soak cuts [N]   `outpost run` through N (default 200) cut connections
        cargo xtask soak files [N]  N (default 1,000,000) file calls against somebody who swaps links, a thousandth of it
                                    kills during fs/writeFile
+       cargo xtask soak store      1,000 writers killed, 100,000 bits flipped: nothing lost, everything named
        cargo xtask bench exec [--rounds N] [--only SCENARIO] [--markdown]
                                    figures of the executor against a bare server and the peer, 3 rounds by default
        cargo xtask bench environments [--rounds N]
@@ -46,6 +47,7 @@ fn run() -> anyhow::Result<()> {
         ["soak", "files"] => soak::files(1_000_000),
         ["soak", "files", count] => soak::files(count.parse().with_context(|| format!("`{count}` is no number"))?),
         ["bench", "sandbox"] => bench::sandbox(),
+        ["soak", "store"] => soak::store(1_000, 100_000),
         ["bench", "exec", options @ ..] => bench::exec(options),
         ["bench", "environments", options @ ..] => bench::environments(options),
         ["dist"] => dist::run(),

@@ -21,3 +21,15 @@ pub fn files(tries: u64) -> anyhow::Result<()> {
     // Two kinds of files.
     security("l8_a_", "OUTPOST_SOAK_KILLS", tries.div_ceil(2_000))
 }
+
+/// Threads whose writers are killed, and journals with flipped bits.
+pub fn store(kills: u32, flips: u32) -> anyhow::Result<()> {
+    crate::install::strace()?;
+    let mut run = cargo();
+    run.args(["test", "--release", "-p", "outpost-store", "--test", "crash", "--test", "damage", "--", "--nocapture"]);
+    sh(run
+        .args(["by_kills", "power_cuts", "flipped_bit"])
+        .env("OUTPOST_SOAK_KILLS", kills.to_string())
+        .env("OUTPOST_SOAK_POWER_CUTS", (kills / 10).to_string())
+        .env("OUTPOST_SOAK_FLIPS", flips.to_string()))
+}

@@ -5,6 +5,7 @@ use crate::{cargo, install, sh};
 pub fn run() -> anyhow::Result<()> {
     sh(cargo().args(["fmt", "--all", "--check"]))?;
     sh(cargo().args(["clippy", "--workspace", "--all-targets", "--features", "outpost/interop", "--", "-D", "warnings"]))?;
+    install::strace()?;
     let codex = install::codex()?;
     install::shells()?;
     install::postgres()?;

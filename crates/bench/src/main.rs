@@ -42,6 +42,7 @@ fn run() -> anyhow::Result<()> {
         Some("exec") => exec::run(&plan(words)?),
         Some("environments") => environments(words),
         Some("threads") => threads::run(threads_plan(words)?),
+        Some(threads::IDLE) => threads::idle(words),
         Some(threads::LAST_PAGE) => threads::last_page(words),
         Some("sandbox") => sandbox::run(Contender::outpost(words.next().context(USAGE)?.into())),
         Some(floor::VERB) => floor::serve(),

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
-pub use history::LAST_PAGE;
+pub use history::{IDLE, LAST_PAGE};
 
 /// One line of the table.
 pub struct Figure {
@@ -56,6 +56,12 @@ pub fn last_page(words: impl Iterator<Item = String>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let figure = runtime.block_on(history::last_page(words))?;
     print(&figure);
+    Ok(())
+}
+
+pub fn idle(words: impl Iterator<Item = String>) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
+    print(&runtime.block_on(history::idle(words))?);
     Ok(())
 }
 

@@ -24,6 +24,8 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 const MAGIC: u32 = u32::from_le_bytes(*b"OPCL");
 /// A frame begins at a multiple of this, so that a durable one is never written again.
 const BLOCK: usize = 4096;
+/// Journals that are kept open because they are in the log.
+const MOST_DIRTY: usize = 256;
 const FRAME_HEAD: usize = 4 + 8 + 4 + 8;
 
 /// How large the log is.
@@ -58,6 +60,13 @@ pub(crate) struct Piece {
     pub bytes: Vec<u8>,
 }
 
+/// The journal of a piece, and what else must be synced.
+pub(crate) struct Source {
+    pub journal: Arc<File>,
+    pub extent: Extent,
+    pub folders: Vec<PathBuf>,
+}
+
 /// What of a journal must be synced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Extent {
@@ -70,6 +79,8 @@ pub(crate) enum Extent {
 struct Request {
     piece: Piece,
     extent: Extent,
+    /// Folders that do not durably name the journal yet.
+    folders: Vec<PathBuf>,
     journal: Arc<File>,
     done: oneshot::Sender<Result<(), String>>,
 }
@@ -106,9 +117,10 @@ impl CommitLog {
     }
 
     /// Makes a piece durable. The answer comes when it is.
-    pub fn commit(&self, piece: Piece, journal: Arc<File>, extent: Extent) -> oneshot::Receiver<Result<(), String>> {
+    pub fn commit(&self, piece: Piece, source: Source) -> oneshot::Receiver<Result<(), String>> {
         let (done, answer) = oneshot::channel();
-        self.send(Message::Commit(Request { piece, extent, journal, done }));
+        let Source { journal, extent, folders } = source;
+        self.send(Message::Commit(Request { piece, extent, folders, journal, done }));
         answer
     }
 
@@ -197,6 +209,12 @@ impl Log {
     }
 
     fn commit(&mut self, requests: Vec<Request>) {
+        // A piece whose journal is not there is taken for that of a removed thread: the name comes first.
+        let folders: HashSet<&PathBuf> = requests.iter().flat_map(|request| &request.folders).collect();
+        if let Err(error) = folders.into_iter().try_for_each(|folder| File::open(folder)?.sync_all()) {
+            let why = error.to_string();
+            return requests.into_iter().for_each(|request| drop(request.done.send(Err(why.clone()))));
+        }
         let (whole, small): (Vec<_>, Vec<_>) = requests.into_iter().partition(|request| request.extent == Extent::Journal);
         if !whole.is_empty() {
             let result = sync_all(whole.iter().map(|request| &request.journal)).map_err(|error| error.to_string());
@@ -223,6 +241,9 @@ impl Log {
     fn write(&mut self, group: &[Request]) -> io::Result<()> {
         let size = FRAME_HEAD + group.iter().map(|request| request.piece.size()).sum::<usize>();
         let length = size.next_multiple_of(BLOCK);
+        if self.dirty.len() > MOST_DIRTY {
+            self.start_over()?;
+        }
         if self.make_room(length).is_err() {
             // No room for a log: the journals themselves must do.
             return sync_all(group.iter().map(|request| &request.journal));

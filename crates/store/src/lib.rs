@@ -5,7 +5,7 @@
 //! * [`Store`] is a closed set with one face. [`Store::create`] or [`Store::claim`] give a [`Lease`]; [`Store::append`] writes
 //!   [`outpost_thread::Entry`]s whose ordinals follow the last one (that is the compare-and-set) and gives them back as they
 //!   were stored; [`Store::page`] reads backwards, [`Store::history`] forwards. [`open`] puts a state together from a
-//!   checkpoint and what came after it.
+//!   checkpoint and what came after it; [`context`] makes what the model sees, when a turn needs it.
 //! * `journal.rs` is the format of a line, `reader.rs` reads files of them, `damage.rs` names what is wrong with them.
 //! * `commit.rs` is what makes appends durable: one pre-written log that all threads of a program share.
 //! * `local.rs` is a home on disk: `threads/YYYY/MM/DD/<id>.jsonl`, a `.lease` beside it, `blobs/`, `commit/`, `index/`.
@@ -45,7 +45,7 @@ pub use lease::{ClaimError, ClaimMode, Holder, Lease};
 pub use list::{Coverage, Cursor, CursorError, Direction, Kin, ListPage, ListQuery, Order, Shelf};
 pub use local::{LocalConfig, LocalHistory, LocalStore, OpenError};
 pub use memory::{MemoryHistory, MemoryStore};
-pub use open::{Opened, open};
+pub use open::{Opened, context, open};
 pub use postgres::{Change, Feed, PostgresConfig, PostgresError, PostgresHistory, PostgresStore};
 pub use reader::{Backward, Forward, Found, JournalError, Place, Start, Tail, locate, start, tail};
 pub use store::{

@@ -130,6 +130,11 @@ impl LocalStore {
         blocking(move || LocalHistory::new(home, thread, after)).await
     }
 
+    pub async fn entries(&self, thread: ThreadId, wanted: Vec<Seq>) -> Result<Vec<Entry>, ReadError> {
+        let home = self.0.clone();
+        blocking(move || home.pick(thread, &wanted)).await
+    }
+
     pub async fn fork(&self, request: ForkRequest) -> Result<Lease, ForkStoreError> {
         let home = self.0.clone();
         blocking(move || home.fork(request)).await

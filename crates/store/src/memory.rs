@@ -149,6 +149,10 @@ impl MemoryStore {
         self.read(thread, |kept| MemoryHistory(kept.entries.iter().filter(|entry| entry.seq > after).cloned().collect()))
     }
 
+    pub async fn entries(&self, thread: ThreadId, wanted: Vec<Seq>) -> Result<Vec<Entry>, ReadError> {
+        self.read(thread, |kept| wanted.iter().filter_map(|seq| kept.entries.iter().find(|entry| entry.seq == *seq)).cloned().collect())
+    }
+
     pub async fn fork(&self, request: ForkRequest) -> Result<Lease, ForkStoreError> {
         let ForkRequest { mut forked, cut, at } = request;
         let (thread, parent, ordinal) = (forked.thread, forked.parent, cut.ordinal);

@@ -1,6 +1,7 @@
-//! From a store to a state: the checkpoint, if there is one, and the entries after it.
+//! From a store to a state: the checkpoint, if there is one, and the entries after it. And to what the model sees, which is
+//! made from the last compaction on, when a turn needs it.
 
-use outpost_thread::{DamageNoted, DamagedRange, Entry, Fact, FoldError, Thread, ThreadCreated, ThreadId};
+use outpost_thread::{Context, DamageNoted, DamagedRange, Entry, Fact, FoldError, Thread, ThreadCreated, ThreadId};
 
 use crate::damage::Damage;
 use crate::store::{ReadError, Store};
@@ -39,11 +40,8 @@ pub async fn open(store: &Store, id: ThreadId) -> Result<Opened, ReadError> {
             match &mut state {
                 None if entry.seq > 1 => unfit.push(FoldError::NotCreated { kind: entry.fact.kind().to_owned() }),
                 None if matches!(entry.fact, Fact::DamageNoted(_)) => {
-                    // The beginning was given up by a repair.
-                    skip(&mut state, id, DamagedRange { from: 1, to: 0, what: String::new() });
-                    if let (Some(thread), Fact::DamageNoted(fact)) = (&mut state, &entry.fact) {
-                        fact.damage.iter().for_each(|range| thread.skip(range.clone()));
-                    }
+                    // The beginning was given up by a repair, which noted the whole range.
+                    noted.iter().for_each(|range| skip(&mut state, id, range.clone()));
                 }
                 None => match Thread::begin(entry) {
                     Ok(thread) => state = Some(thread),
@@ -69,6 +67,28 @@ pub async fn open(store: &Store, id: ThreadId) -> Result<Opened, ReadError> {
     }
     let thread = state.ok_or(ReadError::NotFound(id))?;
     Ok(Opened { thread, damage, unfit, noted, folded })
+}
+
+/// What the model sees of a thread.
+pub async fn context(store: &Store, thread: &Thread) -> Result<Context, ReadError> {
+    let mut context = Context::new();
+    let mut after = 0;
+    if thread.compacted_seq > 0 {
+        let found = store.entries(thread.id, vec![thread.compacted_seq]).await?;
+        // If the compaction itself is damaged, everything that is left is shown instead.
+        if let Some(Entry { seq, fact: Fact::ContextCompacted(compaction), .. }) = found.first() {
+            let mut needed = Context::needs(compaction);
+            needed.extend(&thread.waited_then);
+            context = Context::begin(compaction, *seq, &store.entries(thread.id, needed).await?);
+            after = *seq;
+        }
+    }
+    let mut history = store.history(thread.id, after).await?;
+    while let Some(batch) = history.next().await? {
+        // Somebody may be writing: only what the state knows of belongs to it.
+        batch.entries.iter().filter(|entry| entry.seq <= thread.last).for_each(|entry| context.apply(entry));
+    }
+    Ok(context)
 }
 
 /// Goes on behind what cannot be read. A thread whose beginning is gone is one about which nothing else is known.

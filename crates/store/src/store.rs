@@ -225,6 +225,11 @@ impl Store {
         })
     }
 
+    /// Single entries by their ordinals; those that cannot be read are left out.
+    pub async fn entries(&self, thread: ThreadId, wanted: Vec<Seq>) -> Result<Vec<Entry>, ReadError> {
+        either!(self, store => store.entries(thread, wanted).await)
+    }
+
     /// Makes a thread that shares the past of another, and takes its lease.
     pub async fn fork(&self, request: ForkRequest) -> Result<Lease, ForkStoreError> {
         either!(self, store => store.fork(request).await)

@@ -8,7 +8,9 @@ use outpost_store::{
     AppendError, ClaimError, ClaimMode, Coverage, Cursor, Direction, ForkRequest, ForkStoreError, Kin, ListQuery, Need, Order, PageRequest,
     ReadError, Shelf, Store, open,
 };
-use outpost_thread::{Cut, Entry, Fact, ForkPoint, Marker, Outline, Thread, ThreadForked, ThreadId, TurnStatus};
+use outpost_thread::{
+    CompactReason, Context, ContextCompacted, Cut, Entry, Fact, ForkPoint, Kept, Outline, Thread, ThreadForked, ThreadId,
+};
 use support::{Place, created, entries, id, input, plain_turn, start};
 
 macro_rules! stores {
@@ -29,6 +31,7 @@ stores! {
     forks_of_forks_survive_their_parents
     a_fork_needs_a_place_that_exists
     checkpoints_are_optional
+    the_context_starts_at_the_last_compaction
     large_content_comes_back
     unknown_kinds_are_carried
     secrets_are_not_stored
@@ -254,6 +257,32 @@ async fn checkpoints_are_optional(place: Place) {
     assert_eq!((later.folded, later.thread.turns), (6, 3));
 }
 
+async fn the_context_starts_at_the_last_compaction(place: Place) {
+    let store = &place.store;
+    let (lease, mut written) = start(store, 1).await;
+    let mut whole = Context::new();
+    for turn in 0..4 {
+        let mut facts = plain_turn(turn);
+        if turn == 2 {
+            let kept = vec![Kept::Entry(2), Kept::Item(outpost_thread::Raw::parse("{\"summary\":1}").unwrap())];
+            facts.insert(0, ContextCompacted { turn: None, reason: CompactReason::Asked, kept, tokens: 5, window: 1 }.into());
+            // It waits while the context is made smaller.
+            facts.insert(0, input("waits", None));
+        }
+        let next = entries(written.len() as u64 + 1, facts);
+        store.append(&lease, next.clone(), Need::Stored).await.unwrap();
+        written.extend(next);
+    }
+    written.iter().for_each(|entry| whole.apply(entry));
+    let opened = open(store, id(1)).await.unwrap();
+    assert!(opened.thread.compacted_seq > 0 && !opened.thread.waited_then.is_empty());
+    let read = outpost_store::context(store, &opened.thread).await.unwrap();
+    assert_eq!(read, whole);
+    assert_eq!(read.items().len(), 6);
+    let picked = store.entries(id(1), vec![3, 99_999, 1]).await.unwrap();
+    assert_eq!(picked, [written[2].clone(), written[0].clone()]);
+}
+
 async fn large_content_comes_back(place: Place) {
     let store = &place.store;
     let (lease, written) = start(store, 1).await;
@@ -298,8 +327,8 @@ async fn deleted_threads_are_gone(place: Place) {
     assert_eq!(store.threads().await.unwrap(), []);
     assert!(matches!(store.history(id(1), 0).await, Err(ReadError::NotFound(_))));
     place.assert_no_journals();
-    let (lease, _) = start(store, 1).await;
-    let _ = (lease, TurnStatus::Completed, Marker::Off);
+    // The id is free again.
+    start(store, 1).await;
 }
 
 async fn listed(store: &Store, mut query: ListQuery) -> Vec<ThreadId> {

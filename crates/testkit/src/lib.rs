@@ -13,6 +13,7 @@ pub mod raw;
 pub mod sshd;
 pub mod terminal;
 pub mod tls;
+pub mod threads;
 
 pub use bench::{Bench, LinkKind, Setup};
 pub use client::Client;

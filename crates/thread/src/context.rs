@@ -59,12 +59,16 @@ impl Context {
         compaction.kept.iter().filter_map(|kept| if let Kept::Entry(seq) = kept { Some(*seq) } else { None }).collect()
     }
 
-    /// Starts at a compaction. `kept` are the entries that [`Context::needs`] named; one that is missing is damage and left out.
-    pub fn begin(compaction: &ContextCompacted, seq: Seq, kept: &[Entry]) -> Self {
+    /// Starts at a compaction. `older` are the entries before it that [`Context::needs`] and `Thread::waited_then` name; one that
+    /// is missing is damage and left out.
+    pub fn begin(compaction: &ContextCompacted, seq: Seq, older: &[Entry]) -> Self {
         let mut context = Self::default();
-        for entry in kept {
-            for item in model_items(entry) {
-                context.push(entry.seq, item);
+        let kept = Self::needs(compaction);
+        for entry in older {
+            if kept.contains(&entry.seq) {
+                context.extend(entry.seq, model_items(entry));
+            } else {
+                context.apply(entry);
             }
         }
         context.compact(compaction, seq);

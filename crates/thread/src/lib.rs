@@ -18,6 +18,7 @@ mod context;
 mod entry;
 mod fork;
 mod id;
+mod inherit;
 mod input;
 mod raw;
 mod state;
@@ -37,6 +38,7 @@ pub use entry::{
 };
 pub use fork::{Base, Cut, ForkError, ForkPoint, Outline, ThreadForked, closing};
 pub use id::{ApprovalId, CallId, IdError, InputId, Seq, ThreadId, TurnId};
+pub use inherit::{Inherit, inherited};
 pub use input::{Input, InputOrigin, InputReceived};
 pub use raw::Raw;
 pub use state::{Agent, FoldError, Keyed, Metadata, Parent, Settings, Thread, ThreadCreated};

@@ -229,6 +229,8 @@ pub struct Thread {
     pub usage: Usage,
     /// The last compaction, or 0.
     pub compacted_seq: Seq,
+    /// Inputs that were received before it and taken up after it, or still wait.
+    pub waited_then: Vec<Seq>,
     pub window: u32,
     /// Finished turns.
     pub turns: u64,
@@ -276,6 +278,7 @@ impl Thread {
             agents: BTreeMap::new(),
             usage: Usage::default(),
             compacted_seq: 0,
+            waited_then: Vec::new(),
             window: 0,
             turns: 0,
             user_messages: 0,
@@ -434,6 +437,7 @@ impl Thread {
             Fact::AgentClosed(fact) => self.agents.get_mut(&fact.child).ok_or("there is no such agent")?.open = false,
             Fact::ContextCompacted(fact) => {
                 self.compacted_seq = entry.seq;
+                self.waited_then = self.steering.iter().chain(&self.queued).map(|input| input.seq).collect();
                 self.window = fact.window.max(self.window + 1);
                 self.usage.compacted(fact.tokens);
                 if let Some(turn) = &mut self.turn {

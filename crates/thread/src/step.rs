@@ -84,7 +84,8 @@ impl Thread {
             return Step::FinishTurn { turn: turn.id.clone(), status: TurnStatus::Completed };
         }
         let is_full = self.settings.compact_at.is_some_and(|limit| self.usage.active >= limit);
-        if is_full && turn.compacted_before != Some(step) {
+        // Once a step is captured it is asked as it is, also again after a crash.
+        if is_full && turn.step != Some(step) && turn.compacted_before != Some(step) {
             return Step::Compact { turn: turn.id.clone(), reason: CompactReason::Full };
         }
         Step::AskModel { turn: turn.id.clone(), step }

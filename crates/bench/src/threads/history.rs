@@ -1,5 +1,6 @@
 //! Opening, reading and forking threads of different lengths.
 
+use std::ffi::OsStr;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -14,6 +15,9 @@ use super::{Figure, Plan, median, ms, resident, status, timed};
 
 /// The hidden verb of the child that opens the last page of a large thread.
 pub const LAST_PAGE: &str = "__last-page";
+
+/// The hidden verb of the child that holds many threads.
+pub const IDLE: &str = "__idle";
 
 const ROUNDS: usize = 15;
 
@@ -85,24 +89,40 @@ async fn idle_memory(plan: Plan) -> anyhow::Result<Figure> {
     let count: u64 = if plan.small { 100 } else { 1_000 };
     let home = tempfile::tempdir()?;
     let store = open(home.path())?;
-    let mut ids = Vec::new();
     for _ in 0..count {
         let mut made = Made::new(&store).await?;
         made.plain_turns(&store, 50).await?;
-        ids.push(made.lease.thread);
         store.release(made.lease).await;
     }
     drop(store);
-    let store = open(home.path())?;
-    let before = resident()?;
-    let mut held = Vec::new();
-    for id in ids {
-        let lease = store.claim(id, ClaimMode::IfFree).await?;
-        held.push((lease, outpost_store::open(&store, id).await?.thread));
-    }
-    let each = resident()?.saturating_sub(before) / count;
-    drop(held);
+    // This process has room to spare from making them; another one shows what they take.
+    let each: u64 = child(&[IDLE.as_ref(), home.path().as_os_str()])?.trim().parse()?;
     Ok(Figure::new("memory of a loaded, idle thread", format!("{:.1} KB", each as f64 / 1024.0), "at most 100 KB", each <= 100 << 10))
+}
+
+/// Bytes that each thread of a home takes when it is open and held.
+pub async fn idle(mut words: impl Iterator<Item = String>) -> anyhow::Result<String> {
+    let store = open(Path::new(&words.next().context("a home")?))?;
+    let ids = store.threads().await?;
+    let mut held = Vec::new();
+    let mut before = 0;
+    for (number, id) in ids.iter().enumerate() {
+        let lease = store.claim(*id, ClaimMode::IfFree).await?;
+        held.push((lease, outpost_store::open(&store, *id).await?.thread));
+        if number == 10 {
+            // The first few make what all of them share.
+            before = resident()?;
+        }
+    }
+    let each = resident()?.saturating_sub(before) / (ids.len() as u64).saturating_sub(11).max(1);
+    drop(held);
+    Ok(each.to_string())
+}
+
+fn child(words: &[&OsStr]) -> anyhow::Result<String> {
+    let child = Command::new(std::env::current_exe()?).args(words).output()?;
+    ensure!(child.status.success(), "{words:?}: {}", String::from_utf8_lossy(&child.stderr));
+    Ok(String::from_utf8(child.stdout)?)
 }
 
 /// A very large thread is opened at its end by a process that has seen nothing of it.
@@ -120,9 +140,7 @@ async fn large(plan: Plan) -> anyhow::Result<Figure> {
     let id = made.lease.thread;
     store.release(made.lease).await;
     drop(store);
-    let child = Command::new(std::env::current_exe()?).arg(LAST_PAGE).arg(home.path()).arg(id.to_string()).output()?;
-    ensure!(child.status.success(), "the last page cannot be opened: {}", String::from_utf8_lossy(&child.stderr));
-    let text = String::from_utf8(child.stdout)?;
+    let text = child(&[LAST_PAGE.as_ref(), home.path().as_os_str(), id.to_string().as_ref()])?;
     let (time, memory) = text.trim().split_once(' ').context("the child said nothing")?;
     let (time, memory): (u64, u64) = (time.parse()?, memory.parse()?);
     let value = format!("{:.1} ms, {} MB resident", time as f64 / 1000.0, memory >> 20);

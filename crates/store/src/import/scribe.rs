@@ -42,6 +42,8 @@ struct OpenTurn {
     id: TurnId,
     /// `turnStarted` waits for the input that a rollout names after it.
     is_written: bool,
+    /// Nobody said that it began, so nobody will say that it ended: the next message of the user ends it.
+    is_implied: bool,
     kind: TurnKind,
     step: u32,
     /// Calls that have not ended.
@@ -71,9 +73,10 @@ impl Scribe {
     /// A turn that was still open ended without anybody saying so.
     pub fn begin_turn(&mut self, id: Option<&str>) {
         self.end_turn(TurnStatus::Completed, None);
+        let is_implied = id.is_none();
         let id = id.map_or_else(|| TurnId::from(format!("rollout-{}", self.facts.len())), TurnId::from);
         self.starts.push(self.facts.len());
-        self.turn = Some(OpenTurn { id, is_written: false, kind: TurnKind::Regular, step: 0, calls: Vec::new() });
+        self.turn = Some(OpenTurn { id, is_written: false, is_implied, kind: TurnKind::Regular, step: 0, calls: Vec::new() });
     }
 
     pub fn end_turn(&mut self, status: TurnStatus, reason: Option<InterruptReason>) {
@@ -102,6 +105,9 @@ impl Scribe {
     /// A message of the user: it starts the turn, or steers the one that is under way.
     pub fn input(&mut self, item: Raw, id: &str) {
         self.close_answer();
+        if self.turn.as_ref().is_some_and(|turn| turn.is_implied && turn.is_written) {
+            self.end_turn(TurnStatus::Completed, None);
+        }
         self.inputs += 1;
         let input = if id.is_empty() { InputId::from(format!("input-{}", self.inputs)) } else { InputId::from(id) };
         let steers = self.turn.as_ref().filter(|turn| turn.is_written).map(|turn| turn.id.clone());
@@ -177,7 +183,7 @@ impl Scribe {
             // A rollout without turns: each message of the user begins one.
             let id = TurnId::from(format!("rollout-{}", self.facts.len() - 1));
             self.starts.push(self.facts.len() - 1);
-            self.turn = Some(OpenTurn { id, is_written: false, kind: TurnKind::Regular, step: 0, calls: Vec::new() });
+            self.turn = Some(OpenTurn { id, is_written: false, is_implied: true, kind: TurnKind::Regular, step: 0, calls: Vec::new() });
         }
         let Some(turn) = self.turn.as_mut().filter(|turn| !turn.is_written) else { return };
         turn.is_written = true;

@@ -21,7 +21,9 @@ const SCHEMA: &str = include_str!("schema.sql");
 /// Small pages, because an update writes whole pages: one turn touches about ten of them.
 const PAGE_BYTES: u32 = 512;
 /// Pages of the log after which they are moved into the file.
-const CHECKPOINT_PAGES: u32 = 4000;
+const CHECKPOINT_PAGES: u32 = 16_000;
+/// Of the writer, in kibibytes when negative.
+const CACHE: i32 = -8_000;
 const BUSY: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
@@ -64,7 +66,6 @@ pub struct Stamp {
 /// A row of the table of threads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ThreadRow {
-    pub path: String,
     pub stamp: Stamp,
     pub worded: u64,
     /// The sum of the last line before `worded`; empty if there is none.
@@ -94,6 +95,7 @@ impl Database {
         connection.pragma_update(None, "journal_mode", "wal")?;
         connection.pragma_update(None, "synchronous", "normal")?;
         connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
+        connection.pragma_update(None, "cache_size", CACHE)?;
         let database = Self { connection, path: path.to_owned(), inode: fs::metadata(path)?.ino() };
         match database.version()? {
             VERSION => {}
@@ -166,12 +168,12 @@ impl Database {
     /// Writes a row; an older one of the same thread keeps its key.
     pub fn put(&self, row: &ThreadRow) -> Result<i64, IndexError> {
         let summary = &row.summary;
-        let text = serde_json::to_string(summary).map_err(|error| IndexError::Unreachable(error.to_string()))?;
+        let rest = Summary { name: None, source: None, cwd: None, parent: None, ..summary.clone() };
+        let text = serde_json::to_string(&rest).map_err(|error| IndexError::Unreachable(error.to_string()))?;
         let mut statement = self.connection.prepare_cached(PUT)?;
         let key = statement.query_row(
             params![
                 summary.id.to_string(),
-                row.path,
                 row.stamp.size,
                 row.stamp.modified,
                 row.worded,
@@ -202,38 +204,35 @@ impl Database {
 
     /// Drops turns and words of a thread, which will be read again.
     pub fn forget(&self, key: i64) -> Result<(), IndexError> {
-        for statement in [
-            "delete from words where rowid in (select id from passages where thread = ?1)",
-            "delete from passages where thread = ?1",
-            "delete from turns where thread = ?1",
-        ] {
-            self.connection.prepare_cached(statement)?.execute([key])?;
-        }
+        self.connection.prepare_cached("delete from words where rowid between ?1 << 32 and (?1 + 1 << 32) - 1")?.execute([key])?;
+        self.connection.prepare_cached("delete from turns where thread = ?1")?.execute([key])?;
         Ok(())
     }
 }
 
-pub const ROW: &str = "key, path, size, modified, worded, chain, high_seq, summary, sum";
+pub const ROW: &str = "key, size, modified, worded, chain, high_seq, source, cwd, parent, name, summary, sum";
 const PUT: &str = "
-    insert into threads (id, path, size, modified, worded, chain, high_seq, created_at, updated_at, recency_at, archived, source, cwd, parent, name, summary, sum)
-    values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)
-    on conflict (id) do update set path = ?2, size = ?3, modified = ?4, worded = ?5, chain = ?6, high_seq = ?7, created_at = ?8,
-      updated_at = ?9, recency_at = ?10, archived = ?11, source = ?12, cwd = ?13, parent = ?14, name = ?15, summary = ?16, sum = ?17
+    insert into threads (id, size, modified, worded, chain, high_seq, created_at, updated_at, recency_at, archived, source, cwd, parent, name,
+      summary, sum)
+    values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)
+    on conflict (id) do update set size = ?2, modified = ?3, worded = ?4, chain = ?5, high_seq = ?6, created_at = ?7, updated_at = ?8,
+      recency_at = ?9, archived = ?10, source = ?11, cwd = ?12, parent = ?13, name = ?14, summary = ?15, sum = ?16
     returning key";
 
 /// Reads the columns of [`ROW`]; a row whose sum is wrong makes the whole file untrustworthy.
 pub fn read(row: &Row<'_>) -> Result<(i64, ThreadRow), IndexError> {
-    let text: String = row.get(7)?;
-    let summary = serde_json::from_str(&text).map_err(|error| IndexError::Unusable(format!("a row is garbled: {error}")))?;
+    let text: String = row.get(10)?;
+    let rest: Summary = serde_json::from_str(&text).map_err(|error| IndexError::Unusable(format!("a row is garbled: {error}")))?;
+    let parent: Option<String> = row.get(8)?;
+    let parent = parent.map(|id| id.parse()).transpose().map_err(|_| IndexError::Unusable("a row is garbled".into()))?;
     let found = ThreadRow {
-        path: row.get(1)?,
-        stamp: Stamp { size: row.get(2)?, modified: row.get(3)? },
-        worded: row.get(4)?,
-        chain: row.get(5)?,
-        high_seq: row.get(6)?,
-        summary,
+        stamp: Stamp { size: row.get(1)?, modified: row.get(2)? },
+        worded: row.get(3)?,
+        chain: row.get(4)?,
+        high_seq: row.get(5)?,
+        summary: Summary { source: row.get(6)?, cwd: row.get(7)?, parent, name: row.get(9)?, ..rest },
     };
-    if row.get::<_, Value>(8)? != Value::Integer(row_sum(&found, &text)) {
+    if row.get::<_, Value>(11)? != Value::Integer(row_sum(&found, &text)) {
         return Err(IndexError::Unusable("a row has another sum than it should".into()));
     }
     Ok((row.get(0)?, found))
@@ -242,8 +241,8 @@ pub fn read(row: &Row<'_>) -> Result<(i64, ThreadRow), IndexError> {
 /// FNV-1a: against accidents, not against people.
 fn row_sum(row: &ThreadRow, summary: &str) -> i64 {
     let numbers = [row.stamp.size, row.stamp.modified.cast_unsigned(), row.worded, row.high_seq];
-    let bytes =
-        numbers.iter().flat_map(|number| number.to_le_bytes()).chain(row.path.bytes()).chain(row.chain.bytes()).chain(summary.bytes());
+    let texts = [&row.summary.source, &row.summary.cwd, &row.summary.name].into_iter().flatten().flat_map(|text| text.bytes());
+    let bytes = numbers.iter().flat_map(|number| number.to_le_bytes()).chain(row.chain.bytes()).chain(summary.bytes()).chain(texts);
     bytes.fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)).cast_signed()
 }
 
@@ -267,17 +266,16 @@ impl Database {
         Ok(statement.query_row([key], |row| row.get(0))?)
     }
 
-    pub fn put_turn(&self, key: i64, number: u64, turn: &str, seq: u64, offset: u64) -> Result<(), IndexError> {
-        let mut statement = self.connection.prepare_cached("insert or replace into turns values (?1, ?2, ?3, ?4, ?5)")?;
-        statement.execute(params![key, number, turn, seq, offset])?;
+    pub fn put_turn(&self, key: i64, number: u64, turn: &str, seq: u64) -> Result<(), IndexError> {
+        let mut statement = self.connection.prepare_cached("insert or replace into turns values (?1, ?2, ?3, ?4)")?;
+        statement.execute(params![key, number, turn, seq])?;
         Ok(())
     }
 
-    pub fn put_passage(&self, key: i64, seq: u64, offset: u64, text: &str) -> Result<(), IndexError> {
-        let mut statement = self.connection.prepare_cached("insert into passages (thread, seq, offset) values (?1, ?2, ?3)")?;
-        statement.execute(params![key, seq, offset])?;
-        let id = self.connection.last_insert_rowid();
-        self.connection.prepare_cached("insert into words (rowid, text) values (?1, ?2)")?.execute(params![id, text])?;
+    pub fn put_words(&self, key: i64, seq: u64, text: &str) -> Result<(), IndexError> {
+        // Ordinals beyond four billion would need another key; they share the last one.
+        let row = (key << 32) | i64::from(u32::try_from(seq).unwrap_or(u32::MAX));
+        self.connection.prepare_cached("insert or replace into words (rowid, text) values (?1, ?2)")?.execute(params![row, text])?;
         Ok(())
     }
 
@@ -299,6 +297,9 @@ impl Database {
 impl super::scan::Ancestors for Database {
     fn at(&self, thread: ThreadId, ordinal: u64) -> Result<Option<Summary>, IndexError> {
         let Some((key, row)) = self.find(thread)? else { return Ok(None) };
+        if ordinal >= row.summary.seq {
+            return Ok(Some(row.summary));
+        }
         let mut statement = self.connection.prepare_cached("select count(*) from turns where thread = ?1 and seq <= ?2")?;
         let turns: u64 = statement.query_row(params![key, ordinal], |row| row.get(0))?;
         Ok(Some(Summary { turns: turns.min(row.summary.turns), ..row.summary }))

@@ -59,7 +59,7 @@ fn select(query: &ListQuery) -> (String, Vec<Value>) {
     }
     if let Some(search) = &query.search {
         clauses.push(
-            "(key in (select thread from passages where id in (select rowid from words where words match ?)) or key in (select key from threads where name is not null and name like ? escape '\\'))".to_owned(),
+            "(key in (select rowid >> 32 from words where words match ?) or key in (select key from threads where name is not null and name like ? escape '\\'))".to_owned(),
         );
         values.push(Value::Text(words(search)));
         values.push(Value::Text(format!("%{}%", search.trim().replace('\\', "\\\\").replace('%', "\\%").replace('_', "\\_"))));

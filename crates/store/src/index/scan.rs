@@ -58,6 +58,12 @@ fn walk(folder: &Path, found: &mut Vec<JournalFile>) -> io::Result<()> {
     Ok(())
 }
 
+/// The thread whose past a journal shares.
+pub fn base(path: &Path) -> Option<ThreadId> {
+    let start = reader::start(&File::open(path).ok()?).ok()?;
+    start.base.map(|base| base.thread)
+}
+
 pub fn stamp(path: &Path) -> io::Result<Stamp> {
     let meta = fs::metadata(path)?;
     Ok(Stamp { size: meta.len(), modified: meta.mtime().wrapping_mul(1_000_000_000).wrapping_add(meta.mtime_nsec()) })
@@ -142,14 +148,7 @@ pub fn catch_up(database: &Database, journal: &JournalFile, blobs: &Blobs) -> Re
         Some((key, row)) if has_only_grown(&row, &file, stamp)? => (row, key),
         other => {
             let high_seq = other.as_ref().map_or(0, |(_, row)| row.high_seq);
-            let row = ThreadRow {
-                path: journal.path.to_string_lossy().into_owned(),
-                stamp,
-                worded: 0,
-                chain: String::new(),
-                high_seq,
-                summary: Summary::new(journal.id),
-            };
+            let row = ThreadRow { stamp, worded: 0, chain: String::new(), high_seq, summary: Summary::new(journal.id) };
             let key = match other {
                 Some((key, _)) => key,
                 None => database.put(&row)?,
@@ -166,9 +165,9 @@ pub fn catch_up(database: &Database, journal: &JournalFile, blobs: &Blobs) -> Re
     let mut worded = from;
     loop {
         match forward.find_next()? {
-            Found::Line { line, offset } => {
+            Found::Line { line, .. } => {
                 fold(&mut row.summary, start.version, &line, database)?;
-                writer.line(start.version, &line, offset, blobs)?;
+                writer.line(start.version, &line, blobs)?;
                 row.chain = line.sum.to_string();
                 worded = forward.place().offset;
             }
@@ -182,7 +181,6 @@ pub fn catch_up(database: &Database, journal: &JournalFile, blobs: &Blobs) -> Re
     row.high_seq = row.high_seq.max(row.summary.seq);
     // A row that is not finished has a time that is never right. Torn bytes at the end are not read again until the journal grows.
     row.stamp = if limit == stamp.size { stamp } else { Stamp { modified: 0, ..stamp } };
-    row.path = journal.path.to_string_lossy().into_owned();
     database.put(&row)?;
     Ok(Progress { bytes: worded.saturating_sub(from), is_at_end: limit == stamp.size })
 }
@@ -209,13 +207,13 @@ struct Words<'a> {
 }
 
 impl Words<'_> {
-    fn line(&mut self, version: u32, line: &Line<'_>, offset: u64, blobs: &Blobs) -> Result<(), ScanError> {
+    fn line(&mut self, version: u32, line: &Line<'_>, blobs: &Blobs) -> Result<(), ScanError> {
         match line.kind {
             "turnStarted" => {
                 let turn = line.raw().ok().map(|raw| journal::entry(version, line, raw));
                 if let Some(Entry { fact: Fact::TurnStarted(turn), .. }) = turn {
                     self.turns += 1;
-                    self.database.put_turn(self.key, self.turns, turn.turn.as_str(), line.seq, offset)?;
+                    self.database.put_turn(self.key, self.turns, turn.turn.as_str(), line.seq)?;
                 }
             }
             "inputReceived" | "modelAnswered" | "callFinished" => {
@@ -231,7 +229,7 @@ impl Words<'_> {
                 let Some(raw) = raw else { return Ok(()) };
                 let text = words::searchable(&journal::entry(version, line, raw));
                 if !text.trim().is_empty() {
-                    self.database.put_passage(self.key, line.seq, offset, &text)?;
+                    self.database.put_words(self.key, line.seq, &text)?;
                 }
             }
             _ => {}

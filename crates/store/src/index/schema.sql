@@ -2,7 +2,6 @@
 create table threads (
   key         integer primary key,
   id          text not null unique,
-  path        text not null,
   -- What the row was made from: a journal of another length or time has changed since. A time of 0 is never right.
   size        integer not null,
   modified    integer not null,
@@ -21,7 +20,7 @@ create table threads (
   cwd         text,
   parent      text,
   name        text,
-  -- The whole summary; the columns above are copies of some of its members, to be sorted and filtered by.
+  -- The rest of the summary; what is sorted and filtered by stands in columns.
   summary     text not null,
   -- A sum over everything above: a flipped bit in a row is found when the row is read.
   sum         integer not null
@@ -38,16 +37,10 @@ create table turns (
   number  integer not null,
   turn    text not null,
   seq     integer not null,
-  offset  integer not null,
   primary key (thread, number)
 ) without rowid;
 
--- One row per message with words; the words themselves stay in the journal.
-create table passages (
-  id      integer primary key,
-  thread  integer not null,
-  seq     integer not null,
-  offset  integer not null
-);
-create index passages_thread on passages (thread);
+-- The words of messages; the messages themselves stay in the journals. A row is the thread's key and the ordinal: key << 32 | seq.
 create virtual table words using fts5(text, content='', contentless_delete=1, tokenize='unicode61 remove_diacritics 2');
+-- Merging pieces of the word index less often writes less per turn; a larger buffer makes fewer pieces when all is read.
+insert into words (words, rank) values ('automerge', 16), ('hashsize', 8388608);

@@ -17,6 +17,8 @@ use super::{Config, State};
 const SMALL: u64 = 256 << 10;
 /// Rows in one transaction while the list is made.
 const BATCH: usize = 1000;
+/// Bytes of journals in one transaction while words are read.
+const LUMP: u64 = 4 << 20;
 /// After a failure that a new file would not cure.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -184,8 +186,7 @@ impl Writer {
                 Some(row) if row.worded > 0 => Ok(true),
                 _ => scan::quick_look(journal, *stamp, database).and_then(|summary| {
                     let high_seq = summary.seq.max(row.map_or(0, |row| row.high_seq));
-                    let path = journal.path.to_string_lossy().into_owned();
-                    database.put(&ThreadRow { path, stamp: *stamp, worded: 0, chain: String::new(), high_seq, summary })?;
+                    database.put(&ThreadRow { stamp: *stamp, worded: 0, chain: String::new(), high_seq, summary })?;
                     Ok(true)
                 }),
             };
@@ -207,11 +208,18 @@ impl Writer {
         }
         let touched: Vec<JournalFile> = self.touched.drain().map(|(id, path)| JournalFile { id, path }).collect();
         let removed: Vec<ThreadId> = self.removed.drain().collect();
+        // A fork inherits from its parent's row, which must be whole by then.
+        let parents: Vec<JournalFile> = if self.backlog.is_empty() {
+            Vec::new()
+        } else {
+            let bases: HashSet<ThreadId> = touched.iter().filter_map(|journal| scan::base(&journal.path)).collect();
+            self.backlog.iter().filter(|journal| bases.contains(&journal.id)).cloned().collect()
+        };
         self.stay_in_place();
         let Some(database) = &self.database else { return };
         let written: Result<Vec<JournalFile>, IndexError> = database.transact(|| {
             let mut unfinished = Vec::new();
-            for journal in &touched {
+            for journal in parents.iter().chain(&touched) {
                 match scan::catch_up(database, journal, &self.config.blobs) {
                     Ok(progress) if progress.is_at_end => {}
                     Ok(_) => unfinished.push(journal.clone()),
@@ -235,7 +243,7 @@ impl Writer {
         let Some(journal) = self.backlog.pop_front() else { return };
         let mut batch = vec![journal];
         // Many small journals share a transaction.
-        while batch.len() < 64
+        while batch.len() < BATCH
             && let Some(journal) = self.backlog.pop_front()
         {
             batch.push(journal);
@@ -244,7 +252,7 @@ impl Writer {
         let read: Result<(u64, Vec<JournalFile>), IndexError> = database.transact(|| {
             let (mut bytes, mut unfinished) = (0, Vec::new());
             for journal in batch {
-                if bytes > 4 * SMALL {
+                if bytes > LUMP {
                     unfinished.push(journal);
                     continue;
                 }

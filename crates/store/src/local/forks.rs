@@ -7,7 +7,7 @@ use std::path::Path;
 use outpost_thread::{Base, Entry, Fact, ThreadId};
 
 use super::segment::Lineage;
-use super::writer::{encode, sync_folders};
+use super::writer::{encode, folders_to_sync};
 use super::{Home, lock, make_folder};
 use crate::journal;
 use crate::lease::{ClaimMode, Lease, LeaseFile, Record};
@@ -33,25 +33,38 @@ impl Home {
         facts.extend(cut.close.map(Fact::from));
         let entries: Vec<Entry> = facts.into_iter().zip(cut.ordinal + 1..).map(|(fact, seq)| Entry { seq, at, fact }).collect();
         let path = self.place(thread, at);
-        self.publish(thread, &path, &base, &entries).map_err(ForkStoreError::Append)?;
+        let folders = folders_to_sync(&path, &self.config.home);
+        {
+            // While this is held nobody removes what is about to be shared.
+            let source = self.find(base.thread).ok_or(ReadError::NotFound(base.thread))?;
+            let lease = LeaseFile::open(&Self::lease_path(&source)).map_err(ReadError::from)?;
+            let _locked = lease.lock().map_err(ReadError::from)?;
+            if !source.exists() {
+                let _ = fs::remove_file(Self::lease_path(&source));
+                return Err(ReadError::NotFound(base.thread).into());
+            }
+            self.publish(thread, &path, &base, &entries).map_err(ForkStoreError::Append)?;
+        }
         self.noted(thread, &path);
-        self.claim(thread, ClaimMode::IfFree).map_err(|error| ForkStoreError::Append(AppendError::Io(std::io::Error::other(error))))
+        let lease = self.claim(thread, ClaimMode::IfFree).map_err(|error| AppendError::Io(std::io::Error::other(error)))?;
+        if let Some(writer) = lock(&self.writers).get(&thread) {
+            lock(writer).with_unsynced(folders);
+        }
+        Ok(lease)
     }
 
-    /// Writes a journal with these entries, so that it is there whole or not at all.
+    /// Writes a journal with these entries, so that it is there whole or not at all. It becomes durable with the first append
+    /// that must be.
     fn publish(&self, thread: ThreadId, path: &Path, base: &Base, entries: &[Entry]) -> Result<(), AppendError> {
         let (mut bytes, sum) = journal::header(thread, Some(base));
         let (lines, _, _) = encode(self, sum, entries)?;
         bytes.extend(lines);
-        let folder = path.parent().unwrap_or(path);
         let aside = path.with_extension(format!("{}.new", self.config.instance));
         let written = || -> std::io::Result<()> {
-            make_folder(folder)?;
+            make_folder(path.parent().unwrap_or(path))?;
             let file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&aside)?;
             file.write_all_at(&bytes, 0)?;
-            file.sync_data()?;
-            fs::rename(&aside, path)?;
-            sync_folders(path, &self.config.home)
+            fs::rename(&aside, path)
         };
         written().map_err(|error| {
             let _ = fs::remove_file(&aside);
@@ -78,6 +91,9 @@ impl Home {
 
     fn remove(&self, thread: ThreadId) -> Result<(), DeleteError> {
         let path = self.find(thread).ok_or(ReadError::NotFound(thread))?;
+        // Nobody begins to share it meanwhile.
+        let lease = LeaseFile::open(&Self::lease_path(&path)).map_err(ReadError::from)?;
+        let _locked = lease.lock().map_err(ReadError::from)?;
         for child in self.children(thread)? {
             self.give_own_copy(child).map_err(|error| DeleteError::Child { child, why: error.to_string() })?;
         }

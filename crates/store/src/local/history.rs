@@ -114,6 +114,31 @@ impl Home {
         lock(&writer).held().map(<[Entry]>::to_vec)
     }
 
+    /// Single entries by their ordinals.
+    pub(super) fn pick(&self, thread: ThreadId, wanted: &[Seq]) -> Result<Vec<Entry>, ReadError> {
+        if let Some(mut held) = self.held(thread) {
+            held.retain(|entry| wanted.contains(&entry.seq));
+            return Ok(held);
+        }
+        let lineage = Lineage::open(self, thread)?;
+        let mut found = Vec::with_capacity(wanted.len());
+        for seq in wanted {
+            let segment = &lineage.segments()[lineage.index_of(*seq)];
+            let mut forward = Forward::new(&segment.file, segment.locate(*seq)?, u64::MAX);
+            loop {
+                match forward.find_next()? {
+                    Found::Damage(damage) if damage.from <= *seq => {}
+                    Found::Line { line, .. } if line.seq == *seq => {
+                        found.extend(entry(&self.blobs, segment.start.version, &line));
+                        break;
+                    }
+                    _ => break,
+                }
+            }
+        }
+        Ok(found)
+    }
+
     /// The entries before `request.before`, as many turns as are asked for.
     pub(super) fn page(&self, thread: ThreadId, request: PageRequest) -> Result<Page, ReadError> {
         if let Some(mut entries) = self.held(thread) {

@@ -9,7 +9,6 @@ use outpost_thread::{Base, DamageNoted, Fact, Seq, ThreadId};
 
 use super::Home;
 use super::segment::Segment;
-use super::writer::sync_folders;
 use crate::damage::Damage;
 use crate::journal::{self, Parts, Sum};
 use crate::reader::{Forward, Found};
@@ -22,7 +21,7 @@ impl Home {
         let written = self.write_aside(thread, &aside, segments, base);
         let published = written.and_then(|damage| {
             fs::rename(&aside, path)?;
-            sync_folders(path, &self.config.home)?;
+            File::open(path.parent().unwrap_or(path))?.sync_all()?;
             self.noted(thread, path);
             Ok(damage)
         });

@@ -10,7 +10,7 @@ use outpost_thread::{Entry, Fact, Raw, Seq, ThreadId};
 use tokio::sync::oneshot;
 
 use super::{Home, gives_birth, make_folder};
-use crate::commit::{Extent, Piece};
+use crate::commit::{Extent, Piece, Source};
 use crate::journal::{self, BlobData, LINE_LIMIT, Parts, Sum};
 use crate::lease::{Holder, LeaseFile, Locked, Record};
 use crate::reader::{self, JournalError};
@@ -51,7 +51,9 @@ struct Journal {
     is_too_much: bool,
     /// Which file it is; another number in the lease says that it was replaced.
     edition: u64,
-    /// The folder does not durably name it yet.
+    /// Folders that do not durably name it yet.
+    folders: Vec<PathBuf>,
+    /// All its bytes were written here.
     is_new: bool,
     renewed: u64,
 }
@@ -83,6 +85,7 @@ impl Writer {
             pending: Vec::new(),
             is_too_much: false,
             edition,
+            folders: Vec::new(),
             is_new: false,
             renewed: 0,
         };
@@ -102,6 +105,13 @@ impl Writer {
         match &self.state {
             State::Unborn { .. } => None,
             State::Open(journal) => Some(&journal.path),
+        }
+    }
+
+    /// These folders do not durably name the journal yet.
+    pub fn with_unsynced(&mut self, folders: Vec<PathBuf>) {
+        if let State::Open(journal) = &mut self.state {
+            journal.folders = folders;
         }
     }
 
@@ -186,6 +196,7 @@ impl Writer {
         let (mut bytes, sum) = journal::header(self.thread, None);
         let (lines, sum, stored) = encode(home, sum, entries)?;
         bytes.extend(lines);
+        let folders = folders_to_sync(&path, &home.config.home);
         let made = || -> io::Result<(File, LeaseFile)> {
             make_folder(path.parent().unwrap_or(&path))?;
             home.log()?;
@@ -211,6 +222,7 @@ impl Writer {
             is_too_much: bytes.len() > home.config.commit.largest,
             pending: bytes,
             edition: 0,
+            folders,
             is_new: true,
             renewed: home.now(),
         });
@@ -273,16 +285,14 @@ impl Writer {
             extent = Extent::Journal;
             journal.pending.clear();
         }
-        if journal.is_new {
-            sync_folders(&journal.path, &home.config.home).map_err(|error| home.failed(error))?;
-            journal.is_new = false;
-        }
+        journal.is_new = false;
         journal.is_too_much = false;
         let bytes = std::mem::take(&mut journal.pending);
         let offset = journal.end - bytes.len() as u64;
         let log = home.log().map_err(|error| home.failed(error))?;
         let piece = Piece { thread, fence, edition: journal.edition, offset, last, path: home.relative(&journal.path), bytes };
-        Ok(log.commit(piece, journal.file.clone(), extent))
+        let source = Source { journal: journal.file.clone(), extent, folders: std::mem::take(&mut journal.folders) };
+        Ok(log.commit(piece, source))
     }
 }
 
@@ -313,15 +323,17 @@ impl Journal {
     }
 }
 
-/// The folders that lead to a new file, from the innermost to the home.
-pub(super) fn sync_folders(path: &Path, home: &Path) -> io::Result<()> {
+/// The folders that must be synced before a new file is durably named: its own, and those above it that are still to be made,
+/// with the one that will name them.
+pub(super) fn folders_to_sync(path: &Path, home: &Path) -> Vec<PathBuf> {
+    let mut folders = Vec::new();
     for folder in path.ancestors().skip(1) {
-        File::open(folder)?.sync_all()?;
-        if folder == home {
+        folders.push(folder.to_owned());
+        if folder.exists() || folder == home {
             break;
         }
     }
-    Ok(())
+    folders
 }
 
 /// The lines of entries, after secrets were taken out and large content was put aside, and the entries as they now are.

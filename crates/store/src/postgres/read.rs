@@ -1,5 +1,7 @@
 //! Reading: heads, pages, histories, over the shared past of forks.
 
+use std::collections::HashMap;
+
 use deadpool_postgres::GenericClient;
 use outpost_thread::{Checkpoint, Entry, Fact, Raw, Seq, ThreadId, VERSION};
 use tokio_postgres::Row;
@@ -115,6 +117,25 @@ impl PostgresStore {
         segments.retain(|segment| segment.until.is_none_or(|until| until > after));
         segments.reverse();
         Ok(PostgresHistory { store: self.clone(), segments, after })
+    }
+
+    /// Single entries; those that are not there are left out.
+    pub async fn entries(&self, thread: ThreadId, wanted: Vec<Seq>) -> Result<Vec<Entry>, ReadError> {
+        let client = self.client().await.map_err(ReadError::Database)?;
+        let mut found = HashMap::new();
+        let mut first = 1;
+        for segment in lineage(&client, thread).await? {
+            let until = segment.until.unwrap_or(Seq::MAX);
+            let here: Vec<i64> = wanted.iter().filter(|seq| (first..=until).contains(*seq)).map(|seq| big(*seq)).collect();
+            first = until.saturating_add(1);
+            if here.is_empty() {
+                continue;
+            }
+            let text = "select seq, at, kind, data from outpost_entries where thread = $1 and seq = any($2)";
+            let rows = client.query(text, &[&segment.thread.to_string(), &here]).await.map_err(QueryError::from)?;
+            found.extend(rows.iter().map(entry).map(|entry| (entry.seq, entry)));
+        }
+        Ok(wanted.iter().filter_map(|seq| found.get(seq).cloned()).collect())
     }
 
     pub async fn threads(&self) -> Result<Vec<ThreadId>, ReadError> {

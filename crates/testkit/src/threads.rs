@@ -1,0 +1,81 @@
+//! Threads of any size, made quickly: for tests and figures that need ten thousand turns or a gigabyte.
+
+use outpost_store::{Lease, Need, Store};
+use outpost_thread::{
+    Entry, Fact, InputOrigin, InputReceived, Marker, ModelAnswered, ModelAsked, Raw, StepCaptured, ThreadCreated, ThreadId, Tokens,
+    TurnFinished, TurnId, TurnKind, TurnStarted, TurnStatus,
+};
+use serde_json::json;
+
+/// What to make.
+#[derive(Debug, Clone, Copy)]
+pub struct BigThread {
+    pub thread: ThreadId,
+    pub turns: u64,
+    /// Bytes of each answer.
+    pub text: usize,
+    /// Milliseconds since 1970.
+    pub at: u64,
+}
+
+/// A turn in which the model answers at once, as the loop would write it.
+pub fn plain_turn(number: u64, text: &str) -> Vec<Fact> {
+    let turn = TurnId(format!("turn-{number}"));
+    let input = format!("input-{number}");
+    let message = json!({"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]});
+    vec![
+        InputReceived {
+            input: input.as_str().into(),
+            turn: None,
+            origin: InputOrigin::User,
+            client_key: None,
+            content: vec![Raw::from(json!({"type": "text", "text": format!("question {number}")}))],
+            items: Vec::new(),
+        }
+        .into(),
+        TurnStarted {
+            turn: turn.clone(),
+            inputs: vec![input.into()],
+            kind: TurnKind::Regular,
+            selection: None,
+            output_schema: None,
+            root_turn: None,
+            parent_turn: None,
+        }
+        .into(),
+        StepCaptured { turn: turn.clone(), step: 0, environments: Vec::new(), items: Vec::new(), detail: None }.into(),
+        ModelAsked { turn: turn.clone(), step: 0, model: Some("scripted".into()), provider: Some("testkit".into()) }.into(),
+        ModelAnswered {
+            turn: turn.clone(),
+            step: 0,
+            items: vec![Raw::from(message)],
+            calls: Vec::new(),
+            complete: true,
+            goes_on: false,
+            usage: Some(Tokens { input: 100, output: 20, total: 120, ..Tokens::default() }),
+            response: None,
+        }
+        .into(),
+        TurnFinished { turn: Some(turn), status: TurnStatus::Completed, reason: None, error: None, marker: Marker::Off }.into(),
+    ]
+}
+
+/// Writes it. The lease comes back, so that somebody can go on.
+pub async fn make(store: &Store, big: BigThread) -> Lease {
+    const AT_ONCE: u64 = 256 << 10;
+    let text: String = "The quick brown fox jumps over the lazy dog. ".chars().cycle().take(big.text).collect();
+    let per_batch = (AT_ONCE / (big.text as u64 + 1024)).max(1);
+    let lease = store.create(big.thread).await.unwrap();
+    let mut entries = vec![Entry { seq: 1, at: big.at, fact: ThreadCreated::new(big.thread).into() }];
+    let mut next = 2;
+    for turn in 0..big.turns {
+        for fact in plain_turn(turn, &text) {
+            entries.push(Entry { seq: next, at: big.at + next, fact });
+            next += 1;
+        }
+        if turn % per_batch == per_batch - 1 || turn + 1 == big.turns {
+            store.append(&lease, std::mem::take(&mut entries), Need::Stored).await.unwrap();
+        }
+    }
+    lease
+}
