@@ -29,14 +29,18 @@ pub struct Sum(u64);
 impl Sum {
     /// The sum of a line whose bytes before the sum are `body`, after a line with sum `previous`.
     pub fn seal(previous: Self, body: &[u8]) -> Self {
-        let own = xxh3_64(body);
+        Self::chained(previous, xxh3_64(body))
+    }
+
+    /// The same, for a line whose own hash is known.
+    fn chained(previous: Self, own: u64) -> Self {
         let chain = xxh3_64_with_seed(&own.to_le_bytes(), previous.0);
         Self((own & 0xffff_ffff_0000_0000) | (chain & 0xffff_ffff))
     }
 
-    /// Whether the line itself is whole, wherever it stands.
-    const fn is_of_same_line(self, other: Self) -> bool {
-        self.0 >> 32 == other.0 >> 32
+    /// Whether it can be the sum of a line with this hash, wherever that stands.
+    const fn is_of(self, own: u64) -> bool {
+        self.0 >> 32 == own >> 32
     }
 }
 
@@ -183,37 +187,69 @@ pub struct Line<'a> {
     pub kind: &'a str,
     pub data: &'a str,
     pub sum: Sum,
-    body: &'a [u8],
+    own: u64,
 }
 
 impl Line<'_> {
     /// Whether it stands after a line with this sum.
     pub fn follows(&self, previous: Sum) -> bool {
-        Sum::seal(previous, self.body) == self.sum
-    }
-
-    pub fn parts(&self) -> Parts<'_> {
-        Parts { seq: self.seq, at: self.at, kind: self.kind, data: self.data }
+        Sum::chained(previous, self.own) == self.sum
     }
 
     pub fn raw(&self) -> Result<Raw, serde_json::Error> {
         Raw::parse(self.data)
     }
+
+    pub const fn parts(&self) -> Parts<'_> {
+        Parts { seq: self.seq, at: self.at, kind: self.kind, data: self.data }
+    }
 }
 
-/// Reads a line, without its end. None if a single byte of it is not as it was written, wherever it stood.
-pub fn read(line: &[u8]) -> Option<Line<'_>> {
-    let (body, sum) = split(line)?;
-    if !Sum::seal(Sum::default(), body).is_of_same_line(sum) {
-        return None;
+/// What is known of a whole line without holding on to its bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    pub seq: Seq,
+    pub at: u64,
+    pub sum: Sum,
+    own: u64,
+    kind: (usize, usize),
+    data: (usize, usize),
+}
+
+impl Shape {
+    /// Looks at a line, without its end. None if a single byte of it is not as it was written, wherever it stood.
+    pub fn of(line: &[u8]) -> Option<Self> {
+        let (body, sum) = split(line)?;
+        let own = xxh3_64(body);
+        if !sum.is_of(own) {
+            return None;
+        }
+        let text = std::str::from_utf8(body).ok()?;
+        let (seq, rest) = number(text.strip_prefix("{\"seq\":")?)?;
+        let (at, rest) = number(rest.strip_prefix(",\"at\":")?)?;
+        let rest = rest.strip_prefix(",\"kind\":\"")?;
+        let (kind, rest) = rest.split_once('"')?;
+        let data = rest.strip_prefix(",\"data\":")?;
+        let data = (text.len() - data.len(), text.len());
+        let kind_end = text.len() - rest.len() - 1;
+        Some(Self { seq, at, sum, own, kind: (kind_end - kind.len(), kind_end), data })
     }
-    let text = std::str::from_utf8(body).ok()?;
-    let (seq, rest) = number(text.strip_prefix("{\"seq\":")?)?;
-    let (at, rest) = number(rest.strip_prefix(",\"at\":")?)?;
-    let rest = rest.strip_prefix(",\"kind\":\"")?;
-    let (kind, rest) = rest.split_once('"')?;
-    let data = rest.strip_prefix(",\"data\":")?;
-    Some(Line { seq, at, kind, data, sum, body })
+
+    /// Whether the line stands after one with this sum.
+    pub fn follows(&self, previous: Sum) -> bool {
+        Sum::chained(previous, self.own) == self.sum
+    }
+
+    /// The line itself. None if these are other bytes.
+    pub fn line<'a>(&self, bytes: &'a [u8]) -> Option<Line<'a>> {
+        let text = |(from, to): (usize, usize)| std::str::from_utf8(bytes.get(from..to)?).ok();
+        Some(Line { seq: self.seq, at: self.at, kind: text(self.kind)?, data: text(self.data)?, sum: self.sum, own: self.own })
+    }
+}
+
+/// Reads a line, without its end.
+pub fn read(line: &[u8]) -> Option<Line<'_>> {
+    Shape::of(line)?.line(line)
 }
 
 fn number(text: &str) -> Option<(u64, &str)> {
@@ -234,9 +270,14 @@ pub fn as_blob(data: &str) -> Option<BlobData> {
     if data.starts_with("{\"blob\":\"") && data.len() < 128 { serde_json::from_str(data).ok() } else { None }
 }
 
-/// The entry of a line, given the text of its data.
+/// The entry of a line, given its data.
 pub fn entry(version: u32, line: &Line<'_>, data: Raw) -> Entry {
     Entry { seq: line.seq, at: line.at, fact: Fact::read(version, line.kind, data) }
+}
+
+/// The same from the text of its data, which is looked at only once. None if that is no JSON.
+pub fn entry_of_text(version: u32, line: &Line<'_>, data: &str) -> Option<Entry> {
+    Fact::read_text(version, line.kind, data).ok().map(|fact| Entry { seq: line.seq, at: line.at, fact })
 }
 
 #[cfg(test)]
@@ -266,10 +307,12 @@ mod tests {
         assert_eq!(first.pop(), Some(b'\n'));
         assert_eq!(read_header(&first).unwrap(), Header { version: 1, thread: ThreadId::new(Uuid::nil()), base: None, sum: start });
         let (bytes, sum) = line(7, start);
-        let read = read(&bytes).unwrap();
+        let shape = Shape::of(&bytes).unwrap();
+        let read = shape.line(&bytes).unwrap();
         assert_eq!((read.seq, read.at, read.kind, read.sum), (7, 1_763_247_600_000, "threadCreated", sum));
-        assert!(read.follows(start));
-        assert!(!read.follows(sum));
+        assert!(shape.follows(start));
+        assert!(!shape.follows(sum));
+        assert_eq!(entry_of_text(1, &read, read.data), Some(sample(7)));
         assert_eq!(entry(1, &read, read.raw().unwrap()), sample(7));
     }
 
@@ -280,7 +323,7 @@ mod tests {
         for bit in 0..bytes.len() * 8 {
             let mut spoiled = bytes.clone();
             spoiled[bit / 8] ^= 1 << (bit % 8);
-            assert!(read(&spoiled).is_none_or(|line| !line.follows(start)), "bit {bit}");
+            assert!(Shape::of(&spoiled).is_none_or(|line| !line.follows(start)), "bit {bit}");
         }
         let (mut bytes, _) = header(ThreadId::new(Uuid::nil()), None);
         bytes.pop();
@@ -296,7 +339,7 @@ mod tests {
         let (_, one) = line(1, Sum::default());
         let (_, two) = line(2, one);
         let (bytes, _) = line(3, two);
-        let third = read(&bytes).unwrap();
+        let third = Shape::of(&bytes).unwrap();
         assert!(third.follows(two) && !third.follows(one));
     }
 

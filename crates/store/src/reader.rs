@@ -11,7 +11,7 @@ use memchr::{memchr, memmem, memrchr};
 use outpost_thread::{Base, Seq};
 
 use crate::damage::{Damage, DamageKind};
-use crate::journal::{self, HeaderError, LINE_LIMIT, Line, Sum};
+use crate::journal::{self, HeaderError, LINE_LIMIT, Line, Shape, Sum};
 
 /// How much is read at a time: a little at first, because often a little is enough.
 const SMALLEST: usize = 8 << 10;
@@ -116,6 +116,15 @@ pub enum Found<'a> {
     End,
 }
 
+/// A whole line that is still to be given out: where it is in the buffer and in the file.
+#[derive(Debug, Clone, Copy)]
+struct Held {
+    line: Shape,
+    start: usize,
+    end: usize,
+    offset: u64,
+}
+
 #[derive(Debug, Clone, Copy)]
 struct Bad {
     offset: u64,
@@ -142,7 +151,7 @@ pub struct Forward<'a> {
     is_at_end: bool,
     chunk: usize,
     /// Set if a line was found behind damage; given out next.
-    held: Option<(usize, usize, u64)>,
+    held: Option<Held>,
 }
 
 impl<'a> Forward<'a> {
@@ -169,14 +178,14 @@ impl<'a> Forward<'a> {
 
     /// The next line or the next damage, in the order of the file.
     pub fn find_next(&mut self) -> io::Result<Found<'_>> {
-        if let Some((start, end, offset)) = self.held.take() {
-            return Ok(self.give(start, end, offset));
+        if let Some(held) = self.held.take() {
+            return Ok(self.give(held));
         }
         loop {
             let Some((start, end, offset)) = self.raw_line()? else {
                 return Ok(self.finish());
             };
-            let Some(line) = journal::read(&self.buffer[start..end]) else {
+            let Some(line) = Shape::of(&self.buffer[start..end]) else {
                 self.bad.get_or_insert(Bad { offset, lines: 0 }).lines += 1;
                 continue;
             };
@@ -197,17 +206,19 @@ impl<'a> Forward<'a> {
             } else {
                 None
             };
+            let held = Held { line, start, end, offset };
             if let Some(damage) = damage {
-                self.held = Some((start, end, offset));
+                self.held = Some(held);
                 return Ok(Found::Damage(damage));
             }
-            return Ok(self.give(start, end, offset));
+            return Ok(self.give(held));
         }
     }
 
-    fn give(&mut self, start: usize, end: usize, offset: u64) -> Found<'_> {
-        // It was read before; this is the same bytes.
-        let Some(line) = journal::read(&self.buffer[start..end]) else { return Found::End };
+    fn give(&mut self, held: Held) -> Found<'_> {
+        let Held { line, start, end, offset } = held;
+        // It was looked at before; this is the same bytes.
+        let Some(line) = line.line(&self.buffer[start..end]) else { return Found::End };
         let through = noted_through(&line).unwrap_or(line.seq);
         self.place = Place { offset: offset + (end - start) as u64 + 1, last: through, sum: Some(line.sum) };
         Found::Line { line, offset }
@@ -230,15 +241,13 @@ impl<'a> Forward<'a> {
             return Found::End;
         }
         let is_zero = rest.iter().all(|byte| *byte == 0);
-        let whole = whole_without_end(rest).filter(|line| line.seq == next).map(|_| line_length(rest));
+        let whole = whole_without_end(rest).filter(|line| line.seq == next).map(|line| (line, line_length(rest)));
         let start = self.start;
         self.start = self.buffer.len();
         self.at += length;
         self.place.offset = self.at;
-        if let Some(whole) = whole {
-            // Only its end is missing.
-            self.held = Some((start, start + whole, offset));
-        }
+        // Only its end is missing.
+        self.held = whole.map(|(line, length)| Held { line, start, end: start + length, offset });
         Found::Damage(none(if is_zero { DamageKind::Zeroes } else { DamageKind::Torn }))
     }
 
@@ -277,8 +286,8 @@ impl<'a> Forward<'a> {
 }
 
 /// A line whose end is missing, or is another byte now.
-fn whole_without_end(rest: &[u8]) -> Option<Line<'_>> {
-    journal::read(&rest[..line_length(rest)])
+fn whole_without_end(rest: &[u8]) -> Option<Shape> {
+    Shape::of(&rest[..line_length(rest)])
 }
 
 fn line_length(rest: &[u8]) -> usize {

@@ -3,6 +3,8 @@
 //! A kind that this program does not know is carried as it is; a field that it does not know is ignored. Facts that belong
 //! to one topic are declared there (`turn.rs`, `call.rs`, …); the rest is here.
 
+use std::borrow::Cow;
+
 use outpost_wire::intent::{CapabilityRoot, EnvironmentId, Selection};
 use serde::{Deserialize, Serialize};
 
@@ -104,10 +106,20 @@ facts! {
 impl Fact {
     /// Reads a fact that was written in `version` of the format. Whatever cannot be understood is carried as it is.
     pub fn read(version: u32, kind: &str, data: Raw) -> Self {
-        let (kind, data) = upcast(version, kind, data);
-        match Self::typed(&kind, data.get()) {
+        let (kind, data) = upcast(version, kind, Cow::Borrowed(data.get()));
+        match Self::typed(&kind, &data) {
             Some(Ok(fact)) => fact,
-            _ => Self::Unknown { kind: kind.into_owned(), data },
+            // It was JSON before; `null` stands for the impossible.
+            _ => Self::Unknown { kind: kind.into_owned(), data: Raw::parse(data).unwrap_or_else(|_| Raw::from(serde_json::Value::Null)) },
+        }
+    }
+
+    /// The same from a text, which is looked at only once. An error if it is no JSON.
+    pub fn read_text(version: u32, kind: &str, data: &str) -> Result<Self, serde_json::Error> {
+        let (kind, data) = upcast(version, kind, Cow::Borrowed(data));
+        match Self::typed(&kind, &data) {
+            Some(Ok(fact)) => Ok(fact),
+            _ => Ok(Self::Unknown { kind: kind.into_owned(), data: Raw::parse(data)? }),
         }
     }
 }

@@ -2,8 +2,6 @@
 
 use std::borrow::Cow;
 
-use crate::raw::Raw;
-
 /// The name in the first line of a journal.
 pub const FORMAT: &str = "outpost-journal";
 
@@ -12,6 +10,6 @@ pub const VERSION: u32 = 1;
 
 /// Lifts a fact that was written in `version` to [`VERSION`]. Version 1 is today's; the next one adds a step here that
 /// turns its older shapes into newer ones, and a journal to `fixtures/`.
-pub fn upcast(_version: u32, kind: &str, data: Raw) -> (Cow<'_, str>, Raw) {
+pub fn upcast<'a>(_version: u32, kind: &'a str, data: Cow<'a, str>) -> (Cow<'a, str>, Cow<'a, str>) {
     (Cow::Borrowed(kind), data)
 }

@@ -127,13 +127,11 @@ impl Lineage {
 
 /// The entry of a line, with its content fetched if that is a blob.
 pub(crate) fn entry(blobs: &Blobs, version: u32, line: &Line<'_>) -> Result<Entry, DamageKind> {
-    let data = match journal::as_blob(line.data) {
-        None => line.raw().map_err(|_| DamageKind::Altered)?,
-        Some(blob) => {
-            let digest = blob.blob.parse().map_err(|_| DamageKind::Blob)?;
-            let content = blobs.get(digest).map_err(|_| DamageKind::Blob)?;
-            String::from_utf8(content).ok().and_then(|text| Raw::parse(text).ok()).ok_or(DamageKind::Blob)?
-        }
+    let Some(blob) = journal::as_blob(line.data) else {
+        return journal::entry_of_text(version, line, line.data).ok_or(DamageKind::Altered);
     };
+    let digest = blob.blob.parse().map_err(|_| DamageKind::Blob)?;
+    let content = blobs.get(digest).map_err(|_| DamageKind::Blob)?;
+    let data = String::from_utf8(content).ok().and_then(|text| Raw::parse(text).ok()).ok_or(DamageKind::Blob)?;
     Ok(journal::entry(version, line, data))
 }
