@@ -90,7 +90,12 @@ pub fn build(confinement: &Confinement, sources: Sources) -> Result<(), Refused>
     let places = view.clones()?;
     let devices = view.device_clones()?;
     let temporary = match &confinement.temporary {
-        Some(path) => Some(clone(&pin(path)?, false).during(path.display())?),
+        // A named user may not reach our files; then it goes with the cell.
+        Some(path) => match pin(path) {
+            Ok(pinned) => Some(clone(&pinned, false).during(path.display())?),
+            Err(_) if matches!(confinement.identity, Identity::Named { .. }) => None,
+            Err(refused) => return Err(refused),
+        },
         None => None,
     };
     match access {
