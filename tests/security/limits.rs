@@ -73,7 +73,7 @@ as_root_and_user! {
     async fn whoever_forks_too_much_is_told(who: Who) {
         let ground = Ground::with(who, &["--limit", "processes=30"]);
         let mut client = ground.client().await;
-        client.start(ground.shell("p", "for i in $(seq 100); do sleep 5 & done; exit 7")).await;
+        client.start(ground.shell("p", "for i in $(seq 400); do sleep 5 & done; exit 0")).await;
         let exited = exited(&mut client, "p").await;
         assert_ne!(exited["exitCode"], 0, "{exited}");
         if mechanism(&mut client, "processes").await.unwrap().starts_with("cgroup") {

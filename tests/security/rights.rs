@@ -155,3 +155,18 @@ as_root_and_user! {
         }
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_operator_can_name_a_user() {
+    if !crate::support::is_root() {
+        return;
+    }
+    let ground = Ground::with(Who::Root, &["--sandbox-user", "nobody"]);
+    std::os::unix::fs::chown(ground.path(""), Some(65_534), Some(65_534)).unwrap();
+    let mut client = ground.client().await;
+    let policy = ground.workspace_write();
+    let (code, output) =
+        ground.run(&mut client, &policy, "id -u && echo x > file && echo y > /tmp/y && ! touch .bashrc && ! touch /usr/x").await;
+    assert_eq!((code, output.lines().next()), (0, Some("65534")), "{output}");
+    assert!(ground.path("file").exists());
+}

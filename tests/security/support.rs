@@ -68,16 +68,21 @@ pub fn give(who: Who, path: &Path) {
     }
 }
 
-/// The program where everybody can run it: a build directory may be private.
+/// The program where everybody can run it: a build directory may be private. One copy for each build directory.
 fn program() -> PathBuf {
-    let built = std::fs::metadata(OUTPOST).unwrap();
-    let stamp = built.modified().unwrap().duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos();
-    let path = PathBuf::from(format!("/var/tmp/outpost-security-{stamp:x}-{}", built.len()));
-    if !path.exists() {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let mut hasher = DefaultHasher::new();
+    OUTPOST.hash(&mut hasher);
+    let path = PathBuf::from(format!("/var/tmp/outpost-security-program-{:x}", hasher.finish()));
+    let stamp = |path: &Path| std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok();
+    let built = stamp(Path::new(OUTPOST));
+    if built != stamp(&path) {
         let aside = tempfile::Builder::new().prefix("outpost-security-copy-").tempfile_in("/var/tmp").unwrap();
         std::fs::copy(OUTPOST, aside.path()).unwrap();
         std::fs::set_permissions(aside.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
-        let _ = aside.persist(&path);
+        aside.as_file().set_modified(built.unwrap()).unwrap();
+        // It is run, so nobody may have it open for writing.
+        let _ = aside.into_temp_path().persist(&path);
     }
     path
 }

@@ -143,6 +143,7 @@ impl Executor {
             for process in processes {
                 process.closed().await;
             }
+            self.0.config.launcher.tidied().await;
         })
         .await;
     }

@@ -80,7 +80,9 @@ impl Grounds {
             wire::Network::Restricted => Network::Restricted,
             wire::Network::Enabled => Network::Enabled,
         };
-        let mut rules = Rules::new(rules, globs, network);
+        let about = context.workspace_roots.iter().flatten().chain(&context.cwd);
+        let about = about.map(|uri| resolved(&uri.to_native()?)).collect::<Result<_, PolicyError>>()?;
+        let mut rules = Rules::new(rules, globs, network).about(about);
         for own in &self.own {
             rules = rules.held_to(Rule { path: resolved(own)?, access: Access::Deny, origin: Origin::Own });
         }

@@ -154,7 +154,8 @@ impl Cell {
             let _ = shutdown(&reaper.socket, Shutdown::Write);
         }
         drop(state);
-        let _ = shutdown(&self.control, Shutdown::Both);
+        // Its own end can still be seen.
+        let _ = shutdown(&self.control, Shutdown::Write);
     }
 }
 

@@ -8,13 +8,15 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use rustix::pipe::fcntl_setpipe_size;
 use rustix::process::geteuid;
 use thiserror::Error;
+use tokio::task::JoinHandle;
 
 use crate::cell::{Cell, Running};
-use crate::cgroup::Hierarchies;
+use crate::cgroup::{Group, Hierarchies};
 use crate::channel::Channel;
 use crate::child::{Child, ChildEnd, Input, Kin, Output, Terminal};
 use crate::limits::{Limit, Limits};
@@ -109,6 +111,7 @@ struct Shared {
     hierarchies: OnceLock<Hierarchies>,
     watchdog: Watchdog,
     owners: AtomicU64,
+    clean_ups: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Launcher {
@@ -122,6 +125,7 @@ impl Launcher {
             hierarchies: OnceLock::new(),
             watchdog: Watchdog::default(),
             owners: AtomicU64::new(1),
+            clean_ups: Mutex::default(),
         }))
     }
 
@@ -136,6 +140,14 @@ impl Launcher {
         Owner { shared: self.0.clone(), number, meter: OnceLock::new(), state: Arc::default() }
     }
 
+    /// Waits until nothing is left of owners that ended.
+    pub async fn tidied(&self) {
+        let clean_ups = std::mem::take(&mut *self.0.clean_ups());
+        for clean_up in clean_ups {
+            let _ = clean_up.await;
+        }
+    }
+
     /// The limits of every owner, and what holds them here.
     pub fn limits(&self) -> Vec<Limit> {
         self.0.settings.limits.held(self.0.hierarchies())
@@ -143,6 +155,12 @@ impl Launcher {
 }
 
 impl Shared {
+    fn clean_ups(&self) -> MutexGuard<'_, Vec<JoinHandle<()>>> {
+        let mut clean_ups = self.clean_ups.lock().unwrap_or_else(PoisonError::into_inner);
+        clean_ups.retain(|clean_up| !clean_up.is_finished());
+        clean_ups
+    }
+
     fn hierarchies(&self) -> &Hierarchies {
         self.hierarchies.get_or_init(Hierarchies::probe)
     }
@@ -288,7 +306,13 @@ impl Owner {
                 state.places.extend(held);
             }
         }
-        let places = places.into_iter().map(|(path, access)| Place { path, access }).collect();
+        for workspace in rules.workspaces().iter().filter(|path| rules.access(path).access == Access::Read && !is_of_the_system(path)) {
+            places.entry(workspace.clone()).or_insert(Access::Read);
+        }
+        let is_mapped = |path: &PathBuf, access: Access| {
+            access == Access::Write || (access == Access::Read && rules.workspaces().contains(path) && !is_of_the_system(path))
+        };
+        let places = places.into_iter().map(|(path, access)| Place { mapped: is_mapped(&path, access), path, access }).collect();
         let temporary = Some(self.temporary_of(state)?);
         Ok(Plan { confinement: Some(Confinement { places, network: rules.network, identity, temporary }), ..Plan::default() })
     }
@@ -300,21 +324,60 @@ impl Owner {
             state.ended = true;
             (std::mem::take(&mut state.cells), std::mem::take(&mut state.places), std::mem::take(&mut state.has_temporary))
         };
-        for cell in cells.into_values() {
+        for cell in cells.values() {
             cell.end();
         }
-        if let Some(group) = self.meter.get().and_then(|meter| meter.take_group())
-            && let Ok(runtime) = tokio::runtime::Handle::try_current()
-        {
-            runtime.spawn(group.remove());
+        let clean_up = CleanUp {
+            shared: self.shared.clone(),
+            cells: cells.into_values().collect(),
+            group: self.meter.get().and_then(|meter| meter.take_group()),
+            places,
+            temporary: has_temporary.then_some(self.number),
+        };
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => self.shared.clean_ups().push(runtime.spawn(clean_up.run())),
+            Err(_) => clean_up.finish(),
         }
+    }
+}
+
+/// What is left to do once everything of an owner is dead: before that, somebody could still use what is taken away.
+struct CleanUp {
+    shared: Arc<Shared>,
+    cells: Vec<Arc<Cell>>,
+    group: Option<Group>,
+    places: Vec<PathBuf>,
+    temporary: Option<u64>,
+}
+
+impl CleanUp {
+    async fn run(mut self) {
+        for _ in 0..500 {
+            if !self.cells.iter().any(|cell| cell.is_there()) {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        if let Some(group) = self.group.take() {
+            group.remove().await;
+        }
+        self.finish();
+    }
+
+    fn finish(self) {
         if let Some(Some(scratch)) = self.shared.scratch.get() {
-            scratch.release_places(&places);
-            if has_temporary {
-                scratch.remove_temporary(self.number);
+            scratch.release_places(&self.places);
+            if let Some(number) = self.temporary {
+                scratch.remove_temporary(number);
             }
         }
     }
+}
+
+/// Places that are not somebody's work, whatever a request says: their owner's rights are not lent.
+fn is_of_the_system(path: &Path) -> bool {
+    const TOPS: [&str; 12] = ["/bin", "/boot", "/dev", "/etc", "/lib", "/proc", "/run", "/sbin", "/sys", "/tmp", "/usr", "/var"];
+    path == Path::new("/") || TOPS.iter().any(|top| path == Path::new(top))
 }
 
 /// Whether a path below `/tmp` is also below a writable root there, which is the machine's own and not the sandbox's.

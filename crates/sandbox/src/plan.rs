@@ -21,6 +21,8 @@ pub enum Identity {
 pub struct Place {
     pub path: PathBuf,
     pub access: Access,
+    /// Whether the sandbox's user has the rights of its owner there, as far as the access goes.
+    pub mapped: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,6 +67,7 @@ impl Plan {
         out.list(&confinement.places, |out, place| {
             out.text(place.path.as_os_str());
             out.byte(place.access as u8);
+            out.byte(place.mapped.into());
         });
         out.byte((confinement.network == Network::Enabled).into());
         match confinement.identity {
@@ -101,7 +104,7 @@ impl Plan {
                 1 => Access::Read,
                 _ => Access::Write,
             };
-            Ok(Place { path, access })
+            Ok(Place { path, access, mapped: input.byte()? != 0 })
         })?;
         let network = if input.byte()? == 1 { Network::Enabled } else { Network::Restricted };
         let identity = match input.byte()? {
@@ -122,9 +125,9 @@ mod tests {
     fn a_plan_survives_the_way() {
         let confinement = Confinement {
             places: vec![
-                Place { path: "/".into(), access: Access::Read },
-                Place { path: "/w".into(), access: Access::Write },
-                Place { path: "/w/.git".into(), access: Access::Deny },
+                Place { path: "/".into(), access: Access::Read, mapped: false },
+                Place { path: "/w".into(), access: Access::Write, mapped: true },
+                Place { path: "/w/.git".into(), access: Access::Deny, mapped: false },
             ],
             network: Network::Enabled,
             identity: Identity::Mapped { id: 7 },

@@ -156,12 +156,14 @@ pub struct Rules {
     rules: BTreeMap<PathBuf, Rule>,
     globs: Vec<Glob>,
     pub network: Network,
+    /// What the work is about. Where it may only be read, that must not depend on who owns it.
+    workspaces: Vec<PathBuf>,
 }
 
 impl Rules {
     /// Of two rules for one path the later one counts.
     pub fn new(rules: impl IntoIterator<Item = Rule>, globs: Vec<Glob>, network: Network) -> Self {
-        Self { rules: rules.into_iter().map(|rule| (rule.path.clone(), rule)).collect(), globs, network }
+        Self { rules: rules.into_iter().map(|rule| (rule.path.clone(), rule)).collect(), globs, network, workspaces: Vec::new() }
     }
 
     /// Everything may be read, nothing written.
@@ -177,6 +179,17 @@ impl Rules {
             rules.push(rule(root, Access::Write));
         }
         Self::new(rules, Vec::new(), Network::Restricted)
+    }
+
+    /// Says what the work is about: resolved paths.
+    #[must_use]
+    pub fn about(mut self, workspaces: Vec<PathBuf>) -> Self {
+        self.workspaces = workspaces;
+        self
+    }
+
+    pub fn workspaces(&self) -> &[PathBuf] {
+        &self.workspaces
     }
 
     pub fn access(&self, path: &Path) -> Decision<'_> {
@@ -272,7 +285,7 @@ impl Rules {
         }
         let mut globs = self.globs.clone();
         globs.extend(ceiling.globs.iter().filter(|glob| !self.globs.contains(glob)).cloned());
-        Ok(Self { rules, globs, network: self.network })
+        Ok(Self { rules, globs, network: self.network, workspaces: self.workspaces.clone() })
     }
 }
 

@@ -67,6 +67,10 @@ fn separate(confinement: &Confinement) -> Result<(), Refused> {
         flags |= libc::CLONE_NEWNET;
     }
     if let Identity::Named { uid, gid } = confinement.identity {
+        // With enough rights they are made as root, which drops them later; without, that user makes them.
+        if sys::unshare(flags).is_ok() {
+            return Ok(());
+        }
         become_user(uid, gid)?;
     }
     if let Identity::Mapped { .. } = confinement.identity {
@@ -97,8 +101,10 @@ fn drop_rights(confinement: &Confinement) -> Result<(), Refused> {
             return Err(format!("capabilities: {}", io::Error::from(error)));
         }
     }
-    if let Identity::Mapped { id } = confinement.identity {
-        become_user(id, id)?;
+    match confinement.identity {
+        Identity::Mapped { id } => become_user(id, id)?,
+        Identity::Named { uid, gid } if geteuid().is_root() => become_user(uid, gid)?,
+        Identity::Named { .. } | Identity::Own => {}
     }
     let none = CapabilitySets { effective: CapabilitySet::empty(), permitted: CapabilitySet::empty(), inheritable: CapabilitySet::empty() };
     set_capabilities(None, none).during("capabilities")?;

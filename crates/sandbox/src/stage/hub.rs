@@ -113,11 +113,16 @@ impl Hub {
                     let _ = kill_process(*pid, Signal::KILL);
                 }
             }
-            (Order::Reaper { number }, Some(socket)) => match sys::fork()? {
-                Fork::Parent(pid) => {
+            (Order::Reaper { number }, Some(socket)) => match sys::fork() {
+                Ok(Fork::Parent(pid)) => {
                     self.known.insert(pid, number);
                 }
-                Fork::Child => self.become_reaper(&socket),
+                Ok(Fork::Child) => self.become_reaper(&socket),
+                // Whoever waits for it to start something is told; a limit may have been reached.
+                Err(error) => {
+                    let errno = error.raw_os_error().unwrap_or(libc::EAGAIN);
+                    let _ = socket.send(&News::Failed { job: 0, errno }.encode(), &[]);
+                }
             },
             (Order::Worker { number }, Some(socket)) => match sys::fork()? {
                 Fork::Parent(pid) => {

@@ -48,7 +48,7 @@ impl Sources {
     pub fn open(confinement: &Confinement) -> Result<Self, Refused> {
         let mut maps: Vec<((u32, u32), File)> = Vec::new();
         let Identity::Mapped { id } = confinement.identity else { return Ok(Self { maps }) };
-        for place in confinement.places.iter().filter(|place| place.access == Access::Write && place.path != Path::new(TEMPORARY)) {
+        for place in confinement.places.iter().filter(|place| place.mapped && place.path != Path::new(TEMPORARY)) {
             let owner = owner(pin(&place.path)?.as_fd()).during(place.path.display())?;
             if !maps.iter().any(|(known, _)| *known == owner) {
                 maps.push((owner, idmap::namespace(owner, id).during("a map of users cannot be made (name a --sandbox-user)")?));
@@ -90,7 +90,12 @@ pub fn build(confinement: &Confinement, sources: Sources) -> Result<(), Refused>
     let places = view.clones()?;
     let devices = view.device_clones()?;
     let temporary = match &confinement.temporary {
-        Some(path) => Some(clone(&pin(path)?, false).during(path.display())?),
+        // A named user may not reach our files; then it goes with the cell.
+        Some(path) => match pin(path) {
+            Ok(pinned) => Some(clone(&pinned, false).during(path.display())?),
+            Err(_) if matches!(confinement.identity, Identity::Named { .. }) => None,
+            Err(refused) => return Err(refused),
+        },
         None => None,
     };
     match access {
@@ -174,7 +179,8 @@ impl View<'_> {
                 Err(refused) => return Err(refused),
             };
             let copy = match place.access {
-                Access::Write => self.writable(&pinned, &place.path)?,
+                Access::Write => self.own(&pinned, &place.path, 0)?,
+                _ if place.mapped => self.own(&pinned, &place.path, RDONLY)?,
                 _ => {
                     let copy = clone(&pinned, true).during(place.path.display())?;
                     limit(&copy, true, RDONLY | QUIET).during(place.path.display())?;
@@ -186,17 +192,18 @@ impl View<'_> {
         Ok(clones)
     }
 
-    fn writable(&self, pinned: &OwnedFd, path: &Path) -> Result<OwnedFd, Refused> {
+    /// A copy in which the sandbox's user has the rights of the owner.
+    fn own(&self, pinned: &OwnedFd, path: &Path, attributes: u64) -> Result<OwnedFd, Refused> {
         let Identity::Mapped { .. } = self.confinement.identity else {
             let copy = clone(pinned, true).during(path.display())?;
-            limit(&copy, true, QUIET).during(path.display())?;
+            limit(&copy, true, QUIET | attributes).during(path.display())?;
             return Ok(copy);
         };
         let owner = owner(pinned.as_fd()).during(path.display())?;
         let map = self.sources.maps.iter().find(|(known, _)| *known == owner).map(|(_, map)| map);
         let map = map.ok_or_else(|| format!("{} changed its owner meanwhile", path.display()))?;
         let copy = clone(pinned, false).during(path.display())?;
-        limit(&copy, false, QUIET).during(path.display())?;
+        limit(&copy, false, QUIET | attributes).during(path.display())?;
         idmap::apply(copy.as_fd(), map).during(format!(
             "{} lies on a file system whose users cannot be mapped, and as root there is no other way; \
              name a --sandbox-user and give it the directory, or run the executor as an ordinary user",
@@ -300,7 +307,7 @@ impl View<'_> {
         if self.confinement.identity == Identity::Own || !self.prefix.is_empty() {
             return Ok(());
         }
-        for place in self.confinement.places.iter().filter(|place| place.access == Access::Write) {
+        for place in self.confinement.places.iter().filter(|place| place.mapped) {
             let mut way: Vec<_> = place.path.ancestors().skip(1).collect();
             way.reverse();
             for directory in way {
@@ -324,6 +331,7 @@ impl View<'_> {
             let in_temporary = is_in_temporary(&self.confinement.places, &place.path);
             match (place.access, around, copy) {
                 (Access::Write, _, Some(copy)) => self.put(&place.path, &copy)?,
+                (Access::Read, Access::Read | Access::Deny, Some(copy)) if place.mapped => self.put(&place.path, &copy)?,
                 (Access::Read, Access::Write, _) if !in_temporary => self.hold(&place.path)?,
                 // Inside what is the sandbox's own, or was hidden: only what is there has to be shown.
                 (Access::Read, _, Some(copy)) if around != Access::Read || self.is_covered(&place.path) => self.put(&place.path, &copy)?,
