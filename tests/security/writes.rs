@@ -28,20 +28,42 @@ fn is_whole(data: &[u8]) -> bool {
     data.first().is_some_and(|first| lengths.contains(&(*first, data.len())) && data.iter().all(|byte| byte == first))
 }
 
-/// Writes one file over and over, and kills the executor at some moment.
+/// Looks at the edges of a file until it seems to be half written, or time is up.
+fn wait_for_mixture(path: &Path, patience: Duration) {
+    use std::os::unix::fs::FileExt;
+    let since = std::time::Instant::now();
+    while since.elapsed() < patience {
+        let Ok(file) = fs::File::open(path) else { return };
+        let length = file.metadata().map_or(0, |metadata| metadata.len());
+        let mut edges = [[0], [0]];
+        let seen = file.read_exact_at(&mut edges[0], 0).and_then(|()| file.read_exact_at(&mut edges[1], length.saturating_sub(1)));
+        if seen.is_err() || edges[0] != edges[1] || ![2 << 20, 3 << 20].contains(&length) {
+            return;
+        }
+    }
+}
+
+/// Writes one file over and over, and kills the executor as soon as it seems to be in the middle, or at some moment.
 async fn kill_while_writing(path: &Path, executor: &mut ExecutorProcess, round: u64) {
     let mut client = client(executor).await;
     let contents = [vec![b'a'; 3 << 20], vec![b'b'; 2 << 20]].map(|data| write(path, &data));
     let writing = async {
         for turn in 0.. {
-            if client.call("fs/writeFile", contents[turn % 2].clone()).await.get("result").is_none() {
+            client.request("fs/writeFile", contents[turn % 2].clone());
+            if client.receive().await.is_err() {
                 break;
             }
         }
     };
     // Spread over the time that a few writes take.
     let moment = Duration::from_micros(20_000 + round.wrapping_mul(7_919) % 120_000);
-    let _ = tokio::time::timeout(moment, writing).await;
+    let (watched, pid) = (path.to_owned(), rustix::process::Pid::from_raw(executor.pid() as i32).unwrap());
+    let killer = tokio::task::spawn_blocking(move || {
+        wait_for_mixture(&watched, Duration::from_millis(500) + moment);
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    });
+    let _ = tokio::time::timeout(Duration::from_secs(20), writing).await;
+    killer.await.unwrap();
     executor.kill();
 }
 
