@@ -12,8 +12,8 @@ pub mod postgres;
 pub mod raw;
 pub mod sshd;
 pub mod terminal;
-pub mod tls;
 pub mod threads;
+pub mod tls;
 
 pub use bench::{Bench, LinkKind, Setup};
 pub use client::Client;
