@@ -347,7 +347,7 @@ fn what_makes_no_sense_is_said() {
     assert!(desk.complains(&["list", "--after", "x"]).contains("no cursor"));
     assert!(desk.complains(&["list", "--store", "mysql://x"]).contains("is no store"));
     fs::write(desk.home().join("config.toml"), "store = 7\n").unwrap();
-    assert!(desk.complains(&["list"]).contains("must be a text"));
+    assert!(desk.complains(&["list"]).contains("expected a string"));
     fs::write(desk.home().join("config.toml"), "store = \"postgres://x@%2Fno%2Fsuch/db\"\n").unwrap();
     assert!(desk.complains(&["list"]).contains("cannot be reached"));
 }

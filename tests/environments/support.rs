@@ -86,7 +86,7 @@ impl Site {
         let reach = match kind {
             LinkKind::Stdio => {
                 let home = tempfile::tempdir().unwrap();
-                Reach::Keeper(stdio(home.path(), &["--keep"]), home)
+                Reach::Keeper(stdio(home.path(), &["--keep", "--http-allow", "loopback"]), home)
             }
             kind => Reach::Bench(Bench::with_setup(kind, OUTPOST, &Setup::default())),
         };
