@@ -294,10 +294,13 @@ impl Process {
 
     /// Kills the process and everything that came of it, also what outlived it. False if the process itself had ended already.
     pub fn terminate(&self) -> bool {
+        // Looked at before: a kill may be over before anybody looks again.
+        let (running, closed) = {
+            let state = self.lock();
+            (state.log.exit_code().is_none(), state.log.is_closed())
+        };
         self.kin.kill();
-        let state = self.lock();
-        let running = state.log.exit_code().is_none();
-        if !state.log.is_closed() {
+        if !closed {
             self.kill.cancel();
         }
         running

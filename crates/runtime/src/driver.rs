@@ -152,7 +152,10 @@ impl Driver {
 
     /// Waits for one thing to happen and deals with it.
     async fn wait(&mut self) -> Result<(), Stop> {
-        let sleeps = self.context.is_some() && self.work.is_empty() && self.thread.turn.is_none();
+        let is_idle = self.work.is_empty() && matches!(self.thread.next(), Step::Idle);
+        let sleeps = is_idle && self.context.is_some();
+        // A command that goes on behind a session id keeps its thread loaded.
+        let unloads = is_idle && !sleeps && !self.processes.has_running();
         tokio::select! {
             command = self.mailbox.recv() => match command {
                 Some(command) => self.command(command).await,
@@ -168,6 +171,7 @@ impl Driver {
                 self.told = None;
                 Ok(())
             }
+            () = tokio::time::sleep(self.shared.config.unload_after), if unloads => Err(Stop::Unloaded),
         }
     }
 

@@ -71,6 +71,11 @@ pub async fn open(store: &Store, id: ThreadId) -> Result<Opened, ReadError> {
 
 /// What the model sees of a thread.
 pub async fn context(store: &Store, thread: &Thread) -> Result<Context, ReadError> {
+    context_with(store, thread, |_| {}).await
+}
+
+/// The same, for somebody who wants to see each entry that is read for it.
+pub async fn context_with(store: &Store, thread: &Thread, mut visit: impl FnMut(&Entry)) -> Result<Context, ReadError> {
     let mut context = Context::new();
     let mut after = 0;
     if thread.compacted_seq > 0 {
@@ -86,7 +91,10 @@ pub async fn context(store: &Store, thread: &Thread) -> Result<Context, ReadErro
     let mut history = store.history(thread.id, after).await?;
     while let Some(batch) = history.next().await? {
         // Somebody may be writing: only what the state knows of belongs to it.
-        batch.entries.iter().filter(|entry| entry.seq <= thread.last).for_each(|entry| context.apply(entry));
+        for entry in batch.entries.iter().filter(|entry| entry.seq <= thread.last) {
+            context.apply(entry);
+            visit(entry);
+        }
     }
     Ok(context)
 }

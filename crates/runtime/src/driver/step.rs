@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use outpost_store::Need;
 use outpost_thread::{
-    CallId, CallRequest, CompactReason, Context, Fact, ModelAnswered, ModelAsked, Raw, StepCaptured, StepEnvironment, Tokens, TurnFinished,
-    TurnId, TurnStatus,
+    CallId, CallRequest, CompactReason, Fact, ModelAnswered, ModelAsked, Raw, StepCaptured, StepEnvironment, Tokens, TurnFinished, TurnId,
+    TurnStatus,
 };
 use outpost_thread::{InterruptReason, Marker};
 use serde::{Deserialize, Serialize};
@@ -30,47 +30,22 @@ impl Driver {
         if self.context.is_some() {
             return Ok(());
         }
-        let store = &self.store;
-        let start = self.thread.context_start();
-        let mut history = store.history(self.thread.id, start - 1).await?;
-        let mut context = None;
-        self.told = None;
-        while let Some(batch) = history.next().await? {
-            for entry in &batch.entries {
-                if context.is_none() {
-                    context = Some(match &entry.fact {
-                        Fact::ContextCompacted(compaction) if entry.seq == start => {
-                            let mut kept = Vec::new();
-                            for seq in Context::needs(compaction) {
-                                kept.extend(self.entry_at(seq).await?);
-                            }
-                            Context::begin(compaction, entry.seq, &kept)
-                        }
-                        _ => {
-                            let mut context = Context::new();
-                            context.apply(entry);
-                            context
-                        }
-                    });
-                } else if let Some(context) = &mut context {
-                    context.apply(entry);
-                }
-                if let Fact::StepCaptured(step) = &entry.fact
-                    && let Some(Ok(detail)) = step.detail.as_ref().map(Raw::read::<StepDetail>)
-                {
-                    self.told = Some(detail.surroundings);
-                }
+        let mut told = None;
+        let context = outpost_store::context_with(&self.store, &self.thread, |entry| {
+            if let Fact::StepCaptured(step) = &entry.fact
+                && let Some(Ok(detail)) = step.detail.as_ref().map(Raw::read::<StepDetail>)
+            {
+                told = Some(detail.surroundings);
             }
-        }
-        self.context = Some(context.unwrap_or_default());
+        });
+        self.context = Some(context.await?);
+        self.told = told;
         Ok(())
     }
 
     /// One entry of this thread.
     pub(super) async fn entry_at(&self, seq: u64) -> Result<Option<outpost_thread::Entry>, Stop> {
-        let mut history = self.store.history(self.thread.id, seq.saturating_sub(1)).await?;
-        let batch = history.next().await?;
-        Ok(batch.and_then(|batch| batch.entries.into_iter().find(|entry| entry.seq == seq)))
+        Ok(self.store.entries(self.thread.id, vec![seq]).await?.pop())
     }
 
     /// The tools of the present step; captured anew if there are none yet.

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use outpost_store::{ClaimMode, Lease, Store};
-use outpost_thread::{Fact, Raw, Thread, ThreadId};
+use outpost_store::{ClaimMode, Lease, Need, Store};
+use outpost_thread::{Entry, Fact, Raw, Thread, ThreadId};
 use serde_json::Value;
 use tokio::sync::{mpsc, watch};
 
@@ -45,11 +45,22 @@ impl Shared {
                 return Err(error.into());
             }
         };
-        if !opened.damage.is_empty() {
-            tracing::warn!(thread = %id, damage = opened.damage.len(), "a thread is damaged; what is whole goes on");
+        let mut thread = opened.thread.clone();
+        if let Some(noted) = opened.unnoted() {
+            tracing::warn!(thread = %id, damage = noted.damage.len(), "a thread is damaged; what is whole goes on");
+            let entry = Entry { seq: thread.last + 1, at: (self.clock)(), fact: noted.into() };
+            let appended = match store.append(&lease, vec![entry], Need::Stored).await {
+                Ok(appended) => appended,
+                Err(error) => {
+                    store.release(lease).await;
+                    self.forget(id);
+                    return Err(error.into());
+                }
+            };
+            appended.entries.iter().for_each(|entry| drop(thread.apply(entry)));
         }
-        let seat = self.seat(&opened.thread);
-        Ok(self.run(store, lease, opened.thread, seat))
+        let seat = self.seat(&thread);
+        Ok(self.run(store, lease, thread, seat))
     }
 
     /// Threads that are not kept are in a store of their own.

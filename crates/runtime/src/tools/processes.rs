@@ -103,6 +103,11 @@ impl Processes {
         lock(&self.kept).remove(&session);
     }
 
+    /// Whether a command still runs behind a session id.
+    pub fn has_running(&self) -> bool {
+        lock(&self.kept).values().any(|running| running.end().is_none())
+    }
+
     /// Ends everything that is still running.
     pub async fn terminate_all(&self) {
         let all: Vec<Arc<Running>> = lock(&self.kept).drain().map(|(_, running)| running).collect();
