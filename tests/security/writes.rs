@@ -13,6 +13,9 @@ use serde_json::{Value, json};
 use crate::server::client;
 use crate::support::{OUTPOST, is_root};
 
+/// Two contents of one file. So large that a plain write of one takes long enough to be hit in the middle.
+const CONTENTS: [(u8, usize); 2] = [(b'a', 24 << 20), (b'b', 16 << 20)];
+
 /// Kills per test; `cargo xtask soak files` asks for more.
 fn kills() -> u64 {
     std::env::var("OUTPOST_SOAK_KILLS").ok().and_then(|count| count.parse().ok()).unwrap_or(10)
@@ -24,8 +27,7 @@ fn write(path: &Path, data: &[u8]) -> Value {
 
 /// One letter throughout, and all of it.
 fn is_whole(data: &[u8]) -> bool {
-    let lengths = [(b'a', 3 << 20), (b'b', 2 << 20)];
-    data.first().is_some_and(|first| lengths.contains(&(*first, data.len())) && data.iter().all(|byte| byte == first))
+    data.first().is_some_and(|first| CONTENTS.contains(&(*first, data.len())) && data.iter().all(|byte| byte == first))
 }
 
 /// Looks at the edges of a file until it seems to be half written, or time is up.
@@ -37,7 +39,7 @@ fn wait_for_mixture(path: &Path, patience: Duration) {
         let length = file.metadata().map_or(0, |metadata| metadata.len());
         let mut edges = [[0], [0]];
         let seen = file.read_exact_at(&mut edges[0], 0).and_then(|()| file.read_exact_at(&mut edges[1], length.saturating_sub(1)));
-        if seen.is_err() || edges[0] != edges[1] || ![2 << 20, 3 << 20].contains(&length) {
+        if seen.is_err() || edges[0] != edges[1] || !CONTENTS.iter().any(|(_, whole)| *whole as u64 == length) {
             return;
         }
     }
@@ -46,7 +48,7 @@ fn wait_for_mixture(path: &Path, patience: Duration) {
 /// Writes one file over and over, and kills the executor as soon as it seems to be in the middle, or at some moment.
 async fn kill_while_writing(path: &Path, executor: &mut ExecutorProcess, round: u64) {
     let mut client = client(executor).await;
-    let contents = [vec![b'a'; 3 << 20], vec![b'b'; 2 << 20]].map(|data| write(path, &data));
+    let contents = CONTENTS.map(|(letter, length)| write(path, &vec![letter; length]));
     let writing = async {
         for turn in 0.. {
             client.request("fs/writeFile", contents[turn % 2].clone());
@@ -71,7 +73,7 @@ async fn kill_while_writing(path: &Path, executor: &mut ExecutorProcess, round: 
 async fn l8_a_kill_tears_nothing() {
     let work = tempfile::tempdir().unwrap();
     let path = work.path().join("file");
-    fs::write(&path, vec![b'a'; 3 << 20]).unwrap();
+    fs::write(&path, vec![CONTENTS[0].0; CONTENTS[0].1]).unwrap();
     let mut home = tempfile::tempdir().unwrap();
     for round in 0..kills() {
         let mut executor = ExecutorProcess::start_in(OUTPOST.as_ref(), &["--no-auth"], home);
@@ -85,7 +87,7 @@ async fn l8_a_kill_tears_nothing() {
 async fn l8_a_file_with_two_names_is_finished_by_the_next_start() {
     let work = tempfile::tempdir().unwrap();
     let (path, other) = (work.path().join("file"), work.path().join("other"));
-    fs::write(&path, vec![b'a'; 3 << 20]).unwrap();
+    fs::write(&path, vec![CONTENTS[0].0; CONTENTS[0].1]).unwrap();
     fs::hard_link(&path, &other).unwrap();
     let mut home = tempfile::tempdir().unwrap();
     for round in 0..kills() {

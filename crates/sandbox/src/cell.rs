@@ -148,7 +148,10 @@ impl Cell {
     pub fn end(&self) {
         let mut state = self.lock();
         state.ended = true;
-        state.spare.clear();
+        // Whoever still remembers a process that ended holds its reaper, too; it goes all the same.
+        for reaper in std::mem::take(&mut state.spare) {
+            let _ = shutdown(&reaper.socket, Shutdown::Write);
+        }
         for (reaper, _) in state.busy.values() {
             // Its news can still be read.
             let _ = shutdown(&reaper.socket, Shutdown::Write);

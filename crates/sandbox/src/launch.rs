@@ -336,7 +336,7 @@ impl Owner {
         };
         match tokio::runtime::Handle::try_current() {
             Ok(runtime) => self.shared.clean_ups().push(runtime.spawn(clean_up.run())),
-            Err(_) => clean_up.finish(),
+            Err(_) => clean_up.release(),
         }
     }
 }
@@ -358,13 +358,14 @@ impl CleanUp {
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
+        // First what others can see.
+        self.release();
         if let Some(group) = self.group.take() {
             group.remove().await;
         }
-        self.finish();
     }
 
-    fn finish(self) {
+    fn release(&self) {
         if let Some(Some(scratch)) = self.shared.scratch.get() {
             scratch.release_places(&self.places);
             if let Some(number) = self.temporary {
