@@ -169,9 +169,14 @@ async fn check(store: &Store, least: impl Fn(usize) -> u64) -> Vec<u64> {
         };
         assert!(read.damage.iter().all(|damage| damage.what.is_tail()), "{:?}", read.damage);
         assert!(read.entries.len() as u64 >= least, "thread {thread}: {} entries, {least} acknowledged", read.entries.len());
-        let expected: Vec<Entry> =
-            read.entries.iter().skip(1).step_by(6).flat_map(|first| entries(first.seq, plain_turn(first.seq - 1))).collect();
-        assert_eq!(read.entries[1..], expected[..read.entries.len() - 1], "thread {thread}");
+        let mut rest = &read.entries[1..];
+        while let Some(first) = rest.first() {
+            // A turn whose append was killed may be there in part; it was not acknowledged, and the next one follows it.
+            let turn = entries(first.seq, plain_turn(first.seq - 1));
+            let whole = turn.iter().zip(rest).take_while(|(wanted, found)| wanted == found).count();
+            assert!(whole > 0, "thread {thread}: entry {} is not as it was written: {first:?}", first.seq);
+            rest = &rest[whole..];
+        }
         assert_eq!(open(store, id(thread)).await.unwrap().unfit, []);
         lasts.push(read.entries.len() as u64);
     }
