@@ -13,7 +13,6 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use outpost_store::{AppendError, ClaimError, ClaimMode, Need, Store, open};
-use outpost_thread::Entry;
 use support::{created, entries, id, local, plain_turn};
 
 const HOME: &str = "OUTPOST_CRASH_HOME";
