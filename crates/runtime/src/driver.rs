@@ -198,7 +198,7 @@ impl Driver {
                 Step::StartTurn { inputs } => {
                     let turn = TurnId((self.shared.ids)());
                     let inputs = inputs.into_iter().map(|input| input.id).collect();
-                    let started = TurnStarted { turn, inputs, ..turn_started() };
+                    let started = TurnStarted::new(turn, inputs);
                     self.begin_turn(vec![started.into()]).await?;
                 }
                 Step::AskModel { .. } | Step::Compact { .. } if self.asking.is_some() => return Ok(()),
@@ -376,18 +376,5 @@ impl Driver {
         self.feed.end();
         // Whoever still waits for an answer gets none: the sender goes with the command.
         while self.mailbox.try_recv().is_ok() {}
-    }
-}
-
-/// A turn about which nothing else is known.
-fn turn_started() -> TurnStarted {
-    TurnStarted {
-        turn: TurnId(String::new()),
-        inputs: Vec::new(),
-        kind: outpost_thread::TurnKind::Regular,
-        selection: None,
-        output_schema: None,
-        root_turn: None,
-        parent_turn: None,
     }
 }

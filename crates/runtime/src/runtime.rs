@@ -98,7 +98,7 @@ impl Runtime {
         &self.0.models
     }
 
-    /// Takes over other rules, from the next call on.
+    /// Takes over other rules, from the next step on.
     pub fn set_rules(&self, rules: Rules) {
         *lock(&self.0.rules) = Arc::new(rules);
     }

@@ -1,7 +1,8 @@
 //! The tools that a model is offered, and what becomes of a call: it runs, the user is asked, or it ends at once.
 //!
-//! Everything here works on what the step froze. There is no way from here to the registry of environments, so a call cannot
-//! end up anywhere but on the machine that the step saw.
+//! Planning works on what the step froze and has no way to the registry of environments, so a call cannot end up anywhere but on
+//! the machine that the step saw. Only two things look at environments anew while a call runs, and neither starts anything
+//! there: waiting for one, and finding a command of an earlier life of the thread.
 
 mod agents;
 mod call;
@@ -31,6 +32,7 @@ use crate::approvals::{Grants, Question};
 use crate::model::ToolSpec;
 use crate::permissions::SandboxMode;
 use crate::policy::ApprovalPolicy;
+use crate::rules::Rules;
 use crate::runtime::Shared;
 use crate::surroundings::{Place, Surroundings};
 use crate::tools::processes::Processes;
@@ -43,7 +45,9 @@ pub struct StepTools {
     pub approval: ApprovalPolicy,
     pub(crate) dynamic: Vec<DynamicTool>,
     pub(crate) processes: Arc<Processes>,
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) rules: Arc<Rules>,
+    /// Whether somebody can be asked.
+    pub(crate) questions: bool,
     pub(crate) thread: ThreadId,
     /// What the ready environments tell about themselves.
     pub(crate) infos: Vec<(EnvironmentId, EnvironmentInfo)>,
@@ -266,7 +270,7 @@ impl StepTools {
             Ok(ToolCall::Patch(text)) => self.plan_patch_text(asked, &text),
             Ok(ToolCall::Image(view)) => self.plan_image(asked, view),
             Ok(ToolCall::Plan(plan)) => plan::update(asked, plan),
-            Ok(ToolCall::Question(questions)) if self.shared.config.questions => asked.question("userInput", questions),
+            Ok(ToolCall::Question(questions)) if self.questions => asked.question("userInput", questions),
             Ok(ToolCall::Question(_)) => asked.fail("nobody is there to answer questions"),
             Ok(ToolCall::Wait(wait)) => self.plan_wait(asked, wait),
             Ok(ToolCall::Agent(call)) => asked.run(None, call.is_repeatable(), Some(call.detail()), Work::Agent(call, asked.result())),

@@ -15,6 +15,7 @@
 //! This room must not know models, tools or network protocols.
 
 mod blob;
+mod budget;
 mod commit;
 mod damage;
 mod export;

@@ -22,11 +22,32 @@ pub enum Order {
     Recency,
 }
 
+impl Order {
+    /// The column that has this time, in either database.
+    pub(crate) fn column(self) -> &'static str {
+        match self {
+            Self::Created => "created_at",
+            Self::Updated => "updated_at",
+            Self::Recency => "recency_at",
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Direction {
     #[default]
     NewestFirst,
     OldestFirst,
+}
+
+impl Direction {
+    /// How what comes after a row compares to it, and the word for the order.
+    pub(crate) fn words(self) -> (&'static str, &'static str) {
+        match self {
+            Self::NewestFirst => ("<", "desc"),
+            Self::OldestFirst => (">", "asc"),
+        }
+    }
 }
 
 /// Whom a thread must descend from.

@@ -3,7 +3,7 @@
 use outpost_store::{Lease, Need, Store};
 use outpost_thread::{
     Entry, Fact, InputOrigin, InputReceived, Marker, ModelAnswered, ModelAsked, Raw, StepCaptured, ThreadCreated, ThreadId, Tokens,
-    TurnFinished, TurnId, TurnKind, TurnStarted, TurnStatus,
+    TurnFinished, TurnId, TurnStarted, TurnStatus,
 };
 use serde_json::json;
 
@@ -33,16 +33,7 @@ pub fn plain_turn(number: u64, text: &str) -> Vec<Fact> {
             items: Vec::new(),
         }
         .into(),
-        TurnStarted {
-            turn: turn.clone(),
-            inputs: vec![input.into()],
-            kind: TurnKind::Regular,
-            selection: None,
-            output_schema: None,
-            root_turn: None,
-            parent_turn: None,
-        }
-        .into(),
+        TurnStarted::new(turn.clone(), vec![input.into()]).into(),
         StepCaptured { turn: turn.clone(), step: 0, environments: Vec::new(), items: Vec::new(), detail: None }.into(),
         ModelAsked { turn: turn.clone(), step: 0, model: Some("scripted".into()), provider: Some("testkit".into()) }.into(),
         ModelAnswered {

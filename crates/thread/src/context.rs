@@ -240,6 +240,15 @@ fn user_text(item: &Raw) -> Option<String> {
     Some(parts.iter().find_map(|part| part.get("text")?.as_str()).unwrap_or_default().to_owned())
 }
 
+/// What a model item says, if it is a message.
+pub fn said(item: &Raw) -> Option<String> {
+    let item: serde_json::Value = item.read().ok()?;
+    if item["type"] != "message" {
+        return None;
+    }
+    Some(item["content"].as_array()?.iter().filter_map(|part| part["text"].as_str()).collect())
+}
+
 /// Whether a model item is a message that a user wrote, and not one that was injected: those start with a tag.
 pub fn is_user_message(item: &Raw) -> bool {
     user_text(item).is_some_and(|text| !starts_with_tag(&text))

@@ -31,7 +31,7 @@ pub use call::{Approval, ApprovalAnswered, ApprovalAsked, Decision};
 pub use call::{Call, CallFinished, CallOutcome, CallRequest, CallStarted, CallState};
 pub use checkpoint::{Checkpoint, CheckpointError};
 pub use compact::{CompactReason, ContextCompacted, Kept};
-pub use context::{Context, is_user_message, marker};
+pub use context::{Context, is_user_message, marker, said};
 pub use entry::{
     AgentClosed, AgentSpawned, DamageNoted, DamagedRange, Entry, Fact, FactError, MetadataChanged, ModelAnswered, ModelAsked,
     SelectionChanged, SettingsChanged, StepCaptured, StepEnvironment,

@@ -28,6 +28,13 @@ pub struct TurnStarted {
     pub parent_turn: Option<TurnId>,
 }
 
+impl TurnStarted {
+    /// A regular turn about which nothing else is known.
+    pub fn new(turn: TurnId, inputs: Vec<InputId>) -> Self {
+        Self { turn, inputs, kind: TurnKind::Regular, selection: None, output_schema: None, root_turn: None, parent_turn: None }
+    }
+}
+
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum TurnKind {

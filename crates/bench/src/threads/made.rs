@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use outpost_store::{CommitConfig, Durability, Lease, LocalConfig, LocalStore, Need, Store};
 use outpost_thread::{
     CallFinished, CallOutcome, CallRequest, CallStarted, Checkpoint, Entry, Fact, InputOrigin, InputReceived, Marker, ModelAnswered,
-    ModelAsked, Raw, Seq, Settings, StepCaptured, ThreadCreated, ThreadId, Tokens, TurnFinished, TurnId, TurnKind, TurnStarted, TurnStatus,
+    ModelAsked, Raw, Seq, Settings, StepCaptured, ThreadCreated, ThreadId, Tokens, TurnFinished, TurnId, TurnStarted, TurnStatus,
 };
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -141,16 +141,7 @@ fn begin(turn: &TurnId, text: &str) -> Vec<Fact> {
             items: Vec::new(),
         }
         .into(),
-        TurnStarted {
-            turn: turn.clone(),
-            inputs: vec![input],
-            kind: TurnKind::Regular,
-            selection: None,
-            output_schema: None,
-            root_turn: None,
-            parent_turn: None,
-        }
-        .into(),
+        TurnStarted::new(turn.clone(), vec![input]).into(),
         StepCaptured { turn: turn.clone(), step: 0, environments: Vec::new(), items: Vec::new(), detail: None }.into(),
         ModelAsked { turn: turn.clone(), step: 0, model: Some("model".into()), provider: None }.into(),
     ]

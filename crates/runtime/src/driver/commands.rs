@@ -6,7 +6,7 @@ use outpost_thread::{CallId, CallStarted, SelectionChanged, Settings, SettingsCh
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::{Driver, Stop, turn_started};
+use super::{Driver, Stop};
 use crate::live::{Accepted, Command, CommandError, InputMode, NewInput};
 
 /// What a command came to; an error that concerns only it is not the driver's end.
@@ -103,13 +103,8 @@ impl Driver {
         let turn = TurnId((self.shared.ids)());
         let waiting = self.thread.queued.iter().map(|input| input.id.clone());
         let inputs = waiting.chain([id]).collect();
-        let started = TurnStarted {
-            turn: turn.clone(),
-            inputs,
-            selection: input.turn_selection,
-            output_schema: input.output_schema,
-            ..turn_started()
-        };
+        let started =
+            TurnStarted { selection: input.turn_selection, output_schema: input.output_schema, ..TurnStarted::new(turn.clone(), inputs) };
         facts.push(started.into());
         self.begin_turn(facts).await?;
         Ok(Ok(Accepted::Started(turn)))
@@ -145,7 +140,7 @@ impl Driver {
             return Ok(Err(CommandError::Busy));
         }
         let turn = TurnId((self.shared.ids)());
-        let started = TurnStarted { turn: turn.clone(), kind: TurnKind::Compact, ..turn_started() };
+        let started = TurnStarted { kind: TurnKind::Compact, ..TurnStarted::new(turn.clone(), vec![]) };
         self.begin_turn(vec![started.into()]).await?;
         Ok(Ok(turn))
     }
@@ -174,7 +169,7 @@ impl Driver {
             content: vec![text],
             items: vec![Raw::from(note)],
         };
-        let begun = TurnStarted { turn: turn.clone(), inputs: vec![input], kind: TurnKind::Shell, ..turn_started() };
+        let begun = TurnStarted { kind: TurnKind::Shell, ..TurnStarted::new(turn.clone(), vec![input]) };
         let started: CallStarted = run.started(turn.clone());
         self.record(vec![received.into(), begun.into(), started.into()], Need::BeforeEffect).await?;
         self.turn_began = Some((Instant::now(), self.thread.usage.total.total));

@@ -2,8 +2,7 @@
 //! History is neither copied nor cut: the new beginning names what it keeps.
 
 use outpost_store::Need;
-use outpost_thread::{CompactReason, ContextCompacted, Kept, Raw, TurnId, is_user_message};
-use serde_json::Value;
+use outpost_thread::{CompactReason, ContextCompacted, Kept, Raw, TurnId, is_user_message, said};
 
 use super::step::user_message;
 use super::{Done, Driver, Stop};
@@ -95,13 +94,4 @@ impl Driver {
         words.reverse();
         words
     }
-}
-
-/// What an item says, if it is a message of the model's.
-fn said(item: &Raw) -> Option<String> {
-    let item: Value = item.read().ok()?;
-    if item["type"] != "message" {
-        return None;
-    }
-    Some(item["content"].as_array()?.iter().filter_map(|part| part["text"].as_str()).collect())
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outpost_store::{AppendError, ClaimError, ClaimMode, ForkRequest, ForkStoreError, Need, ReadError, Store};
+use outpost_store::{AppendError, ClaimError, ClaimMode, ForkRequest, ForkStoreError, Lease, Need, ReadError, Store};
 use outpost_thread::{
     Entry, Fact, ForkError, ForkPoint, InputId, InputOrigin, InputReceived, InterruptReason, Marker, Outline, Parent, Raw,
 };
@@ -201,10 +201,16 @@ impl Shared {
                 return Err(error.into());
             }
         };
+        Ok(self.bring_up(store, lease, thread, seat))
+    }
+
+    /// Starts the driver of a thread that is new, and tells of it.
+    fn bring_up(self: &Arc<Self>, store: Store, lease: Lease, thread: Thread, seat: Option<Seat>) -> LiveThread {
+        let id = thread.id;
         let seat = seat.or_else(|| self.seat(&thread));
         let live = self.run(store, lease, thread, seat);
         self.created.publish(id, 32);
-        Ok(live)
+        live
     }
 
     fn compact_at(&self, settings: &Settings) -> u64 {
@@ -237,10 +243,7 @@ impl Shared {
                 return Err(error.into());
             }
         };
-        let seat = seat.or_else(|| self.seat(&thread));
-        let live = self.run(store, lease, thread, seat);
-        self.created.publish(id, 32);
-        Ok(live)
+        Ok(self.bring_up(store, lease, thread, seat))
     }
 
     /// Another agent for a thread. It works where its maker works now, with the same rules.

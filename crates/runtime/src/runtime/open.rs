@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use outpost_store::{ClaimMode, Lease, Need, Store};
-use outpost_thread::{Entry, Fact, Raw, Thread, ThreadId};
-use serde_json::Value;
+use outpost_thread::{Entry, Fact, Thread, ThreadId, said};
 use tokio::sync::{mpsc, watch};
 
 use super::manage::ThreadError;
@@ -106,13 +105,4 @@ impl Shared {
             _ => None,
         })
     }
-}
-
-/// The text of a message of the model's.
-fn said(item: &Raw) -> Option<String> {
-    let item: Value = item.read().ok()?;
-    if item["type"] != "message" {
-        return None;
-    }
-    Some(item["content"].as_array()?.iter().filter_map(|part| part["text"].as_str()).collect())
 }

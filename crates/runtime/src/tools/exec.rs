@@ -123,8 +123,7 @@ impl StepTools {
         let id = place.attachment.environment_id.clone();
         let what = json!(["command", exec.cmd, cwd.to_string(), shell, exec.tty, escalated]);
         let granted = key(&place, &what);
-        let rules = self.shared.rules();
-        let course = decide(self.approval, &rules.judge(&exec.cmd, id.as_str()), request);
+        let course = decide(self.approval, &self.rules.judge(&exec.cmd, id.as_str()), request);
         let sandboxed = match course {
             Course::Run { sandboxed } => sandboxed,
             Course::Ask { sandboxed, .. } if asked.is_granted(&granted) => sandboxed,

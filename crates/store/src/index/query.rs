@@ -5,7 +5,7 @@ use rusqlite::types::Value;
 use rusqlite::{OptionalExtension, params, params_from_iter};
 
 use super::database::{self, Database, IndexError, ROW};
-use crate::list::{Direction, Kin, ListQuery, Order, Shelf};
+use crate::list::{Kin, ListQuery, Shelf};
 use crate::summary::Summary;
 
 impl Database {
@@ -64,15 +64,8 @@ fn select(query: &ListQuery) -> (String, Vec<Value>) {
         values.push(Value::Text(words(search)));
         values.push(Value::Text(format!("%{}%", search.trim().replace('\\', "\\\\").replace('%', "\\%").replace('_', "\\_"))));
     }
-    let column = match query.order {
-        Order::Created => "created_at",
-        Order::Updated => "updated_at",
-        Order::Recency => "recency_at",
-    };
-    let (sign, direction) = match query.direction {
-        Direction::NewestFirst => ("<", "desc"),
-        Direction::OldestFirst => (">", "asc"),
-    };
+    let column = query.order.column();
+    let (sign, direction) = query.direction.words();
     if let Some(after) = query.after {
         clauses.push(format!("({column}, id) {sign} (?, ?)"));
         values.push(Value::Integer(after.at.cast_signed()));

@@ -6,6 +6,7 @@ use outpost_thread::{Entry, Seq, ThreadId};
 
 use super::segment::{Lineage, Segment, entry};
 use super::{Home, blocking, lock};
+use crate::budget::Budget;
 use crate::damage::Damage;
 use crate::journal;
 use crate::reader::{self, Backward, Forward, Found, Place};
@@ -146,7 +147,7 @@ impl Home {
             return Ok(Page { entries, ..Page::default() });
         }
         let lineage = Lineage::open(self, thread)?;
-        let mut budget = Budget { turns: 0, bytes: 0, request };
+        let mut budget = Budget::new(request);
         let mut pages = Vec::new();
         let mut before = request.before;
         let mut index = before.map_or(lineage.segments().len() - 1, |before| lineage.index_of(before.saturating_sub(1)));
@@ -209,29 +210,3 @@ impl Home {
         Ok((page, is_full))
     }
 }
-
-/// What a page may still hold.
-struct Budget {
-    turns: usize,
-    bytes: usize,
-    request: PageRequest,
-}
-
-impl Budget {
-    /// Whether a line of this kind, read backwards, belongs to the page before.
-    fn is_spent(&mut self, kind: &str, length: usize) -> bool {
-        if self.bytes > 0 && self.bytes + length > self.request.bytes {
-            return true;
-        }
-        // The end of the turn before: whatever stands between the two belongs to the later one.
-        if kind == TURN_FINISHED && self.turns >= self.request.turns {
-            return true;
-        }
-        self.turns += usize::from(kind == TURN_STARTED);
-        self.bytes += length;
-        false
-    }
-}
-
-const TURN_STARTED: &str = "turnStarted";
-const TURN_FINISHED: &str = "turnFinished";

@@ -5,7 +5,7 @@ use tokio_postgres::types::ToSql;
 
 use super::read::QueryError;
 use super::{PostgresStore, big};
-use crate::list::{Coverage, Direction, Kin, ListPage, ListQuery, Order, Shelf};
+use crate::list::{Coverage, Kin, ListPage, ListQuery, Shelf};
 use crate::store::ReadError;
 use crate::summary::Summary;
 
@@ -63,15 +63,8 @@ fn select(query: &ListQuery) -> (String, Values) {
             value(Box::new(part.replace('\0', "")))
         ));
     }
-    let column = match query.order {
-        Order::Created => "created_at",
-        Order::Updated => "updated_at",
-        Order::Recency => "recency_at",
-    };
-    let (sign, direction) = match query.direction {
-        Direction::NewestFirst => ("<", "desc"),
-        Direction::OldestFirst => (">", "asc"),
-    };
+    let column = query.order.column();
+    let (sign, direction) = query.direction.words();
     if let Some(after) = query.after {
         let (at, id) = (value(Box::new(big(after.at))), value(Box::new(after.id.to_string())));
         clauses.push(format!("({column}, id) {sign} ({at}, {id})"));

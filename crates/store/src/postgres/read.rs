@@ -7,6 +7,7 @@ use outpost_thread::{Checkpoint, Entry, Fact, Raw, Seq, ThreadId, VERSION};
 use tokio_postgres::Row;
 
 use super::{PostgresStore, big, small, told};
+use crate::budget::Budget;
 use crate::damage::{Damage, DamageKind};
 use crate::lease::ClaimMode;
 use crate::store::{Batch, DeleteError, Head, Page, PageRequest, ReadError};
@@ -84,7 +85,7 @@ impl PostgresStore {
     pub async fn page(&self, thread: ThreadId, request: PageRequest) -> Result<Page, ReadError> {
         let client = self.client().await.map_err(ReadError::Database)?;
         let segments = lineage(&client, thread).await?;
-        let mut budget = Budget { turns: 0, bytes: 0, request };
+        let mut budget = Budget::new(request);
         let mut entries = Vec::new();
         for segment in segments.iter().rev() {
             let mut before = [request.before, segment.until.map(|until| until + 1)].into_iter().flatten().min().map_or(i64::MAX, big);
@@ -194,27 +195,6 @@ impl PostgresStore {
             "select c.content from outpost_checkpoints c join outpost_threads t on t.id = c.thread where t.id = $1 and c.seq <= t.last";
         let content: Vec<u8> = client.query_opt(text, &[&thread.to_string()]).await.ok()??.get(0);
         Checkpoint::decode(&content).ok()
-    }
-}
-
-/// What a page may still hold; read backwards.
-struct Budget {
-    turns: usize,
-    bytes: usize,
-    request: PageRequest,
-}
-
-impl Budget {
-    fn is_spent(&mut self, kind: &str, length: usize) -> bool {
-        if self.bytes > 0 && self.bytes + length > self.request.bytes {
-            return true;
-        }
-        if kind == "turnFinished" && self.turns >= self.request.turns {
-            return true;
-        }
-        self.turns += usize::from(kind == "turnStarted");
-        self.bytes += length;
-        false
     }
 }
 

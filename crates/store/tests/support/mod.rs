@@ -9,7 +9,7 @@ use outpost_store::{
 };
 use outpost_thread::{
     Entry, Fact, InputOrigin, InputReceived, ModelAnswered, ModelAsked, Raw, Seq, StepCaptured, ThreadCreated, ThreadId, Tokens,
-    TurnFinished, TurnId, TurnKind, TurnStarted, TurnStatus,
+    TurnFinished, TurnId, TurnStarted, TurnStatus,
 };
 use serde_json::json;
 use uuid::Uuid;
@@ -118,16 +118,7 @@ pub fn plain_turn(number: u64) -> Vec<Fact> {
     let text = format!("message {number}");
     vec![
         input(&text, None),
-        TurnStarted {
-            turn: turn.clone(),
-            inputs: vec![text.chars().take(20).collect::<String>().into()],
-            kind: TurnKind::Regular,
-            selection: None,
-            output_schema: None,
-            root_turn: None,
-            parent_turn: None,
-        }
-        .into(),
+        TurnStarted::new(turn.clone(), vec![text.chars().take(20).collect::<String>().into()]).into(),
         StepCaptured { turn: turn.clone(), step: 0, environments: Vec::new(), items: Vec::new(), detail: None }.into(),
         ModelAsked { turn: turn.clone(), step: 0, model: Some("scripted".into()), provider: None }.into(),
         ModelAnswered {

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use outpost_thread::{
     ApprovalAnswered, ApprovalAsked, Call, CallFinished, CallOutcome, CallRequest, CallStarted, CallState, Context, ContextCompacted,
     Decision, Entry, Fact, InputOrigin, InputReceived, Kept, Marker, ModelAnswered, ModelAsked, Raw, Settings, Step, StepCaptured, Thread,
-    ThreadCreated, ThreadId, Tokens, TurnFinished, TurnKind, TurnStarted, TurnStatus,
+    ThreadCreated, ThreadId, Tokens, TurnFinished, TurnStarted, TurnStatus,
 };
 use serde_json::json;
 use uuid::Uuid;
@@ -68,16 +68,7 @@ pub fn input(id: &str, turn: Option<&str>) -> Fact {
 }
 
 pub fn turn_started(turn: &str, inputs: &[&str]) -> Fact {
-    TurnStarted {
-        turn: turn.into(),
-        inputs: inputs.iter().map(|id| (*id).into()).collect(),
-        kind: TurnKind::Regular,
-        selection: None,
-        output_schema: None,
-        root_turn: None,
-        parent_turn: None,
-    }
-    .into()
+    TurnStarted::new(turn.into(), inputs.iter().map(|id| (*id).into()).collect()).into()
 }
 
 pub fn turn_finished(turn: Option<&str>, status: TurnStatus) -> Fact {

@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 
 use outpost_runtime::live::{Event, Status};
 use outpost_runtime::model::Progress;
-use outpost_thread::{CallFinished, CallOutcome, CallStarted, Fact, Raw, ThreadId, TurnFinished, TurnStatus};
+use outpost_thread::{CallFinished, CallOutcome, CallStarted, Fact, Raw, ThreadId, TurnFinished, TurnStatus, said};
 use serde_json::Value;
 
 /// So many lines of a command's output are shown.
@@ -114,12 +114,4 @@ impl Screen {
     fn say(&self, style: &str, text: &str) {
         if self.colours && style != "0" { eprintln!("\x1b[{style}m{text}\x1b[0m") } else { eprintln!("{text}") }
     }
-}
-
-fn said(item: &Raw) -> Option<String> {
-    let item: Value = item.read().ok()?;
-    if item["type"] != "message" {
-        return None;
-    }
-    Some(item["content"].as_array()?.iter().filter_map(|part| part["text"].as_str()).collect())
 }
