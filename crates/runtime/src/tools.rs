@@ -28,6 +28,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::call::ToolCall;
 use self::exec::{ExecRun, StdinRun};
+pub use self::image::picture_kind;
 use crate::approvals::{Grants, Question};
 use crate::model::ToolSpec;
 use crate::permissions::SandboxMode;
