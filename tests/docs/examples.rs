@@ -26,3 +26,10 @@ fn examples_do_what_they_show() {
     }
     assert!(shown > 0, "no page has an example that is run");
 }
+
+#[test]
+fn the_page_about_the_configuration_is_the_programs_own() {
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_outpost")).arg("__reference").output().unwrap();
+    let written = std::fs::read_to_string(project().join("docs/configuration.md")).unwrap();
+    assert_eq!(written, String::from_utf8(output.stdout).unwrap(), "run `cargo xtask docs`");
+}
