@@ -474,6 +474,9 @@ pub struct ExecArguments {
     /// The directory to work in on this machine
     #[arg(short = 'C', long, value_name = "DIR")]
     pub cd: Option<PathBuf>,
+    /// A folder in an environment that offers skills or a plugin; may be given several times
+    #[arg(long = "root", value_name = "[ID=]ENV:PATH")]
+    pub roots: Vec<String>,
     /// What commands may do: read-only, workspace-write or danger-full-access
     #[arg(short, long, value_name = "MODE")]
     pub sandbox: Option<String>,

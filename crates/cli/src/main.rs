@@ -67,7 +67,7 @@ fn main() -> ExitCode {
             Command::Shell(arguments) => commands::shell::run(arguments, &process).await,
             Command::Env { command } => commands::env::run(command, &process).await,
             Command::Cp(arguments) => commands::cp::run(arguments, &process).await,
-            Command::Thread(arguments) => commands::thread::run(arguments).await,
+            Command::Thread(arguments) => commands::thread::run(arguments, &process).await,
         }
     });
     // A thread may still be waiting for a line of standard input that never comes.

@@ -13,6 +13,7 @@ pub mod output;
 mod patching;
 mod plan;
 pub mod processes;
+mod skill;
 mod wait;
 
 use std::sync::Arc;
@@ -29,6 +30,7 @@ use tokio_util::sync::CancellationToken;
 pub use self::call::ToolCall;
 use self::exec::{ExecRun, StdinRun};
 use crate::approvals::{Grants, Question};
+use crate::capabilities::StepCapabilities;
 use crate::model::ToolSpec;
 use crate::permissions::SandboxMode;
 use crate::policy::ApprovalPolicy;
@@ -43,6 +45,8 @@ pub struct StepTools {
     pub specs: Arc<[ToolSpec]>,
     pub mode: SandboxMode,
     pub approval: ApprovalPolicy,
+    /// Skills, plugins, and why roots are in or out.
+    pub capabilities: StepCapabilities,
     pub(crate) dynamic: Vec<DynamicTool>,
     pub(crate) processes: Arc<Processes>,
     pub(crate) rules: Arc<Rules>,
@@ -147,6 +151,7 @@ pub(crate) enum Work {
     Patch(patching::PatchRun),
     Image(image::ImageRun),
     Wait(wait::WaitRun),
+    Skill(Box<skill::SkillRun>),
     Agent(agents::AgentCall, ResultType),
     /// The answer is there already.
     Ready(CallEnd),
@@ -193,6 +198,7 @@ impl Run {
             Work::Patch(run) => run.execute(&self.call).await,
             Work::Image(run) => run.execute(&self.call).await,
             Work::Wait(run) => run.execute(&self.call, &context).await,
+            Work::Skill(run) => run.execute(&self.call).await,
             Work::Agent(call, result) => agents::execute(call, &self.call, result, &context).await,
             Work::Ready(end) => end,
         }
@@ -273,6 +279,7 @@ impl StepTools {
             Ok(ToolCall::Question(questions)) if self.questions => asked.question("userInput", questions),
             Ok(ToolCall::Question(_)) => asked.fail("nobody is there to answer questions"),
             Ok(ToolCall::Wait(wait)) => self.plan_wait(asked, wait),
+            Ok(ToolCall::Skill(read)) => self.plan_skill(asked, read),
             Ok(ToolCall::Agent(call)) => asked.run(None, call.is_repeatable(), Some(call.detail()), Work::Agent(call, asked.result())),
             Ok(ToolCall::Dynamic { tool, arguments }) => {
                 asked.question("dynamicTool", json!({"type": "dynamicToolCall", "tool": tool, "arguments": arguments}))

@@ -13,7 +13,7 @@ use outpost_runtime::policy::ApprovalPolicy;
 use outpost_runtime::{Runtime, StartThread};
 use outpost_thread::{Fact, InterruptReason, Raw, ThreadId, TurnFinished, TurnStatus};
 use outpost_wire::PathUri;
-use outpost_wire::intent::{Attachment, EnvironmentId, Selection};
+use outpost_wire::intent::{Attachment, CapabilityRoot, EnvironmentId, Selection};
 
 use crate::Process;
 use crate::args::{ExecArguments, ExecCommand};
@@ -56,6 +56,7 @@ async fn work(arguments: ExecArguments, own: &Process) -> anyhow::Result<u8> {
             start.created.source = Some(Raw::from(serde_json::Value::from("exec")));
             start.created.program_version = Some(env!("CARGO_PKG_VERSION").into());
             start.created.selection = Some(selection(&assembly.runtime, &arguments).await?);
+            start.created.capability_roots = arguments.roots.iter().map(|text| root(text)).collect::<anyhow::Result<_>>()?;
             assembly.runtime.start(start).await?
         }
     };
@@ -131,6 +132,17 @@ fn prompt_text(argument: Option<String>, may_be_empty: bool) -> anyhow::Result<O
         "" => bail!("there is no prompt: give one as an argument, or on standard input"),
         _ => Ok(Some(text)),
     }
+}
+
+/// `--root [ID=]ENV:PATH`; without an id, the folder's name is it.
+fn root(text: &str) -> anyhow::Result<CapabilityRoot> {
+    let usage = || format!("`{text}` is no capability root: write [ID=]ENV:/PATH");
+    let (id, place) = text.split_once('=').map_or((None, text), |(id, place)| (Some(id), place));
+    let (environment, path) = place.split_once(':').with_context(usage)?;
+    let path = PathUri::from_syntax(path).with_context(usage)?;
+    let folder = || path.split().map(|(_, name)| String::from_utf8_lossy(&name.0).into_owned());
+    let id = id.map(str::to_owned).or_else(folder).with_context(usage)?;
+    Ok(CapabilityRoot::new(id, EnvironmentId::parse(environment)?, path))
 }
 
 /// `-e ENV[=CWD]`, or the defaults.

@@ -7,6 +7,7 @@ mod show;
 mod times;
 mod transcript;
 mod transfer;
+mod why;
 
 use std::io::{BufRead, IsTerminal, Write};
 use std::process::ExitCode;
@@ -16,6 +17,7 @@ use outpost_store::{ListQuery, Shelf, Store};
 use outpost_thread::ThreadId;
 
 use super::{FAILED, complain};
+use crate::Process;
 use crate::store;
 use crate::thread_args::{ThreadArguments, ThreadCommand};
 
@@ -28,8 +30,8 @@ struct Desk {
     json: bool,
 }
 
-pub async fn run(arguments: ThreadArguments) -> ExitCode {
-    match dispatch(arguments).await {
+pub async fn run(arguments: ThreadArguments, own: &Process) -> ExitCode {
+    match dispatch(arguments, own).await {
         Ok(code) => code,
         // Whoever reads what is printed has seen enough.
         Err(error) if error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe) => {
@@ -39,7 +41,11 @@ pub async fn run(arguments: ThreadArguments) -> ExitCode {
     }
 }
 
-async fn dispatch(arguments: ThreadArguments) -> anyhow::Result<ExitCode> {
+async fn dispatch(arguments: ThreadArguments, own: &Process) -> anyhow::Result<ExitCode> {
+    // This one looks at environments, too, and so opens more than a store.
+    if let ThreadCommand::Why(name) = &arguments.command {
+        return why::why(&name.thread, arguments.store, arguments.json, own).await;
+    }
     let desk = Desk { store: store::open(arguments.store.as_deref()).await?, json: arguments.json };
     match arguments.command {
         ThreadCommand::List(arguments) => desk.list(arguments).await,
@@ -53,6 +59,7 @@ async fn dispatch(arguments: ThreadArguments) -> anyhow::Result<ExitCode> {
         ThreadCommand::Import(arguments) => desk.import(arguments).await,
         ThreadCommand::Export(arguments) => desk.export(arguments).await,
         ThreadCommand::Takeover(names) => desk.takeover(names).await,
+        ThreadCommand::Why(_) => Ok(ExitCode::SUCCESS),
     }
 }
 
