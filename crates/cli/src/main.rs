@@ -66,6 +66,7 @@ fn main() -> ExitCode {
             Command::AppServer(arguments) => commands::app_server::run(*arguments, &process).await,
             Command::Keeper(arguments) => commands::keeper::run(arguments, &process).await,
             Command::Run(arguments) => commands::run::run(arguments, &process).await,
+            Command::Reference => commands::reference(),
             Command::Doctor(arguments) => commands::doctor::run(&arguments, &process),
             Command::Exec(arguments) => commands::exec::run(*arguments, &process).await,
             Command::Shell(arguments) => commands::shell::run(arguments, &process).await,

@@ -1,14 +1,14 @@
 //! Freezing what a step sees.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use outpost_environment::{Captured, State, StepView};
+use outpost_environment::{Captured, Member, State, StepView};
 use outpost_thread::{Raw, Thread};
 use outpost_wire::intent::Selection;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, timeout_at};
 
 use super::Shared;
+use crate::capabilities::{Look, StepCapabilities};
 use crate::model::{ToolInput, ToolSpec, WireApi};
 use crate::permissions::SandboxMode;
 use crate::policy::ApprovalPolicy;
@@ -28,17 +28,21 @@ impl Shared {
     async fn settled_view(&self, thread: &Thread) -> StepView {
         let began = Instant::now();
         let patience = self.config.patience;
+        let mut changes = self.registry.changes();
         loop {
+            // Before looking, so that nothing between the two is missed.
+            changes.mark_unchanged();
             let view = self.view(thread);
-            let starting = |captured: &Captured| matches!(captured, Captured::Starting);
-            let primary_starts = view.selected().next().is_some_and(|member| starting(&member.captured));
-            let others_start = view.selected().skip(1).any(|member| starting(&member.captured));
-            let waited = began.elapsed();
-            let enough = (!primary_starts || waited >= patience.primary) && (!others_start || waited >= patience.others);
-            if enough {
+            let starts = |member: &Member| matches!(member.captured, Captured::Starting);
+            let primary_starts = view.selected().next().is_some_and(starts);
+            // Also those that are here for a capability root only.
+            let others_start = view.members().iter().skip(1).any(starts);
+            let limits = [(primary_starts, began + patience.primary), (others_start, began + patience.others)];
+            let now = Instant::now();
+            let Some(until) = limits.into_iter().filter(|(starts, until)| *starts && *until > now).map(|(_, until)| until).min() else {
                 return view;
-            }
-            sleep(Duration::from_millis(if waited < Duration::from_millis(50) { 1 } else { 20 })).await;
+            };
+            let _ = timeout_at(until, changes.changed()).await;
         }
     }
 
@@ -54,7 +58,10 @@ impl Shared {
         let provider = thread.settings.model_provider.as_deref().unwrap_or(self.models.default_provider());
         let wire = self.models.providers().get(provider).map(|provider| provider.wire_api);
         let depth = thread.metadata.parent.as_ref().map_or(0, |parent| parent.depth);
+        let mode = self.mode(thread);
+        let capabilities = self.capabilities(&view, thread, &mode).await;
         let offer = Offer {
+            skills: !capabilities.skills.is_empty(),
             environments: view.selected().count(),
             starting: view.selected().any(|member| matches!(member.captured, Captured::Starting | Captured::Recovering { .. })),
             text_tools: wire == Some(WireApi::Responses) && thread.settings.other.get("textTools").is_some_and(|on| on == true),
@@ -68,7 +75,8 @@ impl Shared {
         });
         StepTools {
             specs: catalogue(&offer, more),
-            mode: self.mode(thread),
+            mode,
+            capabilities,
             approval: self.approval(thread),
             dynamic,
             processes,
@@ -78,6 +86,20 @@ impl Shared {
             infos,
             view,
         }
+    }
+
+    /// What the next step of a thread would have.
+    pub(super) async fn why(&self, thread: &Thread) -> StepCapabilities {
+        let view = self.settled_view(thread).await;
+        self.capabilities(&view, thread, &self.mode(thread)).await
+    }
+
+    /// What the capability roots of a thread come to in a step.
+    pub(super) async fn capabilities(&self, view: &StepView, thread: &Thread, mode: &SandboxMode) -> StepCapabilities {
+        let host = self.host_roots();
+        let host = if host.is_empty() { None } else { self.host().await.map(|handle| (handle, host)) };
+        let (discoveries, patience) = (&self.discoveries, self.config.discovery_patience);
+        Look { discoveries, patience, mode, view, roots: &thread.capability_roots, host }.capture().await
     }
 
     fn mode(&self, thread: &Thread) -> SandboxMode {
