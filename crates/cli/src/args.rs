@@ -60,6 +60,9 @@ pub enum Command {
     /// The detached executor behind `--keep`; started by it
     #[command(name = "__keeper", hide = true)]
     Keeper(KeeperArguments),
+    /// The page about config.toml, for `cargo xtask docs`
+    #[command(name = "__reference", hide = true)]
+    Reference,
     /// Let an agent work on a prompt, and show what it does
     #[command(after_help = EXEC_HELP)]
     Exec(Box<ExecArguments>),
@@ -128,7 +131,8 @@ impl Command {
             Self::Run(arguments) => arguments.place.is_here(),
             Self::Shell(arguments) => arguments.place.is_here(),
             Self::Exec(_) | Self::Chat(_) => true,
-            Self::Demo | Self::Completions { .. } | Self::Doctor(_) | Self::Env { .. } | Self::Cp(_) | Self::Thread(_) => false,
+            Self::Demo | Self::Reference | Self::Completions { .. } | Self::Doctor(_) => false,
+            Self::Env { .. } | Self::Cp(_) | Self::Thread(_) => false,
         }
     }
 }

@@ -1,5 +1,7 @@
 //! `config.toml`: what is in it, and what it means.
 
+pub mod reference;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -47,26 +49,6 @@ pub enum Durability {
     Stored,
 }
 
-/// Keys that belong to other parts of the program or to other programs that share the file.
-const KNOWN: [&str; 16] = [
-    "model",
-    "model_provider",
-    "model_providers",
-    "model_context_windows",
-    "model_context_window",
-    "model_reasoning_effort",
-    "openai_base_url",
-    "approval_policy",
-    "sandbox_mode",
-    "sandbox_workspace_write",
-    "store",
-    "durability",
-    "budgets",
-    "mcp_servers",
-    "limits",
-    "serve",
-];
-
 impl Config {
     /// Reads the file, if there is one, and puts `key=value` over it.
     pub fn load(file: Option<&Path>, overrides: &[String]) -> anyhow::Result<Self> {
@@ -80,7 +62,7 @@ impl Config {
         for setting in overrides {
             put(&mut table, setting)?;
         }
-        for key in table.keys().filter(|key| !KNOWN.contains(&key.as_str())) {
+        for key in table.keys().filter(|key| !reference::is_known(key)) {
             tracing::warn!(key, "config.toml: this key is not known and has no effect");
         }
         Value::Table(table).try_into().context("config.toml")

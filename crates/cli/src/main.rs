@@ -67,6 +67,7 @@ fn main() -> ExitCode {
             Command::Executor(arguments) => commands::executor::run(arguments, &process).await,
             Command::Keeper(arguments) => commands::keeper::run(arguments, &process).await,
             Command::Run(arguments) => commands::run::run(arguments, &process).await,
+            Command::Reference => commands::reference(),
             Command::Doctor(arguments) => commands::doctor::run(&arguments, &process),
             Command::Exec(arguments) => commands::exec::run(*arguments, &process).await,
             Command::Chat(arguments) => commands::chat::run(*arguments, &process).await,

@@ -352,7 +352,7 @@ impl Thread {
                     keyed.turn = Some(fact.turn.clone());
                 }
                 self.history_is_open = false;
-                self.turn = Some(Turn::new(fact, entry.seq, entry.at));
+                self.turn = Some(Turn::new(fact, entry.seq, entry.at, self.usage.total.total));
             }
             Fact::StepCaptured(fact) => {
                 let turn = running(&mut self.turn, &fact.turn)?;

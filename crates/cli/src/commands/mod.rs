@@ -47,6 +47,13 @@ fn is_unreachable(error: &EnvironmentError) -> bool {
     matches!(error, EnvironmentError::Unreachable { .. } | EnvironmentError::Gone { .. })
 }
 
+/// Prints the page about `config.toml`.
+#[expect(clippy::print_stdout, reason = "it is what this verb is for")]
+pub fn reference() -> ExitCode {
+    print!("{}", crate::config::reference::page());
+    ExitCode::SUCCESS
+}
+
 /// Says what went wrong, with all its causes on one line.
 #[expect(clippy::print_stderr, reason = "this is where the program speaks to people")]
 pub fn complain(error: &anyhow::Error, code: u8) -> ExitCode {
