@@ -11,6 +11,7 @@ mod connection;
 mod fault;
 mod input;
 mod methods;
+mod news;
 pub mod projection;
 mod questions;
 mod server;

@@ -9,6 +9,7 @@ mod models;
 mod reading;
 mod session;
 mod shelf;
+mod terminals;
 mod threads;
 mod turns;
 mod work;
@@ -31,6 +32,7 @@ pub fn table() -> Table {
     let table = shelf::register(table);
     let table = turns::register(table);
     let table = work::register(table);
+    let table = terminals::register(table);
     let table = environments::register(table);
     let table = config::register(table);
     let table = models::register(table);
