@@ -1,7 +1,7 @@
 //! `config.toml`: what is in it, and what it means.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use outpost_runtime::config::Budgets;
@@ -27,6 +27,17 @@ pub struct Config {
     pub store: Option<String>,
     pub durability: Option<Durability>,
     pub budgets: Budgets,
+    /// MCP servers by name, as they are written.
+    pub mcp_servers: Option<serde_json::Value>,
+    #[serde(skip)]
+    from: From,
+}
+
+/// Where a configuration came from, so that it can be read again.
+#[derive(Debug, Clone, Default)]
+struct From {
+    file: Option<PathBuf>,
+    overrides: Vec<String>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -78,7 +89,14 @@ impl Config {
         for key in table.keys().filter(|key| !KNOWN.contains(&key.as_str())) {
             tracing::warn!(key, "config.toml: this key is not known and has no effect");
         }
-        Value::Table(table).try_into().context("config.toml")
+        let mut config: Self = Value::Table(table).try_into().context("config.toml")?;
+        config.from = From { file: file.map(Path::to_path_buf), overrides: overrides.to_vec() };
+        Ok(config)
+    }
+
+    /// The same file as it is now, with the same settings over it.
+    pub fn read_again(&self) -> anyhow::Result<Self> {
+        Self::load(self.from.file.as_deref(), &self.from.overrides)
     }
 
     /// The sandbox of threads that choose none.

@@ -9,6 +9,7 @@ mod call;
 pub mod catalogue;
 mod exec;
 mod image;
+pub(crate) mod mcp;
 pub mod output;
 mod patching;
 mod plan;
@@ -24,11 +25,15 @@ use outpost_wire::exec::policy::SandboxContext;
 use outpost_wire::intent::EnvironmentId;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 pub use self::call::ToolCall;
 use self::exec::{ExecRun, StdinRun};
 use crate::approvals::{Grants, Question};
+use crate::feed::Feed;
+use crate::live::Event;
+use crate::mcp::Binding;
 use crate::model::ToolSpec;
 use crate::permissions::SandboxMode;
 use crate::policy::ApprovalPolicy;
@@ -51,6 +56,8 @@ pub struct StepTools {
     pub(crate) thread: ThreadId,
     /// What the ready environments tell about themselves.
     pub(crate) infos: Vec<(EnvironmentId, EnvironmentInfo)>,
+    /// The MCP servers of this step; calls go through them and no others.
+    pub(crate) mcp: Arc<Binding>,
 }
 
 /// A tool that the client runs.
@@ -148,6 +155,7 @@ pub(crate) enum Work {
     Image(image::ImageRun),
     Wait(wait::WaitRun),
     Agent(agents::AgentCall, ResultType),
+    Mcp(Box<mcp::McpRun>),
     /// The answer is there already.
     Ready(CallEnd),
 }
@@ -158,6 +166,9 @@ pub(crate) struct CallContext {
     pub thread: Thread,
     pub turn: TurnId,
     pub cancel: CancellationToken,
+    pub feed: Arc<Feed<Event>>,
+    /// Where a call puts what it must ask the user while it runs.
+    pub questions: mpsc::UnboundedSender<mcp::CallQuestion>,
 }
 
 impl Run {
@@ -194,6 +205,7 @@ impl Run {
             Work::Image(run) => run.execute(&self.call).await,
             Work::Wait(run) => run.execute(&self.call, &context).await,
             Work::Agent(call, result) => agents::execute(call, &self.call, result, &context).await,
+            Work::Mcp(run) => run.execute(&self.call, &context).await,
             Work::Ready(end) => end,
         }
     }
@@ -263,6 +275,9 @@ impl StepTools {
 
     /// What is to become of a call.
     pub(crate) fn plan(&self, asked: &Asked<'_>) -> Plan {
+        if let Some(plan) = self.plan_mcp(asked) {
+            return plan;
+        }
         match ToolCall::read(asked.item, &self.dynamic) {
             Err(why) => asked.fail(&why),
             Ok(ToolCall::Exec(exec)) => self.plan_exec(asked, exec),

@@ -78,7 +78,14 @@ impl Driver {
     pub(super) fn spawn(&mut self, turn: TurnId, run: Run) {
         let call = run.call.clone();
         let cancel = CancellationToken::new();
-        let context = CallContext { shared: self.shared.clone(), thread: self.thread.clone(), turn: turn.clone(), cancel: cancel.clone() };
+        let context = CallContext {
+            shared: self.shared.clone(),
+            thread: self.thread.clone(),
+            turn: turn.clone(),
+            cancel: cancel.clone(),
+            feed: self.feed.clone(),
+            questions: self.questions.0.clone(),
+        };
         let named = call.clone();
         let task = self.work.spawn(async move { Done::Called { turn, call: named, end: run.execute(context).await } });
         self.calls.insert(call, RunningCall { task, cancel });
@@ -89,7 +96,8 @@ impl Driver {
             // Its turn was ended meanwhile, and its end was written then.
             return Ok(());
         }
-        let mut facts: Vec<Fact> = end.facts.clone();
+        let mut facts: Vec<Fact> = self.end_questions(&call);
+        facts.extend(end.facts.clone());
         facts.push(finished(&turn, &call, end).into());
         self.record(facts, Need::Stored).await
     }
