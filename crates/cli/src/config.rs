@@ -3,7 +3,7 @@
 pub mod reference;
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use outpost_runtime::config::Budgets;
@@ -35,6 +35,17 @@ pub struct Config {
     /// Everything, as it was written, for those who want to see it.
     #[serde(skip)]
     written: Table,
+    /// MCP servers by name, as they are written.
+    pub mcp_servers: Option<serde_json::Value>,
+    #[serde(skip)]
+    from: From,
+}
+
+/// Where a configuration came from, so that it can be read again.
+#[derive(Debug, Clone, Default)]
+struct From {
+    file: Option<PathBuf>,
+    overrides: Vec<String>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -68,8 +79,15 @@ impl Config {
         for key in table.keys().filter(|key| !reference::is_known(key)) {
             tracing::warn!(key, "config.toml: this key is not known and has no effect");
         }
-        let config: Self = Value::Table(table.clone()).try_into().context("config.toml")?;
-        Ok(Self { written: table, ..config })
+        let mut config: Self = Value::Table(table.clone()).try_into().context("config.toml")?;
+        config.written = table;
+        config.from = From { file: file.map(Path::to_path_buf), overrides: overrides.to_vec() };
+        Ok(config)
+    }
+
+    /// The same file as it is now, with the same settings over it.
+    pub fn read_again(&self) -> anyhow::Result<Self> {
+        Self::load(self.from.file.as_deref(), &self.from.overrides)
     }
 
     /// What others may see of it: everything but what may be a secret.

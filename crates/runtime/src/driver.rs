@@ -7,6 +7,7 @@
 mod calls;
 mod commands;
 mod compaction;
+mod servers;
 mod step;
 
 use step::Told;
@@ -17,7 +18,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outpost_store::{AppendError, Lease, Need, ReadError, Store};
-use outpost_thread::{CallId, Checkpoint, Context, Entry, Fact, InterruptReason, Step, Thread, TurnFinished, TurnId, TurnStatus};
+use outpost_thread::{
+    ApprovalId, CallId, Checkpoint, Context, Entry, Fact, InterruptReason, Step, Thread, TurnFinished, TurnId, TurnStatus,
+};
 use outpost_thread::{CompactReason, Marker, Raw, TurnStarted};
 use serde_json::json;
 use thiserror::Error;
@@ -29,8 +32,10 @@ use crate::agents::Seat;
 use crate::approvals::Grants;
 use crate::feed::Feed;
 use crate::live::{Command, Event, Status};
+use crate::mcp::Binding;
 use crate::model::{Answer, ModelError};
 use crate::runtime::Shared;
+use crate::tools::mcp::CallQuestion;
 use crate::tools::processes::Processes;
 use crate::tools::{CallEnd, StepTools};
 
@@ -95,6 +100,11 @@ pub(crate) struct Driver {
     compacting: CompactReason,
     /// Somebody waits for the answer to a command right now.
     is_asked: bool,
+    /// The MCP servers that run as long as this thread is loaded.
+    servers: Option<Arc<Binding>>,
+    /// What running calls ask the user.
+    questions: (mpsc::UnboundedSender<CallQuestion>, mpsc::UnboundedReceiver<CallQuestion>),
+    elicitations: HashMap<ApprovalId, servers::Waiting>,
 }
 
 /// What a driver needs to begin.
@@ -133,6 +143,9 @@ impl Driver {
             seat,
             compacting: CompactReason::Full,
             is_asked: false,
+            servers: None,
+            questions: mpsc::unbounded_channel(),
+            elicitations: HashMap::new(),
         }
     }
 
@@ -140,6 +153,10 @@ impl Driver {
     pub async fn run(mut self) {
         self.tell_status();
         let stop = loop {
+            // Whoever asked in an earlier life does not wait any more.
+            if let Err(stop) = self.end_orphans().await {
+                break stop;
+            }
             if let Err(stop) = self.advance().await {
                 break stop;
             }
@@ -167,6 +184,7 @@ impl Driver {
                 // A call that was cancelled has its end written by whoever cancelled it.
                 Err(_) => Ok(()),
             },
+            Some(question) = self.questions.1.recv() => self.ask_user(question).await,
             () = tokio::time::sleep(CONTEXT_KEPT), if sleeps => {
                 self.context = None;
                 self.told = Told::default();

@@ -10,6 +10,7 @@ mod driver;
 pub mod feed;
 mod instructions;
 pub mod live;
+pub mod mcp;
 pub mod model;
 pub mod models;
 pub mod patch;

@@ -19,6 +19,7 @@ use crate::agents::{Seat, Tree};
 use crate::config::RuntimeConfig;
 use crate::feed::{Cursor, Feed, FeedLimits};
 use crate::live::{LiveThread, Status};
+use crate::mcp::Mcp;
 use crate::models::Models;
 use crate::rules::Rules;
 use crate::skills::host::HostSkills;
@@ -47,6 +48,7 @@ pub(crate) struct Shared {
     pub store: Store,
     pub ephemeral: Store,
     pub registry: Registry,
+    pub mcp: Mcp,
     pub models: Models,
     rules: Mutex<Arc<Rules>>,
     pub clock: Clock,
@@ -74,11 +76,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Runtime {
     pub fn new(parts: Parts) -> Self {
         let Parts { config, store, ephemeral, registry, models, rules, clock, ids, thread_ids } = parts;
+        let mcp = Mcp::new(config.mcp.clone(), ids.clone());
         Self(Arc::new(Shared {
             config,
             store,
             ephemeral,
             registry,
+            mcp,
             models,
             rules: Mutex::new(Arc::new(rules)),
             clock,
@@ -167,7 +171,7 @@ impl Shared {
         live.filter(|live| !live.is_closed())
     }
 
-    fn all_live(&self) -> Vec<LiveThread> {
+    pub fn all_live(&self) -> Vec<LiveThread> {
         let slots: Vec<Arc<Slot>> = lock(&self.threads).values().cloned().collect();
         slots.iter().filter_map(|slot| lock(&slot.live).clone()).filter(|live| !live.is_closed()).collect()
     }

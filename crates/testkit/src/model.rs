@@ -165,8 +165,9 @@ async fn answer(stream: TcpStream, script: Arc<Mutex<Script>>) -> Option<()> {
 /// What the user said last, in a request of the Responses API.
 fn last_words(body: &Value) -> String {
     let items = body["input"].as_array().map_or(&[][..], Vec::as_slice);
-    let last = items.iter().rev().find(|item| item["role"] == "user").map(|item| item["content"].to_string());
-    last.unwrap_or_default()
+    let texts = items.iter().rev().filter(|item| item["role"] == "user").map(|item| item["content"].to_string());
+    // What the agent says for itself begins with a tag.
+    texts.into_iter().find(|text| !text.contains("\"text\":\"<")).unwrap_or_default()
 }
 
 fn chat_done() -> Reply {

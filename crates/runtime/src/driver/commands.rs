@@ -56,6 +56,10 @@ impl Driver {
                 let _ = reply.send(self.thread.clone());
                 Ok(())
             }
+            Command::KeepServers(servers) => {
+                self.keep_servers(servers);
+                Ok(())
+            }
             Command::Shutdown { reason, reply } => {
                 if let Some(turn) = self.thread.turn.as_ref().map(|turn| turn.id.clone()) {
                     self.finish_turn(turn, TurnStatus::Interrupted, Some(reason), None).await?;
@@ -137,7 +141,11 @@ impl Driver {
         if let (Some(call), Some(detail)) = (&asked.call, &detail) {
             self.answers.insert(call.clone(), detail.clone());
         }
+        let said = self.elicitations.remove(&approval).map(|waiting| (waiting, detail.clone()));
         self.record(vec![ApprovalAnswered { approval, decision, detail }.into()], Need::Stored).await?;
+        if let Some((waiting, detail)) = said {
+            waiting.answer(decision, detail.as_ref());
+        }
         Ok(Ok(()))
     }
 

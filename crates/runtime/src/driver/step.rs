@@ -85,6 +85,7 @@ impl Driver {
             return Ok(tools.clone());
         }
         let tools = Arc::new(self.shared.capture(&self.thread, self.processes.clone()).await);
+        self.keep_servers(tools.mcp.clone());
         self.step = Some(tools.clone());
         Ok(tools)
     }
@@ -97,6 +98,9 @@ impl Driver {
         self.load_context().await?;
         self.step = None;
         let tools = self.tools().await?;
+        if let Some(why) = tools.mcp.missing() {
+            return self.fail_turn_with(turn, json!({"message": why, "kind": "mcpServer"})).await;
+        }
         let surroundings = tools.surroundings(&self.shared.today());
         let capabilities = ToldCapabilities::of(&tools.capabilities);
         let mut items = Vec::new();
@@ -191,6 +195,10 @@ impl Driver {
         if let Some(status) = error.status() {
             detail["httpStatus"] = status.into();
         }
+        self.fail_turn_with(turn, detail).await
+    }
+
+    async fn fail_turn_with(&mut self, turn: TurnId, detail: Value) -> Result<(), Stop> {
         self.end_turn(TurnFinished {
             turn: Some(turn),
             status: TurnStatus::Failed,

@@ -16,6 +16,7 @@ use super::{Runtime, Shared, lock};
 use crate::agents::Seat;
 use crate::capabilities::StepCapabilities;
 use crate::live::{Command, LiveThread};
+use crate::mcp::layers::{Layer, merged, problems};
 
 #[derive(Debug, Error)]
 pub enum ThreadError {
@@ -157,6 +158,7 @@ impl Runtime {
                 Err(_) => {}
             }
         }
+        self.0.mcp.pool.shut_down(within).await;
         for ids in [&mut report.completed, &mut report.submit_failed, &mut report.timed_out] {
             ids.sort_by_key(ToString::to_string);
         }
@@ -209,6 +211,7 @@ impl Shared {
         {
             return Err(ThreadError::Invalid(format!("there is no model provider `{provider}`")));
         }
+        self.check_servers(&created.settings)?;
         let id = reserved.unwrap_or_else(|| (self.thread_ids)());
         created.thread = id;
         if created.settings.compact_at.is_none() {
@@ -250,6 +253,16 @@ impl Shared {
         let live = self.run(store, lease, thread, seat);
         self.created.publish(id, 32);
         live
+    }
+
+    /// Servers that a client gives a thread are checked before there is a thread.
+    fn check_servers(&self, settings: &Settings) -> Result<(), ThreadError> {
+        let layer = Layer::of_thread(settings).map_err(ThreadError::Invalid)?;
+        // Whether what it changes fits what lies in files is seen when both are put together.
+        let whole = |value: &serde_json::Value| value.get("command").is_some() || value.get("url").is_some() || !value.is_object();
+        let own = Layer(layer.0.into_iter().filter(|(_, value)| whole(value)).collect());
+        let problems = problems(&merged(&Layer::default(), &own, self.mcp.pool.limits()));
+        if problems.is_empty() { Ok(()) } else { Err(ThreadError::Invalid(problems.join("; "))) }
     }
 
     fn compact_at(&self, settings: &Settings) -> u64 {
