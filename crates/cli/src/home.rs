@@ -9,6 +9,8 @@ use uuid::Uuid;
 
 /// The name of an executor's token.
 pub const EXECUTOR: &str = "executor";
+/// The name of an app server's token.
+pub const APP: &str = "app";
 
 /// The home directory; made when something is first put there.
 #[derive(Clone)]
@@ -98,7 +100,12 @@ impl Home {
 
     /// The token that a listener of this home asks for.
     pub fn token(&self, listener: &str) -> PathBuf {
-        self.0.join("tokens").join(listener)
+        self.tokens().join(listener)
+    }
+
+    /// The listeners' own tokens, and those of others.
+    pub fn tokens(&self) -> PathBuf {
+        self.0.join("tokens")
     }
 
     pub fn run(&self) -> PathBuf {

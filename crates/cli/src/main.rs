@@ -14,6 +14,7 @@ mod logging;
 mod outages;
 mod progress;
 mod reach;
+mod serve_args;
 mod signals;
 mod store;
 mod terminal;
@@ -68,6 +69,8 @@ fn main() -> ExitCode {
             Command::Env { command } => commands::env::run(command, &process).await,
             Command::Cp(arguments) => commands::cp::run(arguments, &process).await,
             Command::Thread(arguments) => commands::thread::run(arguments).await,
+            Command::Serve(arguments) => commands::serve::run(arguments, &process).await,
+            Command::Token { command } => commands::token::run(command),
         }
     });
     // A thread may still be waiting for a line of standard input that never comes.
