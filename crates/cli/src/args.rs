@@ -1,12 +1,15 @@
 //! The command line.
 
+use std::convert::Infallible;
 use std::ffi::OsString;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::agent_args::{EXEC_HELP, ExecArguments};
 use crate::serve_args::{SERVE_HELP, ServeArguments, TOKEN_HELP, TokenCommand};
 use crate::thread_args::{THREAD_HELP, ThreadArguments};
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use outpost_environment::Target;
 use outpost_executor::HttpTarget;
 use outpost_rpc::door::{HostName, Origin};
@@ -19,8 +22,29 @@ const YEAR: u64 = 366 * 24 * 3600;
 #[derive(Parser)]
 #[command(name = "outpost", version, disable_help_subcommand = true, after_help = EXIT_CODES)]
 pub struct Arguments {
+    /// A setting of config.toml for this run, such as model="qwen3" or budgets.turn_tokens=5000; may be given several times,
+    /// before or after the verb. A value that is no TOML is a text
+    #[arg(short = 'c', long = "config", value_name = "KEY=VALUE", global = true)]
+    pub settings: Vec<String>,
     #[command(subcommand)]
     pub command: Command,
+}
+
+impl Arguments {
+    /// Those of this process. Ends it if they make no sense, or if help is asked for.
+    pub fn of_this_process() -> Self {
+        // Of a global flag clap keeps only what stands behind the innermost verb, so settings are collected as they are read.
+        let settings = Arc::new(Mutex::new(Vec::new()));
+        let collected = settings.clone();
+        let collect = move |text: &str| -> Result<String, Infallible> {
+            collected.lock().unwrap_or_else(PoisonError::into_inner).push(text.to_owned());
+            Ok(text.to_owned())
+        };
+        let matches = Self::command().mut_arg("settings", |setting| setting.value_parser(collect)).get_matches();
+        let mut arguments = Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+        arguments.settings = std::mem::take(&mut *settings.lock().unwrap_or_else(PoisonError::into_inner));
+        arguments
+    }
 }
 
 const EXIT_CODES: &str = "\
@@ -35,9 +59,12 @@ pub enum Command {
     /// The detached executor behind `--keep`; started by it
     #[command(name = "__keeper", hide = true)]
     Keeper(KeeperArguments),
+    /// The page about config.toml, for `cargo xtask docs`
+    #[command(name = "__reference", hide = true)]
+    Reference,
     /// Let an agent work on a prompt, and show what it does
     #[command(after_help = EXEC_HELP)]
-    Exec(ExecArguments),
+    Exec(Box<ExecArguments>),
     /// Run a command in an environment and stay with it, whatever happens to the connection
     #[command(after_help = RUN_HELP)]
     Run(RunArguments),
@@ -89,7 +116,7 @@ impl Command {
             Self::Run(arguments) => arguments.place.is_here(),
             Self::Shell(arguments) => arguments.place.is_here(),
             Self::Exec(_) | Self::Serve(_) => true,
-            Self::Doctor(_) | Self::Env { .. } | Self::Cp(_) | Self::Thread(_) | Self::Token { .. } => false,
+            Self::Reference | Self::Doctor(_) | Self::Env { .. } | Self::Cp(_) | Self::Thread(_) | Self::Token { .. } => false,
         }
     }
 }
@@ -470,56 +497,4 @@ fn name_and_value(text: &str) -> Result<(String, Option<String>), String> {
         Some((name, value)) => Ok((name.to_owned(), Some(value.to_owned()))),
         None => Ok((text.to_owned(), None)),
     }
-}
-
-const EXEC_HELP: &str = "\
-Examples:
-  outpost exec '$ make test'                                  no key needed: the offline provider runs what you write
-  outpost exec -e local -e box=/srv/app '$ uname -a
-@box $ uname -a'                                              on two machines at once
-  OPENAI_API_KEY=… outpost exec 'why does the build fail?'
-  outpost exec --provider ollama --model qwen3 'explain main.rs'
-  outpost exec resume ID 'and now fix it'                     the same thread, the same environments
-
-What happens is told on standard error, the answer is on standard output. Nobody is asked anything: what would need an
-answer is refused. Exit code 0 if the turn was completed, 1 otherwise.";
-
-#[derive(Args)]
-pub struct ExecArguments {
-    /// The model provider: `offline`, `openai`, `ollama`, or one of config.toml
-    #[arg(long, value_name = "NAME")]
-    pub provider: Option<String>,
-    /// The model
-    #[arg(short, long, value_name = "NAME")]
-    pub model: Option<String>,
-    /// An environment to work in, and where in it; may be given several times. The first one is the primary
-    #[arg(short, long = "environment", value_name = "ENV[=CWD]")]
-    pub environments: Vec<String>,
-    /// The directory to work in on this machine
-    #[arg(short = 'C', long, value_name = "DIR")]
-    pub cd: Option<PathBuf>,
-    /// What commands may do: read-only, workspace-write or danger-full-access
-    #[arg(short, long, value_name = "MODE")]
-    pub sandbox: Option<String>,
-    /// A setting of config.toml for this run; may be given several times
-    #[arg(short = 'c', long = "config", value_name = "KEY=VALUE")]
-    pub settings: Vec<String>,
-    /// The prompt; `-` or nothing reads it from standard input
-    #[arg(value_name = "PROMPT")]
-    pub prompt: Option<String>,
-    #[command(subcommand)]
-    pub command: Option<ExecCommand>,
-}
-
-#[derive(Subcommand)]
-pub enum ExecCommand {
-    /// Go on with a thread
-    Resume {
-        /// The thread
-        #[arg(value_name = "ID")]
-        id: String,
-        /// What to say to it; without it, an unfinished turn is finished
-        #[arg(value_name = "PROMPT")]
-        prompt: Option<String>,
-    },
 }

@@ -13,6 +13,8 @@ use tokio::net::{TcpListener, TcpStream};
 pub enum Reply {
     /// Answers with these items, as the Responses API does.
     Items(Vec<Value>),
+    /// Answers with this text, a word at a time.
+    Streamed(String),
     /// Sends these chunks, as Chat Completions does, and then the last word.
     Chunks(Vec<Value>),
     /// Refuses.
@@ -28,6 +30,10 @@ pub enum Reply {
 impl Reply {
     pub fn message(text: &str) -> Self {
         Self::Items(vec![message(text)])
+    }
+
+    pub fn streamed(text: &str) -> Self {
+        Self::Streamed(text.into())
     }
 
     pub fn call(id: &str, name: &str, arguments: &Value) -> Self {
@@ -151,6 +157,7 @@ async fn send(stream: &mut TcpStream, reply: Reply) -> Option<()> {
     let open = |body: String| format!("{HEAD}\r\n{body}");
     let text = match reply {
         Reply::Items(items) => whole(response_events(&items)),
+        Reply::Streamed(text) => whole(events(&streamed_events(&text))),
         Reply::Chunks(chunks) => {
             let chunks: String = chunks.iter().map(|chunk| format!("data: {chunk}\n\n")).collect();
             whole(format!("{chunks}data: [DONE]\n\n"))
@@ -177,12 +184,26 @@ async fn send(stream: &mut TcpStream, reply: Reply) -> Option<()> {
 
 /// The events of one whole answer.
 pub fn response_events(items: &[Value]) -> String {
+    let done = items.iter().map(|item| json!({"type": "response.output_item.done", "item": item}));
+    events(&done.collect::<Vec<_>>())
+}
+
+/// A message that comes in words.
+fn streamed_events(text: &str) -> Vec<Value> {
+    let begun = json!({"type": "response.output_item.added", "item": {"type": "message", "id": "msg", "role": "assistant", "content": []}});
+    let words = text.split_inclusive(' ').map(|word| json!({"type": "response.output_text.delta", "item_id": "msg", "delta": word}));
+    let done = json!({"type": "response.output_item.done", "item": message(text)});
+    std::iter::once(begun).chain(words).chain([done]).collect()
+}
+
+/// What is streamed, between the beginning and the end of an answer.
+fn events(streamed: &[Value]) -> String {
     let usage =
         json!({"input_tokens": 1, "input_tokens_details": null, "output_tokens": 1, "output_tokens_details": null, "total_tokens": 2});
     let created = json!({"type": "response.created", "response": {"id": "r"}});
-    let done = items.iter().map(|item| json!({"type": "response.output_item.done", "item": item}));
     let completed = json!({"type": "response.completed", "response": {"id": "r", "usage": usage}});
-    std::iter::once(created).chain(done).chain([completed]).map(|event| format!("event: {}\ndata: {event}\n\n", kind(&event))).collect()
+    let all = std::iter::once(&created).chain(streamed).chain([&completed]);
+    all.map(|event| format!("event: {}\ndata: {event}\n\n", kind(event))).collect()
 }
 
 fn kind(event: &Value) -> &str {

@@ -35,6 +35,13 @@ pub fn failure(error: &anyhow::Error) -> ExitCode {
     complain(error, if unreachable { UNREACHABLE } else { FAILED })
 }
 
+/// Prints the page about `config.toml`.
+#[expect(clippy::print_stdout, reason = "it is what this verb is for")]
+pub fn reference() -> ExitCode {
+    print!("{}", crate::config::reference::page());
+    ExitCode::SUCCESS
+}
+
 /// Says what went wrong, with all its causes on one line.
 #[expect(clippy::print_stderr, reason = "this is where the program speaks to people")]
 pub fn complain(error: &anyhow::Error, code: u8) -> ExitCode {
