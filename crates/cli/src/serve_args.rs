@@ -31,15 +31,6 @@ pub struct ServeArguments {
     /// Listen beyond this machine without TLS, because a proxy in front of it speaks TLS
     #[arg(long, conflicts_with = "tls_cert")]
     pub behind_proxy: bool,
-    /// The model provider of threads that choose none
-    #[arg(long, value_name = "NAME")]
-    pub provider: Option<String>,
-    /// The model of threads that choose none
-    #[arg(short, long, value_name = "NAME")]
-    pub model: Option<String>,
-    /// Put a setting over config.toml; may be given several times
-    #[arg(short = 'c', long = "config", value_name = "KEY=VALUE")]
-    pub config: Vec<String>,
     #[command(flatten)]
     pub auth: AuthArguments,
 }

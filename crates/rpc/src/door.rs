@@ -43,11 +43,13 @@ pub struct DoorRules {
     /// Names besides loopback and the listener's own address by which it may be called.
     pub hosts: Vec<HostName>,
     pub strangers: StrangerLimits,
+    /// Where it answers that it serves.
+    pub ready: &'static [&'static str],
 }
 
 impl From<Auth> for DoorRules {
     fn from(auth: Auth) -> Self {
-        Self { auth, origins: Vec::new(), hosts: Vec::new(), strangers: StrangerLimits::default() }
+        Self { auth, origins: Vec::new(), hosts: Vec::new(), strangers: StrangerLimits::default(), ready: &["/readyz"] }
     }
 }
 
@@ -141,9 +143,9 @@ pub struct Door {
 impl Door {
     /// To a house with one room.
     pub fn new(rules: DoorRules, on_link: impl Fn(Link) + Send + Sync + 'static) -> Arc<Self> {
-        let DoorRules { auth, origins, hosts, strangers } = rules;
+        let DoorRules { auth, origins, hosts, strangers, ready } = rules;
         let threshold = Threshold { origins, hosts, strangers, own_pages: false };
-        Self::to(threshold, Arc::new(Hall { auth, on_link: Arc::new(on_link) }))
+        Self::to(threshold, Arc::new(Hall { auth, ready, on_link: Arc::new(on_link) }))
     }
 
     pub fn to(threshold: Threshold, house: Arc<dyn House>) -> Arc<Self> {

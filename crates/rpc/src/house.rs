@@ -86,14 +86,18 @@ pub fn plain(status: StatusCode, text: impl Into<String>) -> Response<String> {
 /// A house with one room: websockets at `/`, all for the same taker.
 pub struct Hall {
     pub auth: Auth,
+    /// Paths that answer whether anybody is there.
+    pub ready: &'static [&'static str],
     pub on_link: Arc<dyn Fn(Link) + Send + Sync>,
 }
 
 impl House for Hall {
     fn receive(&self, visit: Visit) -> Receiving<'_> {
         Box::pin(std::future::ready(match visit.path() {
-            "/" | "/readyz" if !visit.is_read() => Reception::Answer(plain(StatusCode::METHOD_NOT_ALLOWED, "")),
-            "/readyz" => Reception::Answer(plain(StatusCode::OK, "")),
+            path if !visit.is_read() && (path == "/" || self.ready.contains(&path)) => {
+                Reception::Answer(plain(StatusCode::METHOD_NOT_ALLOWED, ""))
+            }
+            path if self.ready.contains(&path) => Reception::Answer(plain(StatusCode::OK, "")),
             "/" => {
                 let credentials = visit.headers.get(header::AUTHORIZATION).map(|value| value.as_bytes());
                 match self.auth.check(credentials, SystemTime::now()) {

@@ -6,7 +6,6 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow, ensure};
-use outpost_rpc::Close;
 use outpost_rpc::auth::Auth;
 use outpost_rpc::door::{Door, Threshold};
 use outpost_rpc::listen::{ListenAddr, Listener};
@@ -15,11 +14,10 @@ use outpost_server::admission::Admission;
 use outpost_server::executors::{Executors, JoinLimits};
 use outpost_server::site::{Access, Site};
 
-use super::executor::{auth, stop_signal};
+use super::app_server::{assemble, on_link, own_socket};
+use super::executor::{door_rules, stop_signal};
 use super::{FAILED, USAGE, complain, token};
 use crate::Process;
-use crate::assembly::{Assembly, Wish};
-use crate::config::Config;
 use crate::home::{APP, Home};
 use crate::serve_args::ServeArguments;
 use crate::tokens;
@@ -63,7 +61,7 @@ fn plan(arguments: &ServeArguments, own: &Process) -> anyhow::Result<(Home, Plan
 #[expect(clippy::print_stderr, reason = "this is where the program speaks to people")]
 fn access(arguments: &ServeArguments, home: &Home, own: &Process) -> anyhow::Result<Access> {
     if arguments.auth.ws_auth.is_some() || arguments.auth.no_auth {
-        return Ok(match auth(&arguments.auth, &arguments.listen, &own.secrets)? {
+        return Ok(match door_rules(&arguments.auth, &arguments.listen, APP, &own.secrets)?.auth {
             Auth::Open => Access::Open,
             asked => Access::Tokens(asked),
         });
@@ -75,19 +73,8 @@ fn access(arguments: &ServeArguments, home: &Home, own: &Process) -> anyhow::Res
     Ok(Access::Tokens(Auth::token(&token)))
 }
 
-#[expect(clippy::print_stderr, reason = "this is where the program speaks to people")]
 async fn serve(arguments: &ServeArguments, home: Home, plan: Plan, own: &Process) -> anyhow::Result<()> {
-    let wish = Wish {
-        config: Config::load(Some(&home.config()), &arguments.config)?,
-        provider: arguments.provider.clone(),
-        model: arguments.model.clone(),
-        questions: true,
-        keeps_sessions: true,
-    };
-    let assembly = Assembly::new(&home, wish, own).await?;
-    if let Some(note) = &assembly.note {
-        eprintln!("outpost: {note}");
-    }
+    let (assembly, server) = assemble(&home, own).await?;
     let stop = stop_signal()?;
     let listener = Listener::ws(plan.address).await.with_context(|| format!("cannot listen on {}", arguments.listen))?;
     let (listener, scheme) = match plan.tls {
@@ -101,12 +88,20 @@ async fn serve(arguments: &ServeArguments, home: Home, plan: Plan, own: &Process
         tokens: tokens.clone(),
         admission: admission.clone(),
         executors: executors.clone(),
-        on_client: Arc::new(|link| link.tx.close(Close::new(Close::NORMAL, "the app protocol is not served yet"))),
+        on_client: Arc::new(on_link(server.clone())),
     };
     let (origins, hosts) = (arguments.auth.allow_origin.clone(), arguments.auth.allow_host.clone());
     let threshold = Threshold { origins, hosts, own_pages: true, ..Threshold::default() };
+    let socket = own_socket(&home).await;
+    let at_home = async {
+        match socket {
+            Some(socket) => match socket.serve(Auth::Open, on_link(server.clone())).await {},
+            None => std::future::pending::<()>().await,
+        }
+    };
     announce(scheme, listener.address())?;
     tokio::select! {
+        () = at_home => {}
         never = listener.serve_door(Door::to(threshold, Arc::new(site))) => match never {},
         () = executors.follow_tokens() => {}
         () = admission.keep_looking(&tokens) => {}
