@@ -17,8 +17,10 @@ use outpost_runtime::rules::Rules;
 use outpost_runtime::{Parts, Runtime, StartThread, Status};
 use outpost_server::admission::Admission;
 use outpost_server::executors::{Executors, JoinLimits};
+use outpost_server::metrics::{Metrics, Sources};
 use outpost_server::site::{Access, Site};
 use outpost_server::tokens::{Scope, Tokens};
+use outpost_server::{Facts, Server};
 use outpost_store::{MemoryStore, Store};
 use outpost_testkit::Cutter;
 use outpost_thread::{CallOutcome, Fact, Raw, ThreadId};
@@ -52,12 +54,25 @@ impl Hub {
         let registry = Registry::new(RegistryOptions { environment, local: None });
         let (tokens, admission) = (Tokens::new(home.path()), Arc::new(Admission::default()));
         let executors = Executors::new(registry.clone(), tokens.clone(), admission.clone(), JoinLimits::default());
+        let runtime = runtime(registry.clone());
+        let facts = Facts {
+            home: home.path().to_owned(),
+            cwd: PathUri::from_native(home.path()).unwrap(),
+            version: "test".into(),
+            config: serde_json::json!({}),
+        };
+        let server = Server::new(outpost_server::Parts { runtime: runtime.clone(), facts, clock: clock() });
+        let serving = server.clone();
         let site = Site {
             access: Access::Tokens(Auth::token("own")),
             tokens: tokens.clone(),
             admission: admission.clone(),
             executors: executors.clone(),
-            on_client: Arc::new(drop),
+            on_client: Arc::new(move |link| {
+                let server = serving.clone();
+                tokio::spawn(async move { server.serve(link).await });
+            }),
+            metrics: Metrics::new(Sources { server, executors: executors.clone() }),
         };
         let listener = Listener::ws(([127, 0, 0, 1], 0).into()).await.unwrap();
         let ListenAddr::Ws(address) = listener.address() else { panic!() };
@@ -67,7 +82,7 @@ impl Hub {
         let looking = tokio::spawn(async move { admission.keep_looking(&looking).await });
         let following = tokio::spawn(async move { following.follow_tokens().await });
         let tasks = [serving, looking, following].map(AbortOnDropHandle::new).into();
-        Self { runtime: runtime(registry), address, executors, tokens, _home: home, _tasks: tasks }
+        Self { runtime, address, executors, tokens, _home: home, _tasks: tasks }
     }
 
     fn token(&self, name: &str) -> String {
@@ -109,9 +124,12 @@ impl Hub {
     }
 }
 
+fn clock() -> outpost_store::Clock {
+    Arc::new(|| std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as u64)
+}
+
 fn runtime(registry: Registry) -> Runtime {
-    let clock: outpost_store::Clock =
-        Arc::new(|| std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as u64);
+    let clock = clock();
     let ids: Arc<dyn Fn() -> String + Send + Sync> = Arc::new(|| Uuid::new_v4().to_string());
     let memory = || Store::Memory(MemoryStore::new(clock.clone(), None));
     let offline = || "offline".to_owned();

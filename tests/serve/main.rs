@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod join;
+mod metrics;
 mod reach;
 mod support;
 mod tls;

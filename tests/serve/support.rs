@@ -185,3 +185,58 @@ pub fn listens(pid: u32) -> bool {
     let all: Vec<String> = ["tcp", "tcp6"].into_iter().flat_map(|table| -> Vec<String> { listening(table) }).collect();
     sockets.iter().any(|socket| all.contains(socket))
 }
+
+/// A client of the app protocol, by hand.
+pub struct App {
+    link: outpost_rpc::Link,
+    next: i64,
+    /// What came without being asked for.
+    pub heard: Vec<serde_json::Value>,
+}
+
+impl App {
+    pub async fn connect(url: &str, token: &str) -> Self {
+        let options = outpost_rpc::link::ws::ClientOptions { bearer: Some(token.to_owned()), ..Default::default() };
+        let link = outpost_rpc::link::ws::connect(url, &options).await.unwrap();
+        let mut app = Self { link, next: 1, heard: Vec::new() };
+        let client = serde_json::json!({"clientInfo": {"name": "test", "version": "1"}, "capabilities": {"experimentalApi": true}});
+        app.call("initialize", client).await;
+        app.link.tx.send(serde_json::json!({"method": "initialized"}).to_string());
+        app
+    }
+
+    pub async fn call(&mut self, method: &str, params: serde_json::Value) -> serde_json::Value {
+        let id = self.next;
+        self.next += 1;
+        self.link.tx.send(serde_json::json!({"id": id, "method": method, "params": params}).to_string());
+        loop {
+            let message = self.read().await.expect("the connection was lost");
+            if message["id"] == id && message.get("method").is_none() {
+                assert!(message.get("error").is_none(), "{method}: {message}");
+                return message["result"].clone();
+            }
+            self.heard.push(message);
+        }
+    }
+
+    /// Waits for a notification of this name.
+    pub async fn notified(&mut self, method: &str) -> serde_json::Value {
+        if let Some(index) = self.heard.iter().position(|message| message["method"] == method) {
+            return self.heard.remove(index)["params"].take();
+        }
+        loop {
+            let mut message = self.read().await.expect("the connection was lost");
+            if message["method"] == method {
+                return message["params"].take();
+            }
+            self.heard.push(message);
+        }
+    }
+
+    /// The next message; nothing once the connection is over.
+    pub async fn read(&mut self) -> Option<serde_json::Value> {
+        use futures_util::StreamExt;
+        let frame = tokio::time::timeout(std::time::Duration::from_secs(30), self.link.rx.next()).await.expect("nothing comes");
+        frame?.ok().map(|frame| serde_json::from_slice(&frame).unwrap())
+    }
+}

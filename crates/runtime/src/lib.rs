@@ -5,6 +5,7 @@
 pub mod agents;
 mod approvals;
 pub mod config;
+pub mod counts;
 mod driver;
 pub mod feed;
 mod instructions;

@@ -17,6 +17,7 @@ pub use manage::{ForkThread, ShutdownReport, StartThread, ThreadError};
 
 use crate::agents::{Seat, Tree};
 use crate::config::RuntimeConfig;
+use crate::counts::{Counted, Counts};
 use crate::feed::{Cursor, Feed, FeedLimits};
 use crate::live::{LiveThread, Status};
 use crate::models::Models;
@@ -54,6 +55,7 @@ pub(crate) struct Shared {
     threads: Mutex<HashMap<ThreadId, Arc<Slot>>>,
     trees: Mutex<HashMap<String, Weak<Tree>>>,
     created: Feed<ThreadId>,
+    pub counts: Counts,
 }
 
 /// One thread's place. Whoever loads it holds the lock, so that two who ask get the same one.
@@ -83,6 +85,7 @@ impl Runtime {
             threads: Mutex::default(),
             trees: Mutex::default(),
             created: Feed::new(FeedLimits::default()),
+            counts: Counts::default(),
         }))
     }
 
@@ -116,6 +119,11 @@ impl Runtime {
     /// Takes over other rules, from the next step on.
     pub fn set_rules(&self, rules: Rules) {
         *lock(&self.0.rules) = Arc::new(rules);
+    }
+
+    /// What has happened since the start.
+    pub fn counts(&self) -> Counted {
+        self.0.counts.now()
     }
 
     pub fn config(&self) -> &RuntimeConfig {

@@ -2,9 +2,10 @@
 //!
 //! An executor keeps one link more out than is in use. A link that nobody uses waits in the registry; the environment of
 //! that id takes one, and so does everybody who reaches the executor from elsewhere. Sessions are the executor's business:
-//! whichever link they are resumed on, they are the same. See docs/decisions/0012-executors-that-dial-in.md.
+//! whichever link they are resumed on, they are the same. See docs/decisions/0013-executors-that-dial-in.md.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -88,6 +89,8 @@ pub struct Executors {
     admission: Arc<Admission>,
     limits: JoinLimits,
     joined: Mutex<HashMap<EnvironmentId, Joined>>,
+    joins: AtomicU64,
+    refusals: AtomicU64,
 }
 
 /// The links of one executor.
@@ -104,7 +107,15 @@ struct Held {
 
 impl Executors {
     pub fn new(registry: Registry, tokens: Tokens, admission: Arc<Admission>, limits: JoinLimits) -> Arc<Self> {
-        Arc::new(Self { registry, tokens, admission, limits, joined: Mutex::default() })
+        Arc::new(Self {
+            registry,
+            tokens,
+            admission,
+            limits,
+            joined: Mutex::default(),
+            joins: AtomicU64::new(0),
+            refusals: AtomicU64::new(0),
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<EnvironmentId, Joined>> {
@@ -174,6 +185,7 @@ impl Executors {
         let (hello, token) = match self.check(visit) {
             Ok(checked) => checked,
             Err(error) => {
+                self.refusals.fetch_add(1, Ordering::Relaxed);
                 tracing::info!(reason = %error, "an executor was not let in");
                 return error.reception();
             }
@@ -217,6 +229,7 @@ impl Executors {
         if let Err(error) = &handed {
             sink.close(Close::new(crate::admission::POLICY, error.to_string()));
         }
+        self.joins.fetch_add(1, Ordering::Relaxed);
         tracing::info!(id = %hello.id, link = hello.link, "an executor dialled in");
         tokio::spawn(self.clone().watch(hello, place, Held { sink, liveness }));
     }
@@ -284,6 +297,11 @@ impl Executors {
             Ok(executor) => relay::relay(client, executor).await,
             Err(_) => client.tx.close(Close::new(relay::TRY_AGAIN, format!("the executor `{id}` has no link to spare now"))),
         }
+    }
+
+    /// How many links were taken in, and how many were not, since the start.
+    pub fn counts(&self) -> (u64, u64) {
+        (self.joins.load(Ordering::Relaxed), self.refusals.load(Ordering::Relaxed))
     }
 
     /// How many links each executor has here, for the metrics.

@@ -13,6 +13,7 @@ pub mod executors;
 mod fault;
 mod input;
 mod methods;
+pub mod metrics;
 pub mod projection;
 mod questions;
 mod relay;

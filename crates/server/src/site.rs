@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use http::StatusCode;
-use http::header;
+use http::header::{self, HeaderValue};
 use outpost_rpc::Link;
 use outpost_rpc::auth::Auth;
 use outpost_rpc::house::{House, Receiving, Reception, Visit, plain};
 
 use crate::admission::Admission;
 use crate::executors::Executors;
+use crate::metrics::{self, Metrics};
 use crate::tokens::{Scope, Tokens};
 
 /// Where an executor dials in.
@@ -36,6 +37,7 @@ pub struct Site {
     pub admission: Arc<Admission>,
     pub executors: Arc<Executors>,
     pub on_client: OnClient,
+    pub metrics: Metrics,
 }
 
 /// Somebody who showed who they are.
@@ -86,6 +88,7 @@ impl Site {
             "/readyz" | "/healthz" if is_read => Reception::Answer(plain(StatusCode::OK, "")),
             JOIN if is_read => self.executors.join(visit),
             "/" if is_read => self.client(visit),
+            "/metrics" if is_read => self.check(visit, &Scope::Metrics).map_or_else(Into::into, |_| self.measure()),
             path => match path.strip_prefix(REACH) {
                 Some(id) if is_read => {
                     self.check(visit, &Scope::Client).map_or_else(Into::into, |pass| self.executors.reach(id, pass.token))
@@ -93,6 +96,17 @@ impl Site {
                 _ => Reception::Answer(plain(StatusCode::NOT_FOUND, "")),
             },
         }
+    }
+
+    fn measure(&self) -> Reception {
+        Reception::Answer(match self.metrics.text() {
+            Ok(text) => {
+                let mut answer = plain(StatusCode::OK, text);
+                answer.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(metrics::CONTENT_TYPE));
+                answer
+            }
+            Err(error) => plain(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+        })
     }
 
     fn client(&self, visit: &Visit) -> Reception {

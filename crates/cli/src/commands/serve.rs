@@ -12,6 +12,7 @@ use outpost_rpc::listen::{ListenAddr, Listener};
 use outpost_rpc::tls;
 use outpost_server::admission::Admission;
 use outpost_server::executors::{Executors, JoinLimits};
+use outpost_server::metrics::{Metrics, Sources};
 use outpost_server::site::{Access, Site};
 
 use super::app_server::{assemble, on_link, own_socket};
@@ -89,6 +90,7 @@ async fn serve(arguments: &ServeArguments, home: Home, plan: Plan, own: &Process
         admission: admission.clone(),
         executors: executors.clone(),
         on_client: Arc::new(on_link(server.clone())),
+        metrics: Metrics::new(Sources { server: server.clone(), executors: executors.clone() }),
     };
     let (origins, hosts) = (arguments.auth.allow_origin.clone(), arguments.auth.allow_host.clone());
     let threshold = Threshold { origins, hosts, own_pages: true, ..Threshold::default() };
