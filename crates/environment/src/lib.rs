@@ -27,7 +27,7 @@ mod supervisor;
 mod transfer;
 mod view;
 
-pub use backoff::Waits;
+pub use backoff::{Backoff, Waits};
 pub use capability::{Access, ResolvedRoot, gather_roots, resolve_selected_capability_roots};
 pub use connector::{CommandLine, Complaints, Connector, Door, Refusal, TAKEN_OVER_EXIT, Target, TargetError, Token};
 pub use definition::{Definition, DefinitionError, Ssh, Way};

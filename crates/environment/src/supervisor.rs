@@ -126,9 +126,15 @@ impl Supervisor {
             match retry_at {
                 None => return,
                 Some(at) if self.options.connect == ConnectPolicy::Eager => {
+                    let arrival = async {
+                        // One that is turned away again and again must not make us try without a pause.
+                        sleep(self.options.retry.first).await;
+                        self.connector.arrival().await;
+                    };
                     tokio::select! {
                         () = sleep_until(at) => {}
                         () = self.wanted.notified() => {}
+                        () = arrival => {}
                     }
                 }
                 Some(_) => self.wanted.notified().await,
@@ -303,7 +309,6 @@ impl Supervisor {
             () = reading => LinkEnd::Closed(None),
             // An executor of others may be silent for as long as one of its calls takes.
             silence = self.listen(&peer, pulse.as_ref()), if is_ours && pulse.is_some() => LinkEnd::Failed(LinkError::Silent(silence)),
-            () = self.connector.superseded() => LinkEnd::Closed(None),
         }
     }
 

@@ -274,6 +274,7 @@ impl Driver {
                 other => break other?,
             }
         };
+        self.shared.counts.note(appended.entries.iter().map(|entry| &entry.fact));
         for entry in appended.entries {
             if let Err(error) = self.thread.apply(&entry) {
                 tracing::error!(thread = %self.thread.id, %error, "a fact of our own does not fit");

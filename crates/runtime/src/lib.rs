@@ -6,6 +6,7 @@ pub mod agents;
 mod approvals;
 pub mod capabilities;
 pub mod config;
+pub mod counts;
 mod driver;
 pub mod feed;
 mod instructions;

@@ -17,6 +17,7 @@ pub use manage::{ForkThread, ShutdownReport, StartThread, ThreadError};
 
 use crate::agents::{Seat, Tree};
 use crate::config::RuntimeConfig;
+use crate::counts::{Counted, Counts};
 use crate::feed::{Cursor, Feed, FeedLimits};
 use crate::live::{LiveThread, Status};
 use crate::mcp::Mcp;
@@ -60,6 +61,7 @@ pub(crate) struct Shared {
     /// What capability roots hold, for all threads.
     pub discoveries: Discoveries,
     pub host_skills: HostSkills,
+    pub counts: Counts,
 }
 
 /// One thread's place. Whoever loads it holds the lock, so that two who ask get the same one.
@@ -93,6 +95,7 @@ impl Runtime {
             created: Feed::new(FeedLimits::default()),
             discoveries: Discoveries::default(),
             host_skills: HostSkills::default(),
+            counts: Counts::default(),
         }))
     }
 
@@ -126,6 +129,11 @@ impl Runtime {
     /// Takes over other rules, from the next step on.
     pub fn set_rules(&self, rules: Rules) {
         *lock(&self.0.rules) = Arc::new(rules);
+    }
+
+    /// What has happened since the start.
+    pub fn counts(&self) -> Counted {
+        self.0.counts.now()
     }
 
     pub fn config(&self) -> &RuntimeConfig {

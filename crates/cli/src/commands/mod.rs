@@ -11,8 +11,10 @@ pub mod exec;
 pub mod executor;
 pub mod keeper;
 pub mod run;
+pub mod serve;
 pub mod shell;
 pub mod thread;
+pub mod token;
 
 use std::process::ExitCode;
 
