@@ -172,7 +172,10 @@ impl Driver {
                 self.told = None;
                 Ok(())
             }
-            () = tokio::time::sleep(self.shared.config.unload_after), if unloads => Err(Stop::Unloaded),
+            // Somebody who listens may say something any time; they are looked at again later.
+            () = tokio::time::sleep(self.shared.config.unload_after), if unloads => {
+                if self.feed.has_readers() { Ok(()) } else { Err(Stop::Unloaded) }
+            }
             () = tokio::time::sleep(time_left.unwrap_or_default()), if time_left.is_some() => self.time_is_up().await,
         }
     }

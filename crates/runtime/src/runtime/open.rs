@@ -63,7 +63,7 @@ impl Shared {
     }
 
     /// Threads that are not kept are in a store of their own.
-    async fn store_of(&self, id: ThreadId) -> Store {
+    pub(super) async fn store_of(&self, id: ThreadId) -> Store {
         if self.ephemeral.head(id).await.is_ok() { self.ephemeral.clone() } else { self.store.clone() }
     }
 
