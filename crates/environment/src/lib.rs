@@ -25,6 +25,7 @@ mod state;
 mod supervisor;
 mod transfer;
 mod view;
+mod watching;
 
 pub use backoff::Waits;
 pub use capability::{ResolvedRoot, resolve_selected_capability_roots};
@@ -42,3 +43,4 @@ pub use registry::{Cause, Change, Event, InfoError, News, Origin, Registry, Regi
 pub use state::{Connected, Failure, FailureKind, Identity, State};
 pub use transfer::{Location, Progress, Summary, Transfer, TransferError, TransferOptions};
 pub use view::{Captured, Member, StepView, ViewError, Workplace};
+pub use watching::{FileChanges, FileWatch};

@@ -7,9 +7,11 @@
 //! `outpost_wire::app`; whatever a client sees of a thread is made in `projection/`, and nowhere else; `subscription.rs` takes
 //! it to the client in order, without a gap and without holding anything up; `questions.rs` knows what clients were asked.
 
+mod belongings;
 mod connection;
 mod fault;
 mod input;
+mod jobs;
 mod methods;
 pub mod projection;
 mod questions;

@@ -3,9 +3,12 @@
 
 mod account;
 mod choices;
+mod commands;
 mod config;
 mod environments;
+mod files;
 mod models;
+mod place;
 mod reading;
 mod session;
 mod shelf;
@@ -34,7 +37,9 @@ pub fn table() -> Table {
     let table = environments::register(table);
     let table = config::register(table);
     let table = models::register(table);
-    account::register(table)
+    let table = account::register(table);
+    let table = files::register(table);
+    commands::register(table)
 }
 
 fn thread_id(text: &str) -> Result<ThreadId, Fault> {

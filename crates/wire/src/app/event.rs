@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::commands::{CommandExecOutputDelta, ProcessExited, ProcessOutputDelta};
+use super::files::FsChanged;
 use super::item::Item;
 use super::settings::ThreadSettings;
 use super::thread::{Thread, ThreadStatus};
@@ -70,6 +72,10 @@ notices! {
     "item/mcpToolCall/progress" => McpToolCallProgress(McpToolCallProgress),
     "mcpServer/startupStatus/updated" => McpServerStatusUpdated(McpServerStatusUpdated),
     "serverRequest/resolved" => ServerRequestResolved(ServerRequestResolved),
+    "fs/changed" => FsChanged(FsChanged),
+    "command/exec/outputDelta" => CommandExecOutputDelta(CommandExecOutputDelta),
+    "process/outputDelta" => ProcessOutputDelta(ProcessOutputDelta),
+    "process/exited" => ProcessExited(ProcessExited),
     "error" => Error(ErrorNotice),
     "warning" => Warning(Warning),
     /// Ours.

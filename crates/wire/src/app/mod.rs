@@ -6,9 +6,11 @@
 
 pub mod account;
 pub mod approval;
+pub mod commands;
 pub mod config;
 pub mod environment;
 pub mod event;
+pub mod files;
 pub mod item;
 pub mod models;
 pub mod session;
