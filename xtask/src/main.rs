@@ -26,6 +26,8 @@ usage: cargo xtask test            install what the tests need and run all of th
        cargo xtask dist            a static program that can be copied to any machine of this kind
        cargo xtask bench threads [--small] [--markdown]
                                    figures of threads: writing, opening, forking, listing, searching, memory
+       cargo xtask bench turns [--small] [--markdown]
+                                   turns of an agent whose model answers at once: latency, CPU, many at once, long histories
        cargo xtask bench sandbox   the same calls with and without a sandbox";
 
 #[expect(clippy::print_stderr, reason = "this is a program for a terminal")]
@@ -55,6 +57,7 @@ fn run() -> anyhow::Result<()> {
         ["docs"] => docs::run(),
         ["dist"] => dist::run(),
         ["bench", "threads", options @ ..] => bench::threads(options),
+        ["bench", "turns", options @ ..] => bench::turns(options),
         _ => bail!("{USAGE}"),
     }
 }

@@ -54,6 +54,9 @@ pub enum Command {
     /// Serve this machine's processes and files to a client
     #[command(visible_alias = "exec-server", after_help = EXECUTOR_HELP)]
     Executor(Box<ExecutorArguments>),
+    /// Serve threads to clients of the app protocol: SDKs, editors, terminal UIs
+    #[command(after_help = APP_SERVER_HELP)]
+    AppServer(Box<AppServerArguments>),
     /// The detached executor behind `--keep`; started by it
     #[command(name = "__keeper", hide = true)]
     Keeper(KeeperArguments),
@@ -101,7 +104,7 @@ impl Command {
     /// command behind `--via` is the user's own and may need them.
     pub fn serves_commands(&self) -> bool {
         match self {
-            Self::Executor(_) | Self::Keeper(_) => true,
+            Self::Executor(_) | Self::AppServer(_) | Self::Keeper(_) => true,
             Self::Run(arguments) => arguments.place.is_here(),
             Self::Shell(arguments) => arguments.place.is_here(),
             Self::Exec(_) => true,
@@ -149,6 +152,41 @@ pub struct ExecutorArguments {
     pub confinement: ConfinementArguments,
     #[command(flatten)]
     pub auth: AuthArguments,
+}
+
+const APP_SERVER_HELP: &str = "\
+Examples:
+  outpost app-server                                      for a client that starts it: one JSON message per line
+  outpost app-server --listen ws://127.0.0.1:7001         clients show the token of this home
+  outpost app-server --listen off                         only for this user, at OUTPOST_HOME/run/app.sock
+
+With a websocket the first line of standard output is the URL to connect to. GET /readyz answers 200 once it serves. Without --ws-auth
+and --no-auth a websocket asks for the token in OUTPOST_HOME/tokens/app, which is made on the first start. A server on
+standard input and output ends with its input.";
+
+#[derive(Args)]
+pub struct AppServerArguments {
+    /// Where to listen: stdio://, ws://IP:PORT, unix://PATH or off
+    #[arg(long, value_name = "URL", default_value = "stdio://")]
+    pub listen: AppListen,
+    #[command(flatten)]
+    pub auth: AuthArguments,
+}
+
+/// Where an app server listens.
+#[derive(Clone)]
+pub enum AppListen {
+    At(ListenAddr),
+    /// Only at the socket of its home.
+    Off,
+}
+
+impl std::str::FromStr for AppListen {
+    type Err = outpost_rpc::listen::ListenAddrError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == "off" { Ok(Self::Off) } else { text.parse().map(Self::At) }
+    }
 }
 
 #[derive(Args, Clone)]

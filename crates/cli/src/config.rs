@@ -32,6 +32,9 @@ pub struct Config {
     pub store: Option<String>,
     pub durability: Option<Durability>,
     pub budgets: Budgets,
+    /// Everything, as it was written, for those who want to see it.
+    #[serde(skip)]
+    written: Table,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -65,7 +68,15 @@ impl Config {
         for key in table.keys().filter(|key| !reference::is_known(key)) {
             tracing::warn!(key, "config.toml: this key is not known and has no effect");
         }
-        Value::Table(table).try_into().context("config.toml")
+        let config: Self = Value::Table(table.clone()).try_into().context("config.toml")?;
+        Ok(Self { written: table, ..config })
+    }
+
+    /// What others may see of it: everything but what may be a secret.
+    pub fn shown(&self) -> serde_json::Value {
+        let mut shown = serde_json::to_value(&self.written).unwrap_or_default();
+        hide(&mut shown);
+        shown
     }
 
     /// The sandbox of threads that choose none.
@@ -85,6 +96,17 @@ impl Config {
             other => other,
         })
     }
+}
+
+/// Takes out what may be a secret: headers, query parameters, variables, and whatever is named like one.
+fn hide(value: &mut serde_json::Value) {
+    let Some(members) = value.as_object_mut() else { return };
+    let is_secret = |name: &str| {
+        let name = name.to_ascii_lowercase();
+        matches!(name.as_str(), "http_headers" | "query_params" | "env") || name.ends_with("token") || name.ends_with("api_key")
+    };
+    members.retain(|name, _| !is_secret(name));
+    members.values_mut().for_each(hide);
 }
 
 /// Sets `a.b.c=value`. A value that is no TOML is a text.

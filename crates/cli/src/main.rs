@@ -63,6 +63,7 @@ fn main() -> ExitCode {
         let process = Process { variables, secrets, settings: arguments.settings };
         match arguments.command {
             Command::Executor(arguments) => commands::executor::run(arguments, &process).await,
+            Command::AppServer(arguments) => commands::app_server::run(*arguments, &process).await,
             Command::Keeper(arguments) => commands::keeper::run(arguments, &process).await,
             Command::Run(arguments) => commands::run::run(arguments, &process).await,
             Command::Reference => commands::reference(),

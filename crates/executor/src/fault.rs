@@ -145,6 +145,10 @@ pub fn walk_too_large(depth: usize, directories: usize, entries: usize) -> Fault
     Fault::invalid_request(format!("filesystem walk limits exceed maximums: depth={depth}, directories={directories}, entries={entries}"))
 }
 
+pub fn too_many_roots(limit: usize) -> Fault {
+    Fault::invalid_request(format!("capability root discovery accepts at most {limit} roots"))
+}
+
 pub fn watch_exists(id: &str) -> Fault {
     Fault::invalid_request(format!("watch `{id}` already exists"))
 }

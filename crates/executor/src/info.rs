@@ -28,6 +28,8 @@ fn capabilities() -> Capabilities {
         sandboxed_file_streaming: true,
         fs_watch: true,
         file_attributes: true,
+        capability_discovery_sandbox: true,
+        capability_digests: true,
         ..Capabilities::default()
     }
 }

@@ -9,6 +9,7 @@ mod commands;
 mod compaction;
 mod step;
 
+use step::Told;
 pub(crate) use step::user_message;
 
 use std::collections::HashMap;
@@ -30,7 +31,6 @@ use crate::feed::Feed;
 use crate::live::{Command, Event, Status};
 use crate::model::{Answer, ModelError};
 use crate::runtime::Shared;
-use crate::surroundings::Surroundings;
 use crate::tools::processes::Processes;
 use crate::tools::{CallEnd, StepTools};
 
@@ -83,8 +83,8 @@ pub(crate) struct Driver {
     calls: HashMap<CallId, RunningCall>,
     /// What the present step froze. Nothing after a restart: then it is captured anew.
     step: Option<Arc<StepTools>>,
-    /// What the model was told of its environments last.
-    told: Option<Surroundings>,
+    /// What the model was told last of what is around it.
+    told: Told,
     processes: Arc<Processes>,
     grants: Grants,
     /// What users answered to calls that wait for more than a yes.
@@ -126,7 +126,7 @@ impl Driver {
             asking: None,
             calls: HashMap::new(),
             step: None,
-            told: None,
+            told: Told::default(),
             processes,
             grants: Grants::default(),
             answers: HashMap::new(),
@@ -169,7 +169,7 @@ impl Driver {
             },
             () = tokio::time::sleep(CONTEXT_KEPT), if sleeps => {
                 self.context = None;
-                self.told = None;
+                self.told = Told::default();
                 Ok(())
             }
             // Somebody who listens may say something any time; they are looked at again later.

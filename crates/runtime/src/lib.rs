@@ -4,6 +4,7 @@
 
 pub mod agents;
 mod approvals;
+pub mod capabilities;
 pub mod config;
 mod driver;
 pub mod feed;
@@ -13,9 +14,11 @@ pub mod model;
 pub mod models;
 pub mod patch;
 pub mod permissions;
+pub mod plugins;
 pub mod policy;
 pub mod rules;
 pub mod runtime;
+pub mod skills;
 pub mod surroundings;
 pub mod tools;
 

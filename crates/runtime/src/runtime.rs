@@ -7,7 +7,7 @@ mod open;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use outpost_environment::Registry;
+use outpost_environment::{Discoveries, Registry};
 use outpost_store::{Clock, Store};
 use outpost_thread::{Raw, Thread, ThreadId};
 use serde::{Deserialize, Serialize};
@@ -21,6 +21,7 @@ use crate::feed::{Cursor, Feed, FeedLimits};
 use crate::live::{LiveThread, Status};
 use crate::models::Models;
 use crate::rules::Rules;
+use crate::skills::host::HostSkills;
 
 /// What a runtime is made of. Everything that has an effect on the world outside is passed in.
 pub struct Parts {
@@ -54,6 +55,9 @@ pub(crate) struct Shared {
     threads: Mutex<HashMap<ThreadId, Arc<Slot>>>,
     trees: Mutex<HashMap<String, Weak<Tree>>>,
     created: Feed<ThreadId>,
+    /// What capability roots hold, for all threads.
+    pub discoveries: Discoveries,
+    pub host_skills: HostSkills,
 }
 
 /// One thread's place. Whoever loads it holds the lock, so that two who ask get the same one.
@@ -83,6 +87,8 @@ impl Runtime {
             threads: Mutex::default(),
             trees: Mutex::default(),
             created: Feed::new(FeedLimits::default()),
+            discoveries: Discoveries::default(),
+            host_skills: HostSkills::default(),
         }))
     }
 

@@ -14,6 +14,7 @@ pub mod output;
 mod patching;
 mod plan;
 pub mod processes;
+mod skill;
 mod wait;
 
 use std::sync::Arc;
@@ -32,6 +33,7 @@ use self::earlier::EarlierCommand;
 use self::exec::{ExecRun, StdinRun};
 pub use self::image::picture_kind;
 use crate::approvals::{Grants, Question};
+use crate::capabilities::StepCapabilities;
 use crate::model::ToolSpec;
 use crate::permissions::SandboxMode;
 use crate::policy::ApprovalPolicy;
@@ -46,6 +48,8 @@ pub struct StepTools {
     pub specs: Arc<[ToolSpec]>,
     pub mode: SandboxMode,
     pub approval: ApprovalPolicy,
+    /// Skills, plugins, and why roots are in or out.
+    pub capabilities: StepCapabilities,
     pub(crate) dynamic: Vec<DynamicTool>,
     pub(crate) processes: Arc<Processes>,
     pub(crate) rules: Arc<Rules>,
@@ -152,6 +156,7 @@ pub(crate) enum Work {
     Patch(patching::PatchRun),
     Image(image::ImageRun),
     Wait(wait::WaitRun),
+    Skill(Box<skill::SkillRun>),
     Agent(agents::AgentCall, ResultType),
     /// The answer is there already.
     Ready(CallEnd),
@@ -163,7 +168,7 @@ impl Work {
     pub fn runs_alone(&self) -> bool {
         match self {
             Self::Patch(_) | Self::Stdin(_) => true,
-            Self::Exec(_) | Self::Image(_) | Self::Wait(_) | Self::Agent(..) | Self::Ready(_) => false,
+            Self::Exec(_) | Self::Image(_) | Self::Wait(_) | Self::Skill(_) | Self::Agent(..) | Self::Ready(_) => false,
         }
     }
 }
@@ -209,6 +214,7 @@ impl Run {
             Work::Patch(run) => run.execute(&self.call).await,
             Work::Image(run) => run.execute(&self.call).await,
             Work::Wait(run) => run.execute(&self.call, &context).await,
+            Work::Skill(run) => run.execute(&self.call).await,
             Work::Agent(call, result) => agents::execute(call, &self.call, result, &context).await,
             Work::Ready(end) => end,
         }
@@ -294,6 +300,7 @@ impl StepTools {
             Ok(ToolCall::Question(questions)) if self.questions => asked.question("userInput", questions),
             Ok(ToolCall::Question(_)) => asked.fail("nobody is there to answer questions"),
             Ok(ToolCall::Wait(wait)) => self.plan_wait(asked, wait),
+            Ok(ToolCall::Skill(read)) => self.plan_skill(asked, read),
             Ok(ToolCall::Agent(call)) => asked.run(None, call.is_repeatable(), Some(call.detail()), Work::Agent(call, asked.result())),
             Ok(ToolCall::Dynamic { tool, arguments }) => {
                 asked.question("dynamicTool", json!({"type": "dynamicToolCall", "tool": tool, "arguments": arguments}))

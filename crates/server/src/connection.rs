@@ -151,10 +151,6 @@ impl Connection {
     pub fn unsubscribe(&self, thread: ThreadId) -> bool {
         self.lock().remove(&thread).is_some_and(|subscription| !subscription.is_over())
     }
-
-    pub fn subscriptions(&self) -> Vec<Arc<Subscription>> {
-        self.lock().values().filter(|subscription| !subscription.is_over()).cloned().collect()
-    }
 }
 
 /// Counts a request for as long as it is under way.

@@ -1,5 +1,6 @@
 //! One file per verb.
 
+pub mod app_server;
 pub mod cp;
 pub mod doctor;
 pub mod env;

@@ -34,6 +34,13 @@ impl Driver {
                 answer(outcome, reply)
             }
             Command::Change(facts, reply) => {
+                let named = facts
+                    .iter()
+                    .find_map(|fact| if let Fact::SelectionChanged(change) = fact { change.capability_roots.as_ref() } else { None });
+                if let Some(Err(error)) = named.map(|roots| self.shared.check_roots(roots, &self.thread.capability_roots)) {
+                    let _ = reply.send(Err(CommandError::Invalid(error.to_string())));
+                    return Ok(());
+                }
                 let outcome = self.record(facts, Need::Stored).await.map(Ok);
                 answer(outcome, reply)
             }

@@ -8,6 +8,7 @@ use outpost_wire::intent::Selection;
 use tokio::time::{Instant, timeout_at};
 
 use super::Shared;
+use crate::capabilities::{Look, StepCapabilities};
 use crate::model::{ToolInput, ToolSpec, WireApi};
 use crate::permissions::SandboxMode;
 use crate::policy::ApprovalPolicy;
@@ -34,7 +35,8 @@ impl Shared {
             let view = self.view(thread);
             let starts = |member: &Member| matches!(member.captured, Captured::Starting);
             let primary_starts = view.selected().next().is_some_and(starts);
-            let others_start = view.selected().skip(1).any(starts);
+            // Also those that are here for a capability root only.
+            let others_start = view.members().iter().skip(1).any(starts);
             let limits = [(primary_starts, began + patience.primary), (others_start, began + patience.others)];
             let now = Instant::now();
             let Some(until) = limits.into_iter().filter(|(starts, until)| *starts && *until > now).map(|(_, until)| until).min() else {
@@ -56,7 +58,10 @@ impl Shared {
         let provider = thread.settings.model_provider.as_deref().unwrap_or(self.models.default_provider());
         let wire = self.models.providers().get(provider).map(|provider| provider.wire_api);
         let depth = thread.metadata.parent.as_ref().map_or(0, |parent| parent.depth);
+        let mode = self.mode(thread);
+        let capabilities = self.capabilities(&view, thread, &mode).await;
         let offer = Offer {
+            skills: !capabilities.skills.is_empty(),
             environments: view.selected().count(),
             starting: view.selected().any(|member| matches!(member.captured, Captured::Starting | Captured::Recovering { .. })),
             text_tools: wire == Some(WireApi::Responses) && thread.settings.other.get("textTools").is_some_and(|on| on == true),
@@ -70,7 +75,8 @@ impl Shared {
         });
         StepTools {
             specs: catalogue(&offer, more),
-            mode: self.mode(thread),
+            mode,
+            capabilities,
             approval: self.approval(thread),
             dynamic,
             processes,
@@ -80,6 +86,20 @@ impl Shared {
             infos,
             view,
         }
+    }
+
+    /// What the next step of a thread would have.
+    pub(super) async fn why(&self, thread: &Thread) -> StepCapabilities {
+        let view = self.settled_view(thread).await;
+        self.capabilities(&view, thread, &self.mode(thread)).await
+    }
+
+    /// What the capability roots of a thread come to in a step.
+    pub(super) async fn capabilities(&self, view: &StepView, thread: &Thread, mode: &SandboxMode) -> StepCapabilities {
+        let host = self.host_roots();
+        let host = if host.is_empty() { None } else { self.host().await.map(|handle| (handle, host)) };
+        let (discoveries, patience) = (&self.discoveries, self.config.discovery_patience);
+        Look { discoveries, patience, mode, view, roots: &thread.capability_roots, host }.capture().await
     }
 
     fn mode(&self, thread: &Thread) -> SandboxMode {
