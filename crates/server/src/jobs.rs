@@ -61,6 +61,7 @@ impl Label {
 /// What later requests about a job find, also while it is being started.
 pub struct Seat {
     pub has_input: bool,
+    pub has_terminal: bool,
     /// Whoever writes waits here, so that writes arrive in the order in which they came.
     pub input: Mutex<()>,
     process: watch::Receiver<Option<Arc<RemoteProcess>>>,
@@ -70,9 +71,10 @@ pub struct Seat {
 pub struct Arrival(watch::Sender<Option<Arc<RemoteProcess>>>);
 
 impl Seat {
-    pub fn new(has_input: bool) -> (Arc<Self>, Arrival) {
+    pub fn new(has_terminal: bool, streams_input: bool) -> (Arc<Self>, Arrival) {
         let (sender, process) = watch::channel(None);
-        (Arc::new(Self { has_input, input: Mutex::default(), process }), Arrival(sender))
+        let has_input = has_terminal || streams_input;
+        (Arc::new(Self { has_input, has_terminal, input: Mutex::default(), process }), Arrival(sender))
     }
 
     /// Waits for a process that is being started. Nothing if it is over.

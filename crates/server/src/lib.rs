@@ -8,8 +8,11 @@
 //! it to the client in order, without a gap and without holding anything up; `questions.rs` knows what clients were asked.
 
 mod belongings;
+mod configuration;
 mod connection;
+mod excerpt;
 mod fault;
+mod fuzzy;
 mod input;
 mod jobs;
 mod methods;
@@ -19,4 +22,5 @@ mod server;
 mod subscription;
 mod table;
 
+pub use configuration::hide_secrets;
 pub use server::{Facts, Parts, Server};

@@ -60,7 +60,7 @@ async fn exec(connection: Arc<Connection>, params: CommandExecParams) -> Result<
     let environment = environment(&connection.server, params.environment_id.as_deref())?;
 
     // The name is taken before anything is waited for: what the client sends next may be about it.
-    let (seat, arrival) = Seat::new(params.tty || params.stream_stdin);
+    let (seat, arrival) = Seat::new(params.tty, params.stream_stdin);
     let name = params.process_id.as_deref().map(|id| {
         let taken = connection.belongings.commands.take(id, seat);
         taken.ok_or_else(|| Fault::invalid_request(format!("duplicate active command/exec process id: {id:?}")))
@@ -94,7 +94,7 @@ async fn spawn(connection: Arc<Connection>, params: ProcessSpawnParams) -> Resul
     let cap = params.output_bytes_cap.unwrap_or(Some(DEFAULT_CAP)).map(|cap| usize::try_from(cap).unwrap_or(usize::MAX));
     let environment = environment(&connection.server, params.environment_id.as_deref())?;
     let handle = params.process_handle;
-    let (seat, arrival) = Seat::new(params.tty || params.stream_stdin);
+    let (seat, arrival) = Seat::new(params.tty, params.stream_stdin);
     let name = connection.belongings.processes.take(&handle, seat);
     let name = name.ok_or_else(|| Fault::invalid_request(format!("duplicate active process handle: {handle:?}")))?;
     let wanted = Wanted {
@@ -254,6 +254,9 @@ impl Named {
 
     async fn resize(self, size: TerminalSize) -> Result<Nothing, Fault> {
         check_cells(size)?;
+        if self.seat.as_ref().is_some_and(|seat| !seat.has_terminal) {
+            return Err(Fault::invalid_request("this command has no terminal: it was started without `tty`"));
+        }
         self.running().await?.resize(size.rows, size.cols).await.map_err(refused)?;
         Ok(Nothing {})
     }

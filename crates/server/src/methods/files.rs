@@ -144,10 +144,18 @@ impl Seen {
         if changes.overflow {
             return Some(vec![AbsolutePath(self.path.clone())]);
         }
-        let paths = changes.paths.into_iter().filter(|path| !self.only_path || *path == self.path);
+        let paths = changes.paths.into_iter().filter(|path| !is_passing(path) && (!self.only_path || *path == self.path));
         let paths: Vec<AbsolutePath> = paths.map(AbsolutePath).collect();
         (!paths.is_empty()).then_some(paths)
     }
+}
+
+/// Files as they are on the way into their place: those that our executors write, and those without a name yet.
+fn is_passing(path: &PathUri) -> bool {
+    let Some((_, name)) = path.split() else { return false };
+    let is_hex = |rest: &[u8]| rest.len() == 32 && rest.iter().all(u8::is_ascii_hexdigit);
+    name.0.strip_prefix(b".outpost-").is_some_and(is_hex)
+        || name.0.strip_prefix(b"#").is_some_and(|rest| !rest.is_empty() && rest.iter().all(u8::is_ascii_digit))
 }
 
 async fn unwatch(connection: Arc<Connection>, params: FsUnwatchParams) -> Result<Nothing, Fault> {

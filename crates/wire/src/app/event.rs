@@ -5,7 +5,9 @@ use serde_json::Value;
 
 use super::commands::{CommandExecOutputDelta, ProcessExited, ProcessOutputDelta};
 use super::files::FsChanged;
+use super::goals::{ThreadGoalCleared, ThreadGoalUpdated};
 use super::item::Item;
+use super::queue::ThreadQueueChanged;
 use super::settings::ThreadSettings;
 use super::thread::{Thread, ThreadStatus};
 use super::turn::{Turn, TurnError};
@@ -72,6 +74,9 @@ notices! {
     "item/mcpToolCall/progress" => McpToolCallProgress(McpToolCallProgress),
     "mcpServer/startupStatus/updated" => McpServerStatusUpdated(McpServerStatusUpdated),
     "serverRequest/resolved" => ServerRequestResolved(ServerRequestResolved),
+    "thread/goal/updated" => ThreadGoalUpdated(ThreadGoalUpdated),
+    "thread/goal/cleared" => ThreadGoalCleared(ThreadGoalCleared),
+    "thread/queue/changed" => ThreadQueueChanged(ThreadQueueChanged),
     "fs/changed" => FsChanged(FsChanged),
     "command/exec/outputDelta" => CommandExecOutputDelta(CommandExecOutputDelta),
     "process/outputDelta" => ProcessOutputDelta(ProcessOutputDelta),
