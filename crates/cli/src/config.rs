@@ -90,10 +90,17 @@ impl Config {
         Self::load(self.from.file.as_deref(), &self.from.overrides)
     }
 
+    /// Whether a text would do as the file.
+    pub fn check(text: &str) -> Result<(), String> {
+        let table = text.parse::<Table>().map_err(|error| error.to_string())?;
+        Value::Table(table).try_into::<Self>().map_err(|error| error.to_string())?.sandbox().map_err(|error| error.to_string())?;
+        Ok(())
+    }
+
     /// What others may see of it: everything but what may be a secret.
     pub fn shown(&self) -> serde_json::Value {
         let mut shown = serde_json::to_value(&self.written).unwrap_or_default();
-        hide(&mut shown);
+        outpost_server::hide_secrets(&mut shown);
         shown
     }
 
@@ -114,17 +121,6 @@ impl Config {
             other => other,
         })
     }
-}
-
-/// Takes out what may be a secret: headers, query parameters, variables, and whatever is named like one.
-fn hide(value: &mut serde_json::Value) {
-    let Some(members) = value.as_object_mut() else { return };
-    let is_secret = |name: &str| {
-        let name = name.to_ascii_lowercase();
-        matches!(name.as_str(), "http_headers" | "query_params" | "env") || name.ends_with("token") || name.ends_with("api_key")
-    };
-    members.retain(|name, _| !is_secret(name));
-    members.values_mut().for_each(hide);
 }
 
 /// Sets `a.b.c=value`. A value that is no TOML is a text.

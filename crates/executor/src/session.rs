@@ -233,7 +233,7 @@ impl Session {
                 None => variables::build(&self.config.variables, params.env_policy.as_ref(), &params.env),
             },
             cwd,
-            io: if params.tty { LaunchIo::Terminal(TerminalSize::default()) } else { LaunchIo::Pipes { stdin: params.pipe_stdin } },
+            io: if params.tty { LaunchIo::Terminal(terminal_size(&params)) } else { LaunchIo::Pipes { stdin: params.pipe_stdin } },
             policy: policy.clone(),
         };
         // The id is taken, but the lock is not held: a launch from a mount that hangs must not hold up the session.
@@ -296,4 +296,7 @@ impl Session {
             }
         }
     }
+}
+fn terminal_size(params: &StartParams) -> TerminalSize {
+    params.terminal_size.map_or_else(TerminalSize::default, |size| TerminalSize { rows: size.rows, cols: size.cols })
 }

@@ -8,10 +8,15 @@
 //! it to the client in order, without a gap and without holding anything up; `questions.rs` knows what clients were asked.
 
 pub mod admission;
+mod belongings;
+mod configuration;
 mod connection;
+mod excerpt;
 pub mod executors;
 mod fault;
+mod fuzzy;
 mod input;
+mod jobs;
 mod methods;
 pub mod metrics;
 pub mod projection;
@@ -23,4 +28,5 @@ mod subscription;
 mod table;
 pub mod tokens;
 
+pub use configuration::hide_secrets;
 pub use server::{Facts, Parts, Server};
