@@ -17,6 +17,8 @@ mod processes;
 mod reads;
 mod retention;
 mod sessions;
+mod settings;
+mod snapshots;
 mod stdin;
 mod streams;
 mod support;

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use outpost_environment::{Definition, Registry};
 use outpost_runtime::live::LiveThread;
 use outpost_runtime::policy::ApprovalPolicy;
 use outpost_runtime::{Runtime, StartThread};
@@ -16,6 +17,7 @@ use crate::agent_args::{AgentOptions, Which};
 use crate::assembly::{Assembly, Wish};
 use crate::commands::thread::find;
 use crate::config::Config;
+use crate::environments::token;
 use crate::follow::Follow;
 use crate::home::Home;
 
@@ -84,6 +86,9 @@ impl Agents {
             keeps_sessions: true,
         };
         let assembly = Assembly::new(&home, wish, own).await?;
+        for attached in &options.attached {
+            attach(assembly.runtime.registry(), attached, own).with_context(|| format!("--attach {attached}"))?;
+        }
         let is_set = |key: &str| own.settings.iter().any(|setting| setting.split('=').next().map(str::trim) == Some(key));
         let runtime = assembly.runtime.config();
         let names_model = options.provider().is_some() || options.model.is_some() || is_set("model") || is_set("model_provider");
@@ -154,6 +159,13 @@ impl Agents {
         let last = page.threads.iter().find(|thread| thread.parent.is_none());
         last.map(|thread| thread.id).context("there is no thread yet")
     }
+}
+
+/// `NAME=URL`: an executor for this run only, in the place of one of that name that is written down.
+fn attach(registry: &Registry, attached: &str, own: &Process) -> anyhow::Result<()> {
+    let (name, url) = attached.split_once('=').context("NAME=URL was expected")?;
+    registry.add(EnvironmentId::parse_own(name)?, Definition::url(url, token(url, &own.variables)?)?)?;
+    Ok(())
 }
 
 impl Here {

@@ -6,7 +6,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::agent_args::{EXEC_HELP, ExecArguments};
+use crate::agent_args::{CHAT_HELP, ChatArguments, EXEC_HELP, ExecArguments};
 use crate::thread_args::{THREAD_HELP, ThreadArguments};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use outpost_executor::HttpTarget;
@@ -41,6 +41,9 @@ impl Arguments {
         let matches = Self::command().mut_arg("settings", |setting| setting.value_parser(collect)).get_matches();
         let mut arguments = Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
         arguments.settings = std::mem::take(&mut *settings.lock().unwrap_or_else(PoisonError::into_inner));
+        // They are read verb by verb; what counts is where they stand.
+        let given: Vec<String> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
+        arguments.settings.sort_by_cached_key(|setting| given.iter().rposition(|word| word.ends_with(setting.as_str())));
         arguments
     }
 }
@@ -66,6 +69,9 @@ pub enum Command {
     /// Let an agent work on a prompt, and show what it does
     #[command(after_help = EXEC_HELP)]
     Exec(Box<ExecArguments>),
+    /// Talk with an agent, line by line
+    #[command(after_help = CHAT_HELP)]
+    Chat(Box<ChatArguments>),
     /// Run a command in an environment and stay with it, whatever happens to the connection
     #[command(after_help = RUN_HELP)]
     Run(RunArguments),
@@ -87,7 +93,27 @@ pub enum Command {
     /// Look at this machine: what is enforced here by what, and what to do about the rest
     #[command(after_help = DOCTOR_HELP)]
     Doctor(DoctorArguments),
+    /// See it work, on this machine alone: no key, no server, under half a minute
+    #[command(after_help = DEMO_HELP)]
+    Demo,
+    /// Print what a shell needs to complete the words of this program
+    #[command(after_help = COMPLETIONS_HELP)]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
 }
+
+const DEMO_HELP: &str = "\
+A second executor is started as `worker` in a throw-away directory. One thread works here and there with the offline model, which
+only runs what it is told; the connection is cut, the program is killed, the thread is resumed and forked. Everything but the
+thread is removed at the end. Where the sandbox cannot be held, the demo says so and goes on without one.";
+
+const COMPLETIONS_HELP: &str = "\
+Examples:
+  outpost completions bash > ~/.local/share/bash-completion/completions/outpost
+  outpost completions zsh  > ~/.zfunc/_outpost              with ~/.zfunc in fpath
+  outpost completions fish > ~/.config/fish/completions/outpost.fish";
 
 const DOCTOR_HELP: &str = "\
 A sandbox is tried out; nothing is changed. It exits with 1 if a promise of the default policy (workspace-write) cannot be held here, else with 0.";
@@ -107,8 +133,9 @@ impl Command {
             Self::Executor(_) | Self::AppServer(_) | Self::Keeper(_) => true,
             Self::Run(arguments) => arguments.place.is_here(),
             Self::Shell(arguments) => arguments.place.is_here(),
-            Self::Exec(_) => true,
-            Self::Reference | Self::Doctor(_) | Self::Env { .. } | Self::Cp(_) | Self::Thread(_) => false,
+            Self::Exec(_) | Self::Chat(_) => true,
+            Self::Demo | Self::Reference | Self::Completions { .. } | Self::Doctor(_) => false,
+            Self::Env { .. } | Self::Cp(_) | Self::Thread(_) => false,
         }
     }
 }

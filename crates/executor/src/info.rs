@@ -29,6 +29,9 @@ fn capabilities() -> Capabilities {
         fs_watch: true,
         file_attributes: true,
         capability_discovery_sandbox: true,
+        capability_discovery_v2: true,
+        environment_config_read: true,
+        shell_snapshot_v2: true,
         capability_digests: true,
         ..Capabilities::default()
     }

@@ -5,7 +5,7 @@ mod change;
 mod list;
 mod show;
 mod times;
-mod transcript;
+pub mod transcript;
 mod transfer;
 mod why;
 

@@ -1,14 +1,17 @@
-//! `capabilityRoots/discoverV1`.
+//! `capabilityRoots/discoverV1`, `capabilities/discoverV2` and `environmentConfig/read`.
 
 use futures_util::{StreamExt, stream};
 use outpost_rpc::{Lane, Router};
 use outpost_wire::Fault;
-use outpost_wire::exec::discovery::{Discover, DiscoverParams, DiscoverResponse, DiscoverRoot, DiscoveredRoot};
+use outpost_wire::exec::discovery::{
+    Discover, DiscoverInstalled, DiscoverParams, DiscoverResponse, DiscoverRoot, DiscoveredRoot, InstalledParams, InstalledResponse,
+    ReadConfig,
+};
 
 use crate::connection::Connection;
 use crate::discovery::{self, MAX_ROOTS};
-use crate::fault;
 use crate::methods::native::{blocking, gate, native};
+use crate::{fault, installed, settings};
 
 /// So many roots are looked at at the same time.
 const AT_ONCE: usize = 8;
@@ -17,7 +20,21 @@ const MAX_ANSWER: usize = 24 << 20;
 
 pub fn routes(router: Router<Connection>) -> Router<Connection> {
     let admit = |connection: &Connection| connection.admit("capability discovery");
-    router.on::<Discover, _, _>(Lane::Ordinary, admit, |connection, params| async move { discover(&connection, params).await })
+    router
+        .on::<Discover, _, _>(Lane::Ordinary, admit, |connection, params| async move { discover(&connection, params).await })
+        .on::<DiscoverInstalled, _, _>(
+            Lane::Ordinary,
+            admit,
+            |connection, params| async move { look_at_installed(&connection, params).await },
+        )
+        .on::<ReadConfig, _, _>(
+            Lane::Ordinary,
+            |connection| connection.admit("environment config"),
+            |connection, params| async move {
+                let config = connection.executor().config.clone();
+                blocking(move || settings::read(&config, &params)).await
+            },
+        )
 }
 
 async fn discover(connection: &Connection, params: DiscoverParams) -> Result<DiscoverResponse, Fault> {
@@ -36,6 +53,18 @@ async fn discover(connection: &Connection, params: DiscoverParams) -> Result<Dis
         }
     }
     Ok(DiscoverResponse { roots })
+}
+
+async fn look_at_installed(connection: &Connection, params: InstalledParams) -> Result<InstalledResponse, Fault> {
+    let gate = gate(connection, params.sandbox.as_ref())?;
+    let _turn = connection.bulk_turn().await;
+    let config = connection.executor().config.clone();
+    let found = blocking(move || installed::look(&config, &gate)).await?;
+    let Some(known) = params.known_digest else { return Ok(found) };
+    let digest = discovery::hex(&serde_json::to_vec(&found).unwrap_or_default());
+    let unchanged = digest == known;
+    let found = if unchanged { InstalledResponse::default() } else { found };
+    Ok(InstalledResponse { digest: Some(digest), unchanged, ..found })
 }
 
 /// Looks at one root; whatever goes wrong is its own affair.
