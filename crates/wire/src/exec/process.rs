@@ -58,7 +58,7 @@ pub struct TerminalSize {
 /// Whom the process is for; attribution only.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "ProcessMetadata"))]
 pub struct Metadata {
     #[serde(default, with = "uuid_text")]
     #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
