@@ -107,12 +107,27 @@ pub enum Command {
     /// See it work, on this machine alone: no key, no server, under half a minute
     #[command(after_help = DEMO_HELP)]
     Demo,
+    /// Write JSON Schema of both protocols: what clients say to threads, and what is said to executors
+    #[command(after_help = SCHEMA_HELP)]
+    Schema(SchemaArguments),
     /// Print what a shell needs to complete the words of this program
     #[command(after_help = COMPLETIONS_HELP)]
     Completions {
         /// The shell
         shell: clap_complete::Shell,
     },
+}
+
+const SCHEMA_HELP: &str = "\
+Examples:
+  outpost schema                   both on standard output, as {\"app\": …, \"exec\": …}
+  outpost schema --out schemas     schemas/app.json and schemas/exec.json";
+
+#[derive(Args)]
+pub struct SchemaArguments {
+    /// Write app.json and exec.json into this directory; it is made if there is none
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
 }
 
 const DEMO_HELP: &str = "\
@@ -145,7 +160,7 @@ impl Command {
             Self::Run(arguments) => arguments.place.is_here(),
             Self::Shell(arguments) => arguments.place.is_here(),
             Self::Exec(_) | Self::Chat(_) | Self::Serve(_) => true,
-            Self::Demo | Self::Reference | Self::Completions { .. } | Self::Doctor(_) => false,
+            Self::Demo | Self::Reference | Self::Schema(_) | Self::Completions { .. } | Self::Doctor(_) => false,
             Self::Env { .. } | Self::Cp(_) | Self::Thread(_) | Self::Token { .. } => false,
         }
     }

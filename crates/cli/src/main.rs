@@ -69,6 +69,7 @@ fn main() -> ExitCode {
             Command::AppServer(arguments) => commands::app_server::run(*arguments, &process).await,
             Command::Keeper(arguments) => commands::keeper::run(arguments, &process).await,
             Command::Run(arguments) => commands::run::run(arguments, &process).await,
+            Command::Schema(arguments) => commands::schema::run(&arguments),
             Command::Reference => commands::reference(),
             Command::Doctor(arguments) => commands::doctor::run(&arguments, &process),
             Command::Exec(arguments) => commands::exec::run(*arguments, &process).await,

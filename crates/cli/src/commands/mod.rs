@@ -12,6 +12,7 @@ pub mod executor;
 pub mod keeper;
 pub mod run;
 pub mod serve;
+pub mod schema;
 pub mod shell;
 pub mod thread;
 pub mod token;
