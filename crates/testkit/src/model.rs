@@ -59,6 +59,8 @@ pub struct ScriptedModel {
 #[derive(Default)]
 struct Script {
     replies: VecDeque<Reply>,
+    /// For requests that contain a text.
+    special: Vec<(String, Reply)>,
     requests: Vec<Request>,
 }
 
@@ -78,7 +80,7 @@ impl ScriptedModel {
     }
 
     pub async fn with(replies: impl Into<VecDeque<Reply>>) -> Self {
-        let script = Arc::new(Mutex::new(Script { replies: replies.into(), requests: vec![] }));
+        let script = Arc::new(Mutex::new(Script { replies: replies.into(), special: vec![], requests: vec![] }));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let serving = script.clone();
@@ -98,6 +100,11 @@ impl ScriptedModel {
     /// Adds a reply to the end of the script.
     pub fn push(&self, reply: Reply) {
         self.script.lock().unwrap().replies.push_back(reply);
+    }
+
+    /// A reply to the first request that contains this text, for scripts with several voices. The first that fits counts.
+    pub fn push_for(&self, text: &str, reply: Reply) {
+        self.script.lock().unwrap().special.push((text.into(), reply));
     }
 
     /// The requests for answers so far.
@@ -133,9 +140,12 @@ async fn answer(stream: TcpStream, script: Arc<Mutex<Script>>) -> Option<()> {
     let is_chat = wire.ends_with("/chat/completions");
     let reply = {
         let mut script = script.lock().unwrap();
+        let text = String::from_utf8_lossy(&body);
+        let special = script.special.iter().position(|(wanted, _)| text.contains(wanted.as_str()));
+        let special = special.map(|at| script.special.remove(at).1);
         let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
         script.requests.push(Request { path, head, body });
-        script.replies.pop_front().unwrap_or_else(|| if is_chat { chat_done() } else { Reply::message("done") })
+        special.or_else(|| script.replies.pop_front()).unwrap_or_else(|| if is_chat { chat_done() } else { Reply::message("done") })
     };
     send(stream, reply).await
 }
