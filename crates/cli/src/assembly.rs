@@ -1,7 +1,7 @@
 //! The runtime as this program runs it: home, store, environments, models.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -91,7 +91,10 @@ impl Assembly {
             ids,
             thread_ids: Arc::new(|| ThreadId::new(Uuid::now_v7())),
         };
-        Ok(Self { runtime: Runtime::new(parts), executor, note })
+        let runtime = Runtime::new(parts);
+        let file = home.rules();
+        runtime.keep_rules_with(Arc::new(move |rule| keep_rule(&file, rule).map_err(|error| error.to_string())));
+        Ok(Self { runtime, executor, note })
     }
 
     /// Ends what runs here.
@@ -165,6 +168,14 @@ fn servers(config: &Config) -> Source {
 struct RuleFile {
     #[serde(default)]
     rules: Vec<Rule>,
+}
+
+/// Adds a rule to the user's file.
+fn keep_rule(file: &Path, rule: &Rule) -> std::io::Result<()> {
+    use std::io::Write;
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut file = std::fs::OpenOptions::new().append(true).create(true).mode(0o600).open(file)?;
+    file.write_all(format!("\n{}", rule.to_toml()).as_bytes())
 }
 
 /// The user's command rules. A file that cannot be read forbids nothing, so it is an error.

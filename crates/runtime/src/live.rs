@@ -195,6 +195,8 @@ pub struct LiveThread {
     pub(crate) mailbox: mpsc::Sender<Command>,
     pub(crate) feed: Arc<Feed<Event>>,
     pub(crate) status: watch::Receiver<Status>,
+    /// It works for the runtime itself, and nobody else hears of it.
+    pub(crate) internal: bool,
 }
 
 impl LiveThread {
