@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use outpost_environment::{Discoveries, Registry};
 use outpost_store::{Clock, Store};
 use outpost_thread::{Raw, Thread, ThreadId};
+use outpost_wire::intent::EnvironmentId;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex as AsyncMutex;
 
@@ -22,6 +23,7 @@ use crate::live::{LiveThread, Status};
 use crate::models::Models;
 use crate::rules::Rules;
 use crate::skills::host::HostSkills;
+use crate::tools::StepTools;
 
 /// What a runtime is made of. Everything that has an effect on the world outside is passed in.
 pub struct Parts {
@@ -58,6 +60,8 @@ pub(crate) struct Shared {
     /// What capability roots hold, for all threads.
     pub discoveries: Discoveries,
     pub host_skills: HostSkills,
+    /// Skills that environments must have before a model is asked anything about them.
+    required_skills: Mutex<HashMap<EnvironmentId, Vec<String>>>,
 }
 
 /// One thread's place. Whoever loads it holds the lock, so that two who ask get the same one.
@@ -89,6 +93,7 @@ impl Runtime {
             created: Feed::new(FeedLimits::default()),
             discoveries: Discoveries::default(),
             host_skills: HostSkills::default(),
+            required_skills: Mutex::default(),
         }))
     }
 
@@ -107,6 +112,16 @@ impl Runtime {
     /// Takes over other rules, from the next step on.
     pub fn set_rules(&self, rules: Rules) {
         *lock(&self.0.rules) = Arc::new(rules);
+    }
+
+    /// Says which skills an environment must have. A turn that works there fails before the model is asked if one is missing.
+    pub fn require_skills(&self, environment: EnvironmentId, names: Vec<String>) {
+        let mut required = lock(&self.0.required_skills);
+        if names.is_empty() {
+            required.remove(&environment);
+        } else {
+            required.insert(environment, names);
+        }
     }
 
     pub fn config(&self) -> &RuntimeConfig {
@@ -177,6 +192,17 @@ impl Shared {
             Some(developer) => format!("{}\n\n{developer}", base.trim_end()).into(),
             None => base.into(),
         }
+    }
+
+    /// What the ready environments of a step must have and lack, as a sentence.
+    pub fn lacking_skills(&self, tools: &StepTools) -> Option<String> {
+        let required = lock(&self.required_skills);
+        tools.view.workplaces().find_map(|place| {
+            let environment = &place.attachment.environment_id;
+            let lacking = tools.capabilities.lacking(environment, required.get(environment)?);
+            let names = lacking.join("`, `");
+            (!lacking.is_empty()).then(|| format!("environment `{environment}` must have the skill `{names}` and does not"))
+        })
     }
 
     /// The date, for the model.
