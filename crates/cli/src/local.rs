@@ -44,6 +44,7 @@ pub fn executor_config(settings: ExecutorSettings, variables: &Variables) -> any
     let launcher = LauncherSettings {
         scratch: home.as_ref().map(|home| home.run().join("cells")),
         sandbox_user: settings.confinement.sandbox_user,
+        home: variables.get("HOME").map(Into::into),
         limits: settings.confinement.limits,
     };
     let grounds = Grounds {

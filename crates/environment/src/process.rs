@@ -164,6 +164,12 @@ impl RemoteProcess {
     /// Writes to its standard input, exactly once.
     pub async fn write(&self, bytes: Bytes) -> Result<WriteStatus, EnvironmentError> {
         let write_id = self.writes.fetch_add(1, Ordering::Relaxed).to_string();
+        self.write_as(write_id, bytes).await
+    }
+
+    /// The same under a name of the caller's own: a write that is repeated under its name is the same write, also by the
+    /// next start of the program.
+    pub async fn write_as(&self, write_id: String, bytes: Bytes) -> Result<WriteStatus, EnvironmentError> {
         let params = WriteParams { process_id: self.id.clone(), chunk: bytes.into(), write_id };
         let mut wait = NOT_YET;
         loop {

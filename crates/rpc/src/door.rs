@@ -39,11 +39,13 @@ pub struct DoorRules {
     /// Names besides loopback and the listener's own address by which it may be called.
     pub hosts: Vec<HostName>,
     pub strangers: StrangerLimits,
+    /// Where it answers that it serves.
+    pub ready: &'static [&'static str],
 }
 
 impl From<Auth> for DoorRules {
     fn from(auth: Auth) -> Self {
-        Self { auth, origins: Vec::new(), hosts: Vec::new(), strangers: StrangerLimits::default() }
+        Self { auth, origins: Vec::new(), hosts: Vec::new(), strangers: StrangerLimits::default(), ready: &["/readyz"] }
     }
 }
 
@@ -194,8 +196,8 @@ impl Door {
         }
         let is_get = matches!(*request.method(), Method::GET | Method::HEAD);
         match request.uri().path() {
-            "/" | "/readyz" if !is_get => plain(StatusCode::METHOD_NOT_ALLOWED, ""),
-            "/readyz" => plain(StatusCode::OK, ""),
+            path if !is_get && (path == "/" || self.rules.ready.contains(&path)) => plain(StatusCode::METHOD_NOT_ALLOWED, ""),
+            path if self.rules.ready.contains(&path) => plain(StatusCode::OK, ""),
             "/" => {
                 let credentials = request.headers().get(header::AUTHORIZATION).map(|value| value.as_bytes());
                 if let Err(refusal) = self.rules.auth.check(credentials, SystemTime::now()) {

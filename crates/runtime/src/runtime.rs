@@ -105,6 +105,21 @@ impl Runtime {
         &self.0.store
     }
 
+    /// Where a thread is kept: those that are not to be kept are in a store of their own.
+    pub async fn store_of(&self, id: ThreadId) -> Store {
+        self.0.store_of(id).await
+    }
+
+    /// A name for something that has none yet.
+    pub fn new_id(&self) -> String {
+        (self.0.ids)()
+    }
+
+    /// Whether a thread is gone with this program.
+    pub async fn is_ephemeral(&self, id: ThreadId) -> bool {
+        self.0.ephemeral.head(id).await.is_ok()
+    }
+
     pub fn models(&self) -> &Models {
         &self.0.models
     }

@@ -7,6 +7,7 @@
 mod agents;
 mod call;
 pub mod catalogue;
+pub(crate) mod earlier;
 mod exec;
 mod image;
 pub mod output;
@@ -28,7 +29,9 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 pub use self::call::ToolCall;
+use self::earlier::EarlierCommand;
 use self::exec::{ExecRun, StdinRun};
+pub use self::image::picture_kind;
 use crate::approvals::{Grants, Question};
 use crate::capabilities::StepCapabilities;
 use crate::model::ToolSpec;
@@ -87,6 +90,8 @@ pub(crate) struct Asked<'a> {
     pub item: &'a Raw,
     pub grants: &'a Grants,
     pub consent: Consent,
+    /// The command of an earlier life of the thread that it wants to write to.
+    pub earlier: Option<EarlierCommand>,
 }
 
 impl Asked<'_> {
@@ -155,6 +160,17 @@ pub(crate) enum Work {
     Agent(agents::AgentCall, ResultType),
     /// The answer is there already.
     Ready(CallEnd),
+}
+
+impl Work {
+    /// Whether nothing else may run beside it. Commands are on their own anyway; what reads files and then writes them, or types
+    /// into a command, must not find them changed under its hands by a call of the same answer.
+    pub fn runs_alone(&self) -> bool {
+        match self {
+            Self::Patch(_) | Self::Stdin(_) => true,
+            Self::Exec(_) | Self::Image(_) | Self::Wait(_) | Self::Skill(_) | Self::Agent(..) | Self::Ready(_) => false,
+        }
+    }
 }
 
 /// What a running call may use besides its step.
@@ -252,6 +268,11 @@ impl CallEnd {
             _ => "The user said no to this call, so it did not run. Do not try the same by other means; ask, or go on without it.",
         };
         Self { outcome: CallOutcome::Declined, items: vec![result.item(call, text)], detail: None, facts: vec![] }
+    }
+
+    /// Stopped with its turn; the model is told by the turn's own mark.
+    pub fn aborted() -> Self {
+        Self { outcome: CallOutcome::Aborted, items: vec![], detail: None, facts: vec![] }
     }
 
     /// Nobody knows what became of it. It is not tried again.

@@ -2,3 +2,19 @@
 //!
 //! This room turns requests of clients into calls of the runtime and its events into what clients see. It must not know how a
 //! step is done.
+//!
+//! Where to look: a client is a [`connection`]; a method is a function in `methods/`, registered there by its type from
+//! `outpost_wire::app`; whatever a client sees of a thread is made in `projection/`, and nowhere else; `subscription.rs` takes
+//! it to the client in order, without a gap and without holding anything up; `questions.rs` knows what clients were asked.
+
+mod connection;
+mod fault;
+mod input;
+mod methods;
+pub mod projection;
+mod questions;
+mod server;
+mod subscription;
+mod table;
+
+pub use server::{Facts, Parts, Server};

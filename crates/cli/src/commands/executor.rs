@@ -22,7 +22,7 @@ use crate::signals::Signals;
 use crate::{Process, tokens};
 
 pub async fn run(arguments: Box<ExecutorArguments>, own: &Process) -> ExitCode {
-    let rules = match door_rules(&arguments.auth, &arguments.listen, &own.secrets) {
+    let rules = match door_rules(&arguments.auth, &arguments.listen, EXECUTOR, &own.secrets) {
         Ok(rules) => rules,
         Err(error) => return complain(&error, USAGE),
     };
@@ -79,7 +79,7 @@ async fn serve(arguments: &ExecutorArguments, rules: DoorRules, own: &Process) -
 }
 
 /// Launchers read this line to know where to connect.
-fn announce(address: &ListenAddr) -> anyhow::Result<()> {
+pub fn announce(address: &ListenAddr) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{address}").and_then(|()| out.flush()).context("cannot tell where it listens")
 }
@@ -120,12 +120,13 @@ fn malformed(listen: &ListenAddr) -> &'static str {
     }
 }
 
-fn door_rules(arguments: &AuthArguments, listen: &ListenAddr, secrets: &Secrets) -> anyhow::Result<DoorRules> {
+/// Who is let in. `name` is that of the token that is asked for if nothing else is said.
+pub fn door_rules(arguments: &AuthArguments, listen: &ListenAddr, name: &str, secrets: &Secrets) -> anyhow::Result<DoorRules> {
     let (origins, hosts) = (arguments.allow_origin.clone(), arguments.allow_host.clone());
-    Ok(DoorRules { origins, hosts, ..DoorRules::from(auth(arguments, listen, secrets)?) })
+    Ok(DoorRules { origins, hosts, ..DoorRules::from(auth(arguments, listen, name, secrets)?) })
 }
 
-fn auth(arguments: &AuthArguments, listen: &ListenAddr, secrets: &Secrets) -> anyhow::Result<Auth> {
+fn auth(arguments: &AuthArguments, listen: &ListenAddr, name: &str, secrets: &Secrets) -> anyhow::Result<Auth> {
     let (token_file, digest, secret) = (&arguments.ws_token_file, &arguments.ws_token_sha256, &arguments.ws_shared_secret_file);
     let ListenAddr::Ws(address) = listen else {
         ensure!(arguments.ws_auth.is_none(), "--ws-auth goes with a ws:// listener; {listen} is protected by the system");
@@ -149,7 +150,7 @@ fn auth(arguments: &AuthArguments, listen: &ListenAddr, secrets: &Secrets) -> an
         None => {
             let stray = token_file.is_some() || digest.is_some() || secret.is_some();
             ensure!(!stray, "a token or secret was given, but not --ws-auth");
-            if arguments.no_auth { open_auth(address) } else { own_token(address, secrets) }
+            if arguments.no_auth { open_auth(address) } else { own_token(address, name, secrets) }
         }
     }
 }
@@ -161,9 +162,9 @@ fn open_auth(address: &SocketAddr) -> anyhow::Result<Auth> {
 
 /// The token of this home. It is for this machine: whoever lets others in says what they must present.
 #[expect(clippy::print_stderr, reason = "this is where the program speaks to people")]
-fn own_token(address: &SocketAddr, secrets: &Secrets) -> anyhow::Result<Auth> {
+fn own_token(address: &SocketAddr, name: &str, secrets: &Secrets) -> anyhow::Result<Auth> {
     let home = Home::from_environment().context("a token needs a home; set OUTPOST_HOME, or use --ws-auth")?;
-    let path = home.token(EXECUTOR);
+    let path = home.token(name);
     ensure!(
         address.ip().is_loopback(),
         "{} is beyond this machine, so say who may connect, for example --ws-auth capability-token --ws-token-file {}",

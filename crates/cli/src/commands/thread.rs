@@ -5,7 +5,7 @@ mod change;
 mod list;
 mod show;
 mod times;
-mod transcript;
+pub mod transcript;
 mod transfer;
 mod why;
 
@@ -46,7 +46,7 @@ async fn dispatch(arguments: ThreadArguments, own: &Process) -> anyhow::Result<E
     if let ThreadCommand::Why(name) = &arguments.command {
         return why::why(&name.thread, arguments.store, arguments.json, own).await;
     }
-    let desk = Desk { store: store::open(arguments.store.as_deref()).await?, json: arguments.json };
+    let desk = Desk { store: store::open(arguments.store.as_deref(), &own.settings).await?, json: arguments.json };
     match arguments.command {
         ThreadCommand::List(arguments) => desk.list(arguments).await,
         ThreadCommand::Show(arguments) => desk.show(arguments).await,
@@ -64,35 +64,8 @@ async fn dispatch(arguments: ThreadArguments, own: &Process) -> anyhow::Result<E
 }
 
 impl Desk {
-    /// The thread that a user means: its id, a unique beginning or end of it, or its name.
     async fn find(&self, name: &str) -> anyhow::Result<ThreadId> {
-        if let Ok(id) = name.parse::<ThreadId>() {
-            return Ok(id);
-        }
-        let query = ListQuery { shelf: Shelf::Both, search: Some(name.to_owned()), limit: 100, ..ListQuery::default() };
-        let named: Vec<ThreadId> = self
-            .store
-            .list(query)
-            .await?
-            .threads
-            .iter()
-            .filter(|thread| thread.name.as_deref() == Some(name))
-            .map(|thread| thread.id)
-            .collect();
-        let mut found = named;
-        if found.is_empty() && name.len() >= SHORTEST {
-            let part = name.to_ascii_lowercase();
-            found = self.store.threads().await?;
-            found.retain(|id| id.to_string().starts_with(&part) || id.to_string().ends_with(&part));
-        }
-        match found.as_slice() {
-            [one] => Ok(*one),
-            [] => bail!("there is no thread `{name}`; `outpost thread list --all` shows those that are there"),
-            several => {
-                let ids: Vec<String> = several.iter().take(5).map(ToString::to_string).collect();
-                bail!("`{name}` could be {} threads: {}{}", several.len(), ids.join(", "), if several.len() > 5 { ", …" } else { "" })
-            }
-        }
+        find(&self.store, name).await
     }
 
     async fn find_all(&self, names: &[String]) -> anyhow::Result<Vec<ThreadId>> {
@@ -101,6 +74,29 @@ impl Desk {
             found.push(self.find(name).await?);
         }
         Ok(found)
+    }
+}
+
+/// The thread that a user means: its id, a unique beginning or end of it, or its name.
+pub async fn find(store: &Store, name: &str) -> anyhow::Result<ThreadId> {
+    if let Ok(id) = name.parse::<ThreadId>() {
+        return Ok(id);
+    }
+    let query = ListQuery { shelf: Shelf::Both, search: Some(name.to_owned()), limit: 100, ..ListQuery::default() };
+    let listed = store.list(query).await?.threads;
+    let mut found: Vec<ThreadId> = listed.iter().filter(|thread| thread.name.as_deref() == Some(name)).map(|thread| thread.id).collect();
+    if found.is_empty() && name.len() >= SHORTEST {
+        let part = name.to_ascii_lowercase();
+        found = store.threads().await?;
+        found.retain(|id| id.to_string().starts_with(&part) || id.to_string().ends_with(&part));
+    }
+    match found.as_slice() {
+        [one] => Ok(*one),
+        [] => bail!("there is no thread `{name}`; `outpost thread list --all` shows those that are there"),
+        several => {
+            let ids: Vec<String> = several.iter().take(5).map(ToString::to_string).collect();
+            bail!("`{name}` could be {} threads: {}{}", several.len(), ids.join(", "), if several.len() > 5 { ", …" } else { "" })
+        }
     }
 }
 

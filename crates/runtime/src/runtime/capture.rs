@@ -1,12 +1,11 @@
 //! Freezing what a step sees.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use outpost_environment::{Captured, State, StepView};
+use outpost_environment::{Captured, Member, State, StepView};
 use outpost_thread::{Raw, Thread};
 use outpost_wire::intent::Selection;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, timeout_at};
 
 use super::Shared;
 use crate::capabilities::{Look, StepCapabilities};
@@ -29,18 +28,21 @@ impl Shared {
     async fn settled_view(&self, thread: &Thread) -> StepView {
         let began = Instant::now();
         let patience = self.config.patience;
+        let mut changes = self.registry.changes();
         loop {
+            // Before looking, so that nothing between the two is missed.
+            changes.mark_unchanged();
             let view = self.view(thread);
-            let starting = |captured: &Captured| matches!(captured, Captured::Starting);
-            let primary_starts = view.selected().next().is_some_and(|member| starting(&member.captured));
+            let starts = |member: &Member| matches!(member.captured, Captured::Starting);
+            let primary_starts = view.selected().next().is_some_and(starts);
             // Also those that are here for a capability root only.
-            let others_start = view.members().iter().skip(1).any(|member| starting(&member.captured));
-            let waited = began.elapsed();
-            let enough = (!primary_starts || waited >= patience.primary) && (!others_start || waited >= patience.others);
-            if enough {
+            let others_start = view.members().iter().skip(1).any(starts);
+            let limits = [(primary_starts, began + patience.primary), (others_start, began + patience.others)];
+            let now = Instant::now();
+            let Some(until) = limits.into_iter().filter(|(starts, until)| *starts && *until > now).map(|(_, until)| until).min() else {
                 return view;
-            }
-            sleep(Duration::from_millis(if waited < Duration::from_millis(50) { 1 } else { 20 })).await;
+            };
+            let _ = timeout_at(until, changes.changed()).await;
         }
     }
 

@@ -217,7 +217,13 @@ impl Shared {
         let store = if ephemeral { self.ephemeral.clone() } else { self.store.clone() };
         let slot = self.slot(id);
         let _loading = slot.loading.lock().await;
-        let lease = store.create(id).await?;
+        let lease = match store.create(id).await {
+            Ok(lease) => lease,
+            Err(error) => {
+                self.forget(id);
+                return Err(error.into());
+            }
+        };
         let mut facts: Vec<Fact> = vec![created.into()];
         if !history.is_empty() {
             let input = InputId((self.ids)());
@@ -230,6 +236,7 @@ impl Shared {
             Ok(appended) => fold(&appended.entries)?,
             Err(error) => {
                 store.release(lease).await;
+                self.forget(id);
                 return Err(error.into());
             }
         };
