@@ -3,8 +3,8 @@
 
 mod answers;
 mod approvals;
-mod doors;
 mod commands;
+mod doors;
 mod environments;
 mod events;
 mod files;

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use outpost_environment::{Discoveries, Registry};
 use outpost_store::{Clock, Store};
 use outpost_thread::{Raw, Thread, ThreadId};
+use outpost_wire::intent::EnvironmentId;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex as AsyncMutex;
 
@@ -24,6 +25,7 @@ use crate::mcp::Mcp;
 use crate::models::Models;
 use crate::rules::{Rule, RuleError, Rules};
 use crate::skills::host::HostSkills;
+use crate::tools::StepTools;
 
 /// What a runtime is made of. Everything that has an effect on the world outside is passed in.
 pub struct Parts {
@@ -63,6 +65,8 @@ pub(crate) struct Shared {
     pub discoveries: Discoveries,
     pub host_skills: HostSkills,
     pub counts: Counts,
+    /// Skills that environments must have before a model is asked anything about them.
+    required_skills: Mutex<HashMap<EnvironmentId, Vec<String>>>,
 }
 
 /// Writes down a rule that a user made by an answer, for later starts of the program; or says why it cannot.
@@ -101,6 +105,7 @@ impl Runtime {
             discoveries: Discoveries::default(),
             host_skills: HostSkills::default(),
             counts: Counts::default(),
+            required_skills: Mutex::default(),
         }))
     }
 
@@ -144,6 +149,16 @@ impl Runtime {
     /// Who keeps rules that users make by their answers. Without one they hold as long as this program runs.
     pub fn keep_rules_with(&self, keeper: RuleKeeper) {
         *lock(&self.0.rule_keeper) = Some(keeper);
+    }
+
+    /// Says which skills an environment must have. A turn that works there fails before the model is asked if one is missing.
+    pub fn require_skills(&self, environment: EnvironmentId, names: Vec<String>) {
+        let mut required = lock(&self.0.required_skills);
+        if names.is_empty() {
+            required.remove(&environment);
+        } else {
+            required.insert(environment, names);
+        }
     }
 
     pub fn config(&self) -> &RuntimeConfig {
@@ -219,6 +234,17 @@ impl Shared {
             Some(developer) => format!("{}\n\n{developer}", base.trim_end()).into(),
             None => base.into(),
         }
+    }
+
+    /// What the ready environments of a step must have and lack, as a sentence.
+    pub fn lacking_skills(&self, tools: &StepTools) -> Option<String> {
+        let required = lock(&self.required_skills);
+        tools.view.workplaces().find_map(|place| {
+            let environment = &place.attachment.environment_id;
+            let lacking = tools.capabilities.lacking(environment, required.get(environment)?);
+            let names = lacking.join("`, `");
+            (!lacking.is_empty()).then(|| format!("environment `{environment}` must have the skill `{names}` and does not"))
+        })
     }
 
     /// The date, for the model.

@@ -167,7 +167,10 @@ async fn answer(stream: TcpStream, script: Arc<Mutex<Script>>) -> Option<()> {
         script.requests.push(Request { path, head, body });
         let case = script.cases.iter_mut().find(|(words, _)| last.contains(words.as_str()));
         let fitting = case.and_then(|(_, replies)| replies.pop_front());
-        special.or(fitting).or_else(|| script.replies.pop_front()).unwrap_or_else(|| if is_chat { chat_done() } else { Reply::message("done") })
+        special
+            .or(fitting)
+            .or_else(|| script.replies.pop_front())
+            .unwrap_or_else(|| if is_chat { chat_done() } else { Reply::message("done") })
     };
     send(stream, reply).await
 }
