@@ -68,7 +68,7 @@ fn main() -> ExitCode {
             Command::Keeper(arguments) => commands::keeper::run(arguments, &process).await,
             Command::Run(arguments) => commands::run::run(arguments, &process).await,
             Command::Reference => commands::reference(),
-            Command::Doctor(arguments) => commands::doctor::run(&arguments, &process),
+            Command::Doctor(arguments) => commands::doctor::run(&arguments, &process).await,
             Command::Exec(arguments) => commands::exec::run(*arguments, &process).await,
             Command::Chat(arguments) => commands::chat::run(*arguments, &process).await,
             Command::Demo => commands::demo::run(&process).await,

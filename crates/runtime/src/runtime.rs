@@ -8,10 +8,11 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use outpost_environment::Registry;
-use outpost_store::{Clock, Store};
+use outpost_store::{Clock, MemoryStore, Store};
 use outpost_thread::{Raw, Thread, ThreadId};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex as AsyncMutex;
+use uuid::Uuid;
 
 pub use manage::{ForkThread, ShutdownReport, StartThread, ThreadError};
 
@@ -19,7 +20,8 @@ use crate::agents::{Seat, Tree};
 use crate::config::RuntimeConfig;
 use crate::feed::{Cursor, Feed, FeedLimits};
 use crate::live::{LiveThread, Status};
-use crate::models::Models;
+use crate::model::built_in;
+use crate::models::{Models, Variables};
 use crate::rules::Rules;
 
 /// What a runtime is made of. Everything that has an effect on the world outside is passed in.
@@ -35,6 +37,26 @@ pub struct Parts {
     pub ids: Arc<dyn Fn() -> String + Send + Sync>,
     /// For threads, so that their order is that of their creation.
     pub thread_ids: Arc<dyn Fn() -> ThreadId + Send + Sync>,
+}
+
+impl Parts {
+    /// What a program gets that embeds a runtime and leaves the rest open: the built-in providers with keys from `variables`, no
+    /// command rules, random ids, and threads that need not be kept in memory.
+    pub fn new(config: RuntimeConfig, store: Store, registry: Registry, clock: Clock, variables: Variables) -> Self {
+        let ids: Arc<dyn Fn() -> String + Send + Sync> = Arc::new(|| Uuid::now_v7().to_string());
+        let asked = (config.model_provider.clone(), config.model.clone());
+        Self {
+            config,
+            store,
+            ephemeral: Store::Memory(MemoryStore::new(clock.clone(), None)),
+            registry,
+            models: Models::new(built_in(), asked, variables, ids.clone()),
+            rules: Rules::default(),
+            clock,
+            ids,
+            thread_ids: Arc::new(|| ThreadId::new(Uuid::now_v7())),
+        }
+    }
 }
 
 /// All threads of one program. Cheap to clone.
