@@ -185,6 +185,9 @@ pub struct AgentOptions {
     /// Another directory of this machine in which commands may write; may be given several times
     #[arg(long = "add-dir", value_name = "DIR")]
     pub add_dirs: Vec<PathBuf>,
+    /// A folder in an environment that offers skills or a plugin; may be given several times
+    #[arg(long = "root", value_name = "[ID=]ENV:PATH")]
+    pub roots: Vec<String>,
     /// What commands may do
     #[arg(short, long, value_name = "MODE", value_parser = ["read-only", "workspace-write", "danger-full-access"])]
     pub sandbox: Option<String>,
@@ -215,6 +218,7 @@ impl AgentOptions {
             attached: joined(outer.attached, self.attached),
             cd: self.cd.or(outer.cd),
             add_dirs: joined(outer.add_dirs, self.add_dirs),
+            roots: joined(outer.roots, self.roots),
             sandbox: self.sandbox.or(outer.sandbox),
             dangerously_bypass_approvals_and_sandbox: self.dangerously_bypass_approvals_and_sandbox
                 || outer.dangerously_bypass_approvals_and_sandbox,

@@ -7,8 +7,10 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::agent_args::{CHAT_HELP, ChatArguments, EXEC_HELP, ExecArguments};
+use crate::serve_args::{SERVE_HELP, ServeArguments, TOKEN_HELP, TokenCommand};
 use crate::thread_args::{THREAD_HELP, ThreadArguments};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use outpost_environment::Target;
 use outpost_executor::HttpTarget;
 use outpost_rpc::door::{HostName, Origin};
 use outpost_rpc::listen::ListenAddr;
@@ -57,6 +59,9 @@ pub enum Command {
     /// Serve this machine's processes and files to a client
     #[command(visible_alias = "exec-server", after_help = EXECUTOR_HELP)]
     Executor(Box<ExecutorArguments>),
+    /// Serve threads to clients of the app protocol: SDKs, editors, terminal UIs
+    #[command(after_help = APP_SERVER_HELP)]
+    AppServer(Box<AppServerArguments>),
     /// The detached executor behind `--keep`; started by it
     #[command(name = "__keeper", hide = true)]
     Keeper(KeeperArguments),
@@ -87,6 +92,15 @@ pub enum Command {
     /// List, show, fork, check, import and export threads
     #[command(after_help = THREAD_HELP)]
     Thread(ThreadArguments),
+    /// Serve clients, executors that dial in and metrics on one address
+    #[command(after_help = SERVE_HELP)]
+    Serve(Box<ServeArguments>),
+    /// Make, list and revoke tokens for clients and for executors that dial in
+    #[command(after_help = TOKEN_HELP)]
+    Token {
+        #[command(subcommand)]
+        command: TokenCommand,
+    },
     /// Look at this machine, its configuration, environments and threads, and say what to do about what is wrong
     #[command(after_help = DOCTOR_HELP)]
     Doctor(DoctorArguments),
@@ -129,12 +143,12 @@ impl Command {
     /// command behind `--via` is the user's own and may need them.
     pub fn serves_commands(&self) -> bool {
         match self {
-            Self::Executor(_) | Self::Keeper(_) => true,
+            Self::Executor(_) | Self::AppServer(_) | Self::Keeper(_) => true,
             Self::Run(arguments) => arguments.place.is_here(),
             Self::Shell(arguments) => arguments.place.is_here(),
-            Self::Exec(_) | Self::Chat(_) => true,
+            Self::Exec(_) | Self::Chat(_) | Self::Serve(_) => true,
             Self::Demo | Self::Reference | Self::Completions { .. } | Self::Doctor(_) => false,
-            Self::Env { .. } | Self::Cp(_) | Self::Thread(_) => false,
+            Self::Env { .. } | Self::Cp(_) | Self::Thread(_) | Self::Token { .. } => false,
         }
     }
 }
@@ -146,6 +160,9 @@ Examples:
   outpost executor --listen unix:///run/user/1000/x.sock  only this user can connect
   outpost executor --listen ws://10.0.0.5:7000 --ws-auth capability-token --ws-token-file /etc/outpost/token
   ssh -T box outpost executor --listen stdio --keep       for `outpost run --via`; sessions survive a dropped ssh
+  OUTPOST_TOKEN=… outpost executor --join wss://hub.example.org --id gpu
+                                                          no port is opened here; `outpost token create --executor gpu`
+                                                          on the server prints the token
 
 The first line of standard output is the URL to connect to. GET /readyz answers 200 once it serves. Without --ws-auth
 and --no-auth, a websocket asks for the token in OUTPOST_HOME/tokens/executor, which is made on the first start;
@@ -153,9 +170,19 @@ and --no-auth, a websocket asks for the token in OUTPOST_HOME/tokens/executor, w
 
 #[derive(Args)]
 pub struct ExecutorArguments {
-    /// Where to listen: ws://IP:PORT, unix://PATH or stdio
-    #[arg(long, value_name = "URL", default_value = "ws://127.0.0.1:0")]
-    pub listen: ListenAddr,
+    /// Where to listen: ws://IP:PORT, unix://PATH or stdio [default: ws://127.0.0.1:0, or nowhere with --join]
+    #[arg(long, value_name = "URL")]
+    pub listen: Option<ListenAddr>,
+    /// Dial in to an `outpost serve` instead of waiting for it to come (ws://HOST:PORT, wss://HOST); may be given several times
+    #[arg(long, value_name = "URL", requires = "id")]
+    pub join: Vec<Target>,
+    /// With --join: the id under which this machine is known there
+    #[arg(long, value_name = "ID", requires = "join")]
+    pub id: Option<String>,
+    /// With --join: a file with the token that the server handed out; one for all servers, or one for each in the same order.
+    /// Without it OUTPOST_TOKEN counts
+    #[arg(long, value_name = "FILE", requires = "join")]
+    pub token_file: Vec<PathBuf>,
     /// With stdio: keep sessions when the connection is lost. A detached executor then serves them; it is started when it
     /// is needed and goes when nothing is left in it
     #[arg(long)]
@@ -178,6 +205,41 @@ pub struct ExecutorArguments {
     pub confinement: ConfinementArguments,
     #[command(flatten)]
     pub auth: AuthArguments,
+}
+
+const APP_SERVER_HELP: &str = "\
+Examples:
+  outpost app-server                                      for a client that starts it: one JSON message per line
+  outpost app-server --listen ws://127.0.0.1:7001         clients show the token of this home
+  outpost app-server --listen off                         only for this user, at OUTPOST_HOME/run/app.sock
+
+With a websocket the first line of standard output is the URL to connect to. GET /readyz answers 200 once it serves. Without --ws-auth
+and --no-auth a websocket asks for the token in OUTPOST_HOME/tokens/app, which is made on the first start. A server on
+standard input and output ends with its input.";
+
+#[derive(Args)]
+pub struct AppServerArguments {
+    /// Where to listen: stdio://, ws://IP:PORT, unix://PATH or off
+    #[arg(long, value_name = "URL", default_value = "stdio://")]
+    pub listen: AppListen,
+    #[command(flatten)]
+    pub auth: AuthArguments,
+}
+
+/// Where an app server listens.
+#[derive(Clone)]
+pub enum AppListen {
+    At(ListenAddr),
+    /// Only at the socket of its home.
+    Off,
+}
+
+impl std::str::FromStr for AppListen {
+    type Err = outpost_rpc::listen::ListenAddrError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == "off" { Ok(Self::Off) } else { text.parse().map(Self::At) }
+    }
 }
 
 #[derive(Args, Clone)]

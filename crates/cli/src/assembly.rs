@@ -1,6 +1,7 @@
 //! The runtime as this program runs it: home, store, environments, models.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,12 +9,15 @@ use anyhow::Context;
 use outpost_environment::{Registry, SessionMemory};
 use outpost_executor::Executor;
 use outpost_runtime::config::RuntimeConfig;
+use outpost_runtime::mcp::{Layer, McpConfig, Source};
 use outpost_runtime::model::{Model, ModelError, Provider, built_in};
 use outpost_runtime::models::{Models, Variables as ModelVariables};
 use outpost_runtime::rules::{Rule, Rules};
+use outpost_runtime::skills::host::{HostRoot, SkillScope};
 use outpost_runtime::{Parts, Runtime};
 use outpost_store::{Clock, MemoryStore, Store};
 use outpost_thread::ThreadId;
+use outpost_wire::PathUri;
 use serde::Deserialize;
 use uuid::Uuid;
 
@@ -74,6 +78,8 @@ impl Assembly {
                 budgets: config.budgets,
                 context_windows: windows,
                 questions,
+                host_skills: host_skills(home, &own.variables),
+                mcp: McpConfig { source: servers(&config), ..McpConfig::default() },
                 ..RuntimeConfig::default()
             },
             store: store::open_for(&config, home, Some(own.secrets.clone())).await?,
@@ -126,6 +132,14 @@ fn text(own: &Variables, name: &str) -> Option<String> {
     own.get(name).map(|value| value.to_string_lossy().trim().to_owned()).filter(|value| !value.is_empty())
 }
 
+/// Where this machine keeps skills: our home, the user's, and the administrator's.
+fn host_skills(home: &Home, own: &Variables) -> Vec<HostRoot> {
+    let user = own.get("HOME").map(|user| PathBuf::from(user).join(".agents/skills"));
+    let folders = [Some((SkillScope::User, home.path().join("skills"))), user.map(|path| (SkillScope::User, path))];
+    let folders = folders.into_iter().flatten().chain([(SkillScope::Admin, PathBuf::from("/etc/outpost/skills"))]);
+    folders.filter_map(|(scope, path)| Some(HostRoot { scope, path: PathUri::from_native(&path).ok()? })).collect()
+}
+
 /// With neither a configuration nor a key there is the provider that needs none.
 fn choose(wanted: Option<String>, own: &Variables) -> (String, Option<String>) {
     if let Some(provider) = wanted {
@@ -144,6 +158,15 @@ fn default_model(provider: &str) -> &'static str {
         "ollama" => "qwen3",
         _ => "offline",
     }
+}
+
+/// The MCP servers of `config.toml`, read anew whenever they are asked for.
+fn servers(config: &Config) -> Source {
+    let config = config.clone();
+    Source::new(move |_| {
+        let now = config.read_again().map_err(|error| format!("{error:#}"))?;
+        Layer::of(now.mcp_servers.as_ref()).map_err(|error| format!("config.toml: {error}"))
+    })
 }
 
 #[derive(Deserialize)]

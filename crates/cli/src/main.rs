@@ -19,6 +19,7 @@ mod panics;
 mod progress;
 mod reach;
 mod screen;
+mod serve_args;
 mod signals;
 mod store;
 mod terminal;
@@ -65,6 +66,7 @@ fn main() -> ExitCode {
         let process = Process { variables, secrets, settings: arguments.settings };
         match arguments.command {
             Command::Executor(arguments) => commands::executor::run(arguments, &process).await,
+            Command::AppServer(arguments) => commands::app_server::run(*arguments, &process).await,
             Command::Keeper(arguments) => commands::keeper::run(arguments, &process).await,
             Command::Run(arguments) => commands::run::run(arguments, &process).await,
             Command::Reference => commands::reference(),
@@ -77,6 +79,8 @@ fn main() -> ExitCode {
             Command::Env { command } => commands::env::run(command, &process).await,
             Command::Cp(arguments) => commands::cp::run(arguments, &process).await,
             Command::Thread(arguments) => commands::thread::run(arguments, &process).await,
+            Command::Serve(arguments) => commands::serve::run(arguments, &process).await,
+            Command::Token { command } => commands::token::run(command),
         }
     };
     let code = bugs.run(|| runtime.block_on(work));

@@ -7,8 +7,10 @@
 mod calls;
 mod commands;
 mod compaction;
+mod servers;
 mod step;
 
+use step::Told;
 pub(crate) use step::user_message;
 
 use std::collections::HashMap;
@@ -16,7 +18,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outpost_store::{AppendError, Lease, Need, ReadError, Store};
-use outpost_thread::{CallId, Checkpoint, Context, Entry, Fact, InterruptReason, Step, Thread, TurnFinished, TurnId, TurnStatus};
+use outpost_thread::{
+    ApprovalId, CallId, Checkpoint, Context, Entry, Fact, InterruptReason, Step, Thread, TurnFinished, TurnId, TurnStatus,
+};
 use outpost_thread::{CompactReason, Marker, Raw, TurnStarted};
 use serde_json::json;
 use thiserror::Error;
@@ -28,9 +32,10 @@ use crate::agents::Seat;
 use crate::approvals::Grants;
 use crate::feed::Feed;
 use crate::live::{Command, Event, Status};
+use crate::mcp::Binding;
 use crate::model::{Answer, ModelError};
 use crate::runtime::Shared;
-use crate::surroundings::Surroundings;
+use crate::tools::mcp::CallQuestion;
 use crate::tools::processes::Processes;
 use crate::tools::{CallEnd, StepTools};
 
@@ -83,8 +88,8 @@ pub(crate) struct Driver {
     calls: HashMap<CallId, RunningCall>,
     /// What the present step froze. Nothing after a restart: then it is captured anew.
     step: Option<Arc<StepTools>>,
-    /// What the model was told of its environments last.
-    told: Option<Surroundings>,
+    /// What the model was told last of what is around it.
+    told: Told,
     processes: Arc<Processes>,
     grants: Grants,
     /// What users answered to calls that wait for more than a yes.
@@ -95,6 +100,11 @@ pub(crate) struct Driver {
     compacting: CompactReason,
     /// Somebody waits for the answer to a command right now.
     is_asked: bool,
+    /// The MCP servers that run as long as this thread is loaded.
+    servers: Option<Arc<Binding>>,
+    /// What running calls ask the user.
+    questions: (mpsc::UnboundedSender<CallQuestion>, mpsc::UnboundedReceiver<CallQuestion>),
+    elicitations: HashMap<ApprovalId, servers::Waiting>,
 }
 
 /// What a driver needs to begin.
@@ -126,13 +136,16 @@ impl Driver {
             asking: None,
             calls: HashMap::new(),
             step: None,
-            told: None,
+            told: Told::default(),
             processes,
             grants: Grants::default(),
             answers: HashMap::new(),
             seat,
             compacting: CompactReason::Full,
             is_asked: false,
+            servers: None,
+            questions: mpsc::unbounded_channel(),
+            elicitations: HashMap::new(),
         }
     }
 
@@ -140,6 +153,10 @@ impl Driver {
     pub async fn run(mut self) {
         self.tell_status();
         let stop = loop {
+            // Whoever asked in an earlier life does not wait any more.
+            if let Err(stop) = self.end_orphans().await {
+                break stop;
+            }
             if let Err(stop) = self.advance().await {
                 break stop;
             }
@@ -167,9 +184,10 @@ impl Driver {
                 // A call that was cancelled has its end written by whoever cancelled it.
                 Err(_) => Ok(()),
             },
+            Some(question) = self.questions.1.recv() => self.ask_user(question).await,
             () = tokio::time::sleep(CONTEXT_KEPT), if sleeps => {
                 self.context = None;
-                self.told = None;
+                self.told = Told::default();
                 Ok(())
             }
             // Somebody who listens may say something any time; they are looked at again later.
@@ -256,6 +274,7 @@ impl Driver {
                 other => break other?,
             }
         };
+        self.shared.counts.note(appended.entries.iter().map(|entry| &entry.fact));
         for entry in appended.entries {
             if let Err(error) = self.thread.apply(&entry) {
                 tracing::error!(thread = %self.thread.id, %error, "a fact of our own does not fit");

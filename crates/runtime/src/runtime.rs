@@ -7,7 +7,7 @@ mod open;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use outpost_environment::Registry;
+use outpost_environment::{Discoveries, Registry};
 use outpost_store::{Clock, MemoryStore, Store};
 use outpost_thread::{Raw, Thread, ThreadId};
 use serde::{Deserialize, Serialize};
@@ -18,11 +18,14 @@ pub use manage::{ForkThread, ShutdownReport, StartThread, ThreadError};
 
 use crate::agents::{Seat, Tree};
 use crate::config::RuntimeConfig;
+use crate::counts::{Counted, Counts};
 use crate::feed::{Cursor, Feed, FeedLimits};
 use crate::live::{LiveThread, Status};
+use crate::mcp::Mcp;
 use crate::model::built_in;
 use crate::models::{Models, Variables};
 use crate::rules::Rules;
+use crate::skills::host::HostSkills;
 
 /// What a runtime is made of. Everything that has an effect on the world outside is passed in.
 pub struct Parts {
@@ -68,6 +71,7 @@ pub(crate) struct Shared {
     pub store: Store,
     pub ephemeral: Store,
     pub registry: Registry,
+    pub mcp: Mcp,
     pub models: Models,
     rules: Mutex<Arc<Rules>>,
     pub clock: Clock,
@@ -76,6 +80,10 @@ pub(crate) struct Shared {
     threads: Mutex<HashMap<ThreadId, Arc<Slot>>>,
     trees: Mutex<HashMap<String, Weak<Tree>>>,
     created: Feed<ThreadId>,
+    /// What capability roots hold, for all threads.
+    pub discoveries: Discoveries,
+    pub host_skills: HostSkills,
+    pub counts: Counts,
 }
 
 /// One thread's place. Whoever loads it holds the lock, so that two who ask get the same one.
@@ -92,11 +100,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Runtime {
     pub fn new(parts: Parts) -> Self {
         let Parts { config, store, ephemeral, registry, models, rules, clock, ids, thread_ids } = parts;
+        let mcp = Mcp::new(config.mcp.clone(), ids.clone());
         Self(Arc::new(Shared {
             config,
             store,
             ephemeral,
             registry,
+            mcp,
             models,
             rules: Mutex::new(Arc::new(rules)),
             clock,
@@ -105,6 +115,9 @@ impl Runtime {
             threads: Mutex::default(),
             trees: Mutex::default(),
             created: Feed::new(FeedLimits::default()),
+            discoveries: Discoveries::default(),
+            host_skills: HostSkills::default(),
+            counts: Counts::default(),
         }))
     }
 
@@ -138,6 +151,11 @@ impl Runtime {
     /// Takes over other rules, from the next step on.
     pub fn set_rules(&self, rules: Rules) {
         *lock(&self.0.rules) = Arc::new(rules);
+    }
+
+    /// What has happened since the start.
+    pub fn counts(&self) -> Counted {
+        self.0.counts.now()
     }
 
     pub fn config(&self) -> &RuntimeConfig {
@@ -183,7 +201,7 @@ impl Shared {
         live.filter(|live| !live.is_closed())
     }
 
-    fn all_live(&self) -> Vec<LiveThread> {
+    pub fn all_live(&self) -> Vec<LiveThread> {
         let slots: Vec<Arc<Slot>> = lock(&self.threads).values().cloned().collect();
         slots.iter().filter_map(|slot| lock(&slot.live).clone()).filter(|live| !live.is_closed()).collect()
     }

@@ -11,6 +11,7 @@ use outpost_thread::ThreadId;
 use outpost_wire::app::event::Notice;
 use outpost_wire::{Fault, RequestId, envelope};
 
+use crate::belongings::Belongings;
 use crate::fault;
 use crate::server::Shared;
 use crate::subscription::Subscription;
@@ -32,6 +33,7 @@ pub struct Connection {
     pub id: u64,
     pub server: Arc<Shared>,
     pub outlet: Outlet,
+    pub belongings: Belongings,
     peer: Peer,
     subscriptions: Mutex<HashMap<ThreadId, Arc<Subscription>>>,
     in_flight: AtomicUsize,
@@ -73,6 +75,7 @@ pub async fn serve(server: Arc<Shared>, link: Link) {
             id: server.next_connection(),
             server: server.clone(),
             outlet: Outlet { sink: peer.sink().clone(), client: Arc::default() },
+            belongings: Belongings::default(),
             peer: peer.clone(),
             subscriptions: Mutex::default(),
             in_flight: AtomicUsize::new(0),
@@ -147,10 +150,6 @@ impl Connection {
 
     pub fn unsubscribe(&self, thread: ThreadId) -> bool {
         self.lock().remove(&thread).is_some_and(|subscription| !subscription.is_over())
-    }
-
-    pub fn subscriptions(&self) -> Vec<Arc<Subscription>> {
-        self.lock().values().filter(|subscription| !subscription.is_over()).cloned().collect()
     }
 }
 

@@ -1,7 +1,7 @@
 //! Codes and texts of refusals, as clients of this protocol know them. Nearly every mistake of a client has one code; what the
 //! machine refuses has another.
 
-use outpost_environment::{DefinitionError, EnvironmentError, InfoError, RegistryError};
+use outpost_environment::{DefinitionError, InfoError, RegistryError};
 use outpost_runtime::live::CommandError;
 use outpost_runtime::runtime::ThreadError;
 use outpost_store::{AppendError, ClaimError, DeleteError, ForkStoreError, ReadError};
@@ -162,9 +162,4 @@ pub fn info(id: &str, error: InfoError) -> Fault {
         InfoError::Registry(RegistryError::Unknown(_)) => unknown_environment(id),
         other => Fault::internal(format!("failed to get info for environment `{id}`: {other}")),
     }
-}
-
-/// What an environment says about work in it: a file that is not there, a connection that is gone.
-pub fn environment(error: EnvironmentError) -> Fault {
-    Fault::internal(error.to_string())
 }

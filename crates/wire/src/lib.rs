@@ -13,6 +13,7 @@ pub mod intent;
 pub mod method;
 pub mod path;
 pub mod secrets;
+pub mod skill;
 
 pub use base64::Base64;
 pub use encode::Encode;

@@ -1,5 +1,6 @@
 //! One file per verb.
 
+pub mod app_server;
 pub mod chat;
 pub mod completions;
 pub mod cp;
@@ -10,8 +11,10 @@ pub mod exec;
 pub mod executor;
 pub mod keeper;
 pub mod run;
+pub mod serve;
 pub mod shell;
 pub mod thread;
+pub mod token;
 
 use std::process::ExitCode;
 

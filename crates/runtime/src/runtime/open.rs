@@ -92,6 +92,7 @@ impl Shared {
             let is_own = |slot: &Arc<super::Slot>| lock(&slot.live).as_ref().is_some_and(|live| live.mailbox.same_channel(&own.mailbox));
             if threads.get(&id).is_some_and(is_own) {
                 threads.remove(&id);
+                shared.mcp.forget(id);
             }
         });
         live

@@ -3,12 +3,21 @@
 
 mod account;
 mod choices;
+mod commands;
 mod config;
 mod environments;
+mod files;
+mod goals;
+mod lists;
+mod mcp;
 mod models;
+mod place;
+mod queue;
 mod reading;
+mod search;
 mod session;
 mod shelf;
+mod skills;
 mod threads;
 mod turns;
 mod work;
@@ -34,7 +43,15 @@ pub fn table() -> Table {
     let table = environments::register(table);
     let table = config::register(table);
     let table = models::register(table);
-    account::register(table)
+    let table = account::register(table);
+    let table = files::register(table);
+    let table = commands::register(table);
+    let table = goals::register(table);
+    let table = queue::register(table);
+    let table = skills::register(table);
+    let table = mcp::register(table);
+    let table = search::register(table);
+    lists::register(table)
 }
 
 fn thread_id(text: &str) -> Result<ThreadId, Fault> {

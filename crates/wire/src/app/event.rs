@@ -3,7 +3,11 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::commands::{CommandExecOutputDelta, ProcessExited, ProcessOutputDelta};
+use super::files::FsChanged;
+use super::goals::{ThreadGoalCleared, ThreadGoalUpdated};
 use super::item::Item;
+use super::queue::ThreadQueueChanged;
 use super::settings::ThreadSettings;
 use super::thread::{Thread, ThreadStatus};
 use super::turn::{Turn, TurnError};
@@ -70,6 +74,13 @@ notices! {
     "item/mcpToolCall/progress" => McpToolCallProgress(McpToolCallProgress),
     "mcpServer/startupStatus/updated" => McpServerStatusUpdated(McpServerStatusUpdated),
     "serverRequest/resolved" => ServerRequestResolved(ServerRequestResolved),
+    "thread/goal/updated" => ThreadGoalUpdated(ThreadGoalUpdated),
+    "thread/goal/cleared" => ThreadGoalCleared(ThreadGoalCleared),
+    "thread/queue/changed" => ThreadQueueChanged(ThreadQueueChanged),
+    "fs/changed" => FsChanged(FsChanged),
+    "command/exec/outputDelta" => CommandExecOutputDelta(CommandExecOutputDelta),
+    "process/outputDelta" => ProcessOutputDelta(ProcessOutputDelta),
+    "process/exited" => ProcessExited(ProcessExited),
     "error" => Error(ErrorNotice),
     "warning" => Warning(Warning),
     /// Ours.
