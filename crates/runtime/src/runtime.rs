@@ -44,7 +44,7 @@ pub struct Parts {
 
 impl Parts {
     /// What a program gets that embeds a runtime and leaves the rest open: the built-in providers with keys from `variables`, no
-    /// command rules, random ids, and threads that need not be kept in memory.
+    /// command rules, random ids; threads that are not to be kept stay in memory.
     pub fn new(config: RuntimeConfig, store: Store, registry: Registry, clock: Clock, variables: Variables) -> Self {
         let ids: Arc<dyn Fn() -> String + Send + Sync> = Arc::new(|| Uuid::now_v7().to_string());
         let asked = (config.model_provider.clone(), config.model.clone());
