@@ -39,7 +39,7 @@ fn files_with_mistakes_are_found_with_what_to_do() {
     let home = tempfile::tempdir().unwrap();
     fs::write(home.path().join("config.toml"), "model = 5").unwrap();
     fs::write(home.path().join("rules.toml"), "nonsense").unwrap();
-    fs::write(home.path().join("environments.toml"), "[[environments]]\n").unwrap();
+    fs::write(home.path().join("environments.toml"), "nonsense").unwrap();
     let found = findings(home.path());
     assert_found(&found, "config.toml", "broken", "docs/configuration.md");
     assert_found(&found, "rules.toml", "broken", "docs/agent.md");
