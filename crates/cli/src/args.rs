@@ -101,7 +101,7 @@ pub enum Command {
         #[command(subcommand)]
         command: TokenCommand,
     },
-    /// Look at this machine: what is enforced here by what, and what to do about the rest
+    /// Look at this machine, its configuration, environments and threads, and say what to do about what is wrong
     #[command(after_help = DOCTOR_HELP)]
     Doctor(DoctorArguments),
     /// See it work, on this machine alone: no key, no server, under half a minute
@@ -142,7 +142,9 @@ Examples:
   outpost completions fish > ~/.config/fish/completions/outpost.fish";
 
 const DOCTOR_HELP: &str = "\
-A sandbox is tried out; nothing is changed. It exits with 1 if a promise of the default policy (workspace-write) cannot be held here, else with 0.";
+It looks at the host, the listeners' tokens, the sandbox, the configuration, every environment that is written down, the newest threads and
+the model provider. A sandbox is tried out, environments are connected, the provider is asked for its models; nothing is changed. What looks
+like a secret is not shown. It exits with 1 if something is broken: a promise of the default policy (workspace-write), a file, a machine.";
 
 #[derive(Args)]
 pub struct DoctorArguments {

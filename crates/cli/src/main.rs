@@ -71,7 +71,7 @@ fn main() -> ExitCode {
             Command::Run(arguments) => commands::run::run(arguments, &process).await,
             Command::Schema(arguments) => commands::schema::run(&arguments),
             Command::Reference => commands::reference(),
-            Command::Doctor(arguments) => commands::doctor::run(&arguments, &process),
+            Command::Doctor(arguments) => commands::doctor::run(&arguments, &process).await,
             Command::Exec(arguments) => commands::exec::run(*arguments, &process).await,
             Command::Chat(arguments) => commands::chat::run(*arguments, &process).await,
             Command::Demo => commands::demo::run(&process).await,

@@ -8,11 +8,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use outpost_environment::{Discoveries, Registry};
-use outpost_store::{Clock, Store};
+use outpost_store::{Clock, MemoryStore, Store};
 use outpost_thread::{Raw, Thread, ThreadId};
 use outpost_wire::intent::EnvironmentId;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex as AsyncMutex;
+use uuid::Uuid;
 
 pub use manage::{ForkThread, ShutdownReport, StartThread, ThreadError};
 
@@ -22,7 +23,8 @@ use crate::counts::{Counted, Counts};
 use crate::feed::{Cursor, Feed, FeedLimits};
 use crate::live::{LiveThread, Status};
 use crate::mcp::Mcp;
-use crate::models::Models;
+use crate::model::built_in;
+use crate::models::{Models, Variables};
 use crate::rules::{Rule, RuleError, Rules};
 use crate::skills::host::HostSkills;
 use crate::tools::StepTools;
@@ -40,6 +42,26 @@ pub struct Parts {
     pub ids: Arc<dyn Fn() -> String + Send + Sync>,
     /// For threads, so that their order is that of their creation.
     pub thread_ids: Arc<dyn Fn() -> ThreadId + Send + Sync>,
+}
+
+impl Parts {
+    /// What a program gets that embeds a runtime and leaves the rest open: the built-in providers with keys from `variables`, no
+    /// command rules, random ids; threads that are not to be kept stay in memory.
+    pub fn new(config: RuntimeConfig, store: Store, registry: Registry, clock: Clock, variables: Variables) -> Self {
+        let ids: Arc<dyn Fn() -> String + Send + Sync> = Arc::new(|| Uuid::now_v7().to_string());
+        let asked = (config.model_provider.clone(), config.model.clone());
+        Self {
+            config,
+            store,
+            ephemeral: Store::Memory(MemoryStore::new(clock.clone(), None)),
+            registry,
+            models: Models::new(built_in(), asked, variables, ids.clone()),
+            rules: Rules::default(),
+            clock,
+            ids,
+            thread_ids: Arc::new(|| ThreadId::new(Uuid::now_v7())),
+        }
+    }
 }
 
 /// All threads of one program. Cheap to clone.

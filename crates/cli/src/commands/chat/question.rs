@@ -104,6 +104,7 @@ fn consent(asked: &ApprovalAsked, detail: &Value) -> Vec<String> {
                 lines.extend(text(&change["diff"]).lines().map(|line| format!("  {line}")));
             }
         }
+        "mcpTool" => lines.push(format!("{place}{} {} {}", text(&detail["server"]), text(&detail["tool"]), detail["arguments"])),
         kind => {
             let message = [&detail["message"], &detail["reason"]].into_iter().find_map(Value::as_str);
             lines.push(format!("{place}{kind}: {}", message.map_or_else(|| detail.to_string(), str::to_owned)));
