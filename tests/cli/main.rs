@@ -8,6 +8,7 @@ mod env;
 mod exec;
 mod executor;
 mod run;
+mod schema;
 mod shell;
 mod thread;
 
