@@ -61,3 +61,20 @@ async fn whoever_watches_is_told_how_everything_stands_and_every_change() {
         }
     }
 }
+
+#[tokio::test]
+async fn those_who_hear_of_a_thread_hear_of_its_environments() {
+    let app = AppServer::start(OUTPOST, vec![]).await;
+    let executor = ExecutorProcess::start(Path::new(OUTPOST), &["--no-auth"]);
+    let (mut client, mut stranger) = (app.client().await, app.client().await);
+    client.result("environment/add", json!({"environmentId": "worker", "execServerUrl": executor.url()})).await;
+    let environment = json!({"environmentId": "worker", "cwd": "/tmp"});
+    let id = outpost_testkit::app::thread(&mut client, json!({"environments": [environment]})).await;
+    outpost_testkit::app::thread(&mut stranger, json!({})).await;
+    client.result("environment/info", json!({"environmentId": "worker"})).await;
+    client.quiet(std::time::Duration::from_millis(50)).await;
+    drop(executor);
+    assert_eq!(notice(&mut client, "thread/environment/disconnected").await, json!({"threadId": id, "environmentId": "worker"}));
+    let heard = stranger.quiet(std::time::Duration::from_millis(50)).await;
+    assert!(heard.iter().all(|message| message["method"] != "thread/environment/disconnected"), "{heard:?}");
+}

@@ -4,6 +4,7 @@
 mod answers;
 mod approvals;
 mod commands;
+mod doors;
 mod environments;
 mod events;
 mod files;

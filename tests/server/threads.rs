@@ -176,3 +176,29 @@ async fn what_is_not_to_be_kept_is_gone_with_the_server() {
     app.restart();
     app.client().await.error("thread/resume", json!({"threadId": id})).await;
 }
+
+#[tokio::test]
+async fn commands_that_outlive_their_calls_are_listed_and_ended() {
+    let long = |id: &str| Reply::call(id, "exec_command", &json!({"cmd": "sleep 600", "yield_time_ms": 250}));
+    let app = AppServer::start(OUTPOST, vec![long("one"), long("two"), Reply::message("done")]).await;
+    let mut client = app.client().await;
+    let id = thread(&mut client, json!({})).await;
+    turn(&mut client, &id, "go").await;
+    let named = json!({"threadId": id});
+    let list = client.result("thread/backgroundTerminals/list", named.clone()).await["data"].take();
+    let (first, second) = (&list[0], &list[1]);
+    assert_eq!((&first["itemId"], &second["itemId"], &first["command"]), (&json!("one"), &json!("two"), &json!("sleep 600")));
+    assert_eq!((&first["cwd"], &first["environmentId"]), (&json!(app.cwd()), &json!("local")));
+    let end = json!({"threadId": id, "processId": first["processId"]});
+    assert_eq!(client.result("thread/backgroundTerminals/terminate", end).await, json!({"terminated": true}));
+    let no = json!({"threadId": id, "processId": "none"});
+    assert_eq!(client.result("thread/backgroundTerminals/terminate", no).await, json!({"terminated": false}));
+    client.result("thread/backgroundTerminals/clean", named.clone()).await;
+    for _ in 0..200 {
+        if client.result("thread/backgroundTerminals/list", named.clone()).await["data"] == json!([]) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("they do not end");
+}

@@ -16,6 +16,7 @@ mod fuzzy;
 mod input;
 mod jobs;
 mod methods;
+mod news;
 pub mod projection;
 mod questions;
 mod server;

@@ -18,6 +18,7 @@ mod search;
 mod session;
 mod shelf;
 mod skills;
+mod terminals;
 mod threads;
 mod turns;
 mod work;
@@ -40,6 +41,7 @@ pub fn table() -> Table {
     let table = shelf::register(table);
     let table = turns::register(table);
     let table = work::register(table);
+    let table = terminals::register(table);
     let table = environments::register(table);
     let table = config::register(table);
     let table = models::register(table);
