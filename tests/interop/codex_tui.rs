@@ -28,6 +28,9 @@ async fn the_real_terminal_ui_runs_a_turn() {
         // It asks where the cursor is before it shows anything.
         terminal.wait_for("\x1b[6n");
         terminal.type_keys("\x1b[1;1R");
+        // Its user decides about the folder first, and the decision is written into our configuration.
+        terminal.wait_for("Trust this folder?");
+        terminal.type_keys("\r");
         terminal.wait_for("scripted");
         terminal.type_keys("what is it?");
         terminal.wait_for("what is it?");
@@ -36,5 +39,7 @@ async fn the_real_terminal_ui_runs_a_turn() {
         terminal.text()
     });
     seen.await.unwrap_or_else(|error| panic!("no turn at {url}: {error}"));
+    let config = std::fs::read_to_string(app.home().join("config.toml")).unwrap();
+    assert!(config.contains("trust_level = \"trusted\""), "{config}");
     assert!(app.model.requests().iter().any(|request| request.body.to_string().contains("what is it?")));
 }
