@@ -7,7 +7,11 @@ pub fn run() -> anyhow::Result<()> {
     sh(cargo().args(["clippy", "--workspace", "--all-targets", "--features", "outpost/interop", "--", "-D", "warnings"]))?;
     install::strace()?;
     let codex = install::codex()?;
+    let mcp_server = install::mcp_server()?;
+    install::mcp_tools()?;
     install::shells()?;
     install::postgres()?;
-    sh(cargo().args(["test", "--workspace", "--features", "outpost/interop"]).env("OUTPOST_TEST_CODEX", codex))
+    let mut tests = cargo();
+    tests.args(["test", "--workspace", "--features", "outpost/interop"]);
+    sh(tests.env("OUTPOST_TEST_CODEX", codex).env("OUTPOST_TEST_MCP_SERVER", mcp_server))
 }

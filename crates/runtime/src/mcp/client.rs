@@ -458,14 +458,21 @@ impl Connection {
             Ok(handle) => handle,
             Err(error) => return Err(self.error(error).await),
         };
-        let (sender, news) = mpsc::unbounded_channel();
+        let (sender, mut news) = mpsc::unbounded_channel();
         let slot = Slot { owner: listener.owner().to_owned(), token: handle.progress_token.clone(), news: sender };
         lock(&self.calls.running).insert(handle.id.clone(), slot);
         let entered = Entered { calls: &self.calls, id: handle.id.clone() };
         let answer = tokio::select! {
-            answer = self.await_answer(&mut handle, news, request.timeout, listener) => answer,
+            answer = self.await_answer(&mut handle, &mut news, request.timeout, listener) => answer,
             () = request.cancel.cancelled() => None,
         };
+        // Notifications are handled beside the answer that came after them; they need a moment.
+        for _ in 0..4 {
+            tokio::task::yield_now().await;
+        }
+        while let Ok(News::Progress(note)) = news.try_recv() {
+            listener.progress(note);
+        }
         drop(entered);
         match answer {
             Some(Ok(ServerResult::CallToolResult(result))) => Ok(ToolResult {
@@ -494,7 +501,7 @@ impl Connection {
     async fn await_answer(
         &self,
         handle: &mut RequestHandle<RoleClient>,
-        mut news: mpsc::UnboundedReceiver<News>,
+        news: &mut mpsc::UnboundedReceiver<News>,
         timeout: Duration,
         listener: &dyn Listener,
     ) -> Option<Result<ServerResult, ServiceError>> {
@@ -516,11 +523,13 @@ impl Connection {
                 }
             };
             tokio::select! {
-                answer = &mut handle.rx => return Some(answer.unwrap_or(Err(ServiceError::TransportClosed))),
+                // What was told before the answer is heard before it.
+                biased;
                 Some(item) = news.recv() => match item {
                     News::Progress(note) => listener.progress(note),
                     News::Question(request, reply) => waiting.push_back((request, reply)),
                 },
+                answer = &mut handle.rx => return Some(answer.unwrap_or(Err(ServiceError::TransportClosed))),
                 answer = answered => {
                     if let Some((_, reply, since)) = asking.take() {
                         deadline += since.elapsed();

@@ -3,6 +3,7 @@
 use std::io::IsTerminal;
 
 use outpost_runtime::live::{Event, Status};
+use outpost_runtime::mcp::McpEvent;
 use outpost_runtime::model::Progress;
 use outpost_thread::{CallFinished, CallOutcome, CallStarted, Fact, Raw, ThreadId, TurnFinished, TurnStatus, said};
 use serde_json::Value;
@@ -41,6 +42,7 @@ impl Screen {
             Event::Progress { progress: Progress::Retrying { attempt, of, reason }, .. } => {
                 self.note(&format!("{reason}; asking again ({attempt} of {of})"));
             }
+            Event::Mcp(McpEvent::Startup { state, error: Some(error), .. }) if state == "failed" => self.note(error),
             Event::Status(Status::Broken { reason }) => self.note(reason),
             _ => {}
         }
@@ -66,6 +68,10 @@ impl Screen {
                     };
                     self.say("2", &format!("[{mark}] {}", step["step"].as_str().unwrap_or_default()));
                 }
+            }
+            Some("mcpToolCall") => {
+                let of = |name: &str| detail[name].as_str().unwrap_or_default().to_owned();
+                self.say("1", &format!("{place}{}.{} {}", of("server"), of("tool"), detail["arguments"]));
             }
             _ => self.say("1", &format!("{place}{}", started.tool)),
         }
