@@ -1,14 +1,17 @@
 //! What a thread sees of its servers: who is asked, what is told, what is kept apart.
 
+use outpost_environment::{ConnectPolicy, Connector};
+use outpost_rpc::link::ws;
 use outpost_runtime::StartThread;
 use outpost_runtime::feed::{Cursor, Read};
 use outpost_runtime::live::{Event, LiveThread, NewInput, Status};
 use outpost_runtime::mcp::McpEvent;
 use outpost_runtime::permissions::SandboxMode;
 use outpost_runtime::policy::ApprovalPolicy;
-use outpost_testkit::LinkKind;
 use outpost_testkit::model::{Reply, call};
+use outpost_testkit::{Bench, Cutter, LinkKind, Setup as BenchSetup};
 use outpost_thread::{ApprovalAsked, CallOutcome, Decision, Fact, Raw};
+use outpost_wire::intent::EnvironmentId;
 use serde_json::{Value, json};
 
 use crate::harness::{Harness, next_fact, settled, turn};
@@ -240,6 +243,49 @@ async fn a_project_declares_servers_that_run_where_it_lies() {
     assert_eq!(status[0].environment_id.as_deref(), Some("two"));
     assert_eq!((status[0].resources.len(), status[0].resource_templates.len(), status[0].auth_status.as_str()), (1, 1, "unsupported"));
     assert!(status[1].error.as_ref().unwrap().contains("bearer_token_env_var"));
+}
+
+#[tokio::test]
+async fn a_project_that_cannot_be_read_is_told_and_spoils_nothing() {
+    let harness = harness(json!({"s": server("good")}), vec![]).await;
+    std::fs::write(harness.work(0).join(".mcp.json"), "{\"mcpServers\": ").unwrap();
+    let thread = harness.start(&[0]).await;
+    let mut feed = thread.subscribe();
+    turn(&thread, "go").await;
+    assert!(offered(&harness, 0).contains(&"mcp__s__echo".to_owned()));
+    let mut told = Vec::new();
+    while let Some(Read::Event(event)) = feed.try_next() {
+        if let Event::Mcp(McpEvent::Warning { message }) = event {
+            told.push(message);
+        }
+    }
+    assert!(told.len() == 1 && told[0].contains(".mcp.json in `one` is no JSON"), "{told:?}");
+}
+
+#[tokio::test]
+async fn a_call_survives_a_lost_connection() {
+    let bench = Bench::with_setup(LinkKind::WebSocket, crate::harness::OUTPOST, &BenchSetup::default());
+    let cutter = Cutter::start(bench.address(), vec![]).await;
+    let mut there = server("good");
+    there["environment_id"] = json!("there");
+    let harness = harness(json!({"s": there}), vec![Reply::call("a", "mcp__s__slow", &json!({"seconds": 2}))]).await;
+    let url = cutter.url();
+    let connector = Connector::new("there", move || {
+        let url = url.clone();
+        async move { ws::connect(&url, &ws::ClientOptions::default()).await }
+    });
+    let id = EnvironmentId::parse("there").unwrap();
+    harness.runtime.registry().attach(id, connector, ConnectPolicy::Lazy).unwrap();
+    let thread = harness.start(&[0]).await;
+    let mut feed = thread.subscribe();
+    thread.input(NewInput::text("go")).await.unwrap();
+    next_fact(&mut feed, |fact| matches!(fact, Fact::CallStarted(_)).then_some(())).await;
+    cutter.cut();
+    tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    cutter.mend();
+    settled(&thread).await;
+    assert_eq!(harness.outputs(thread.id()).await, [(CallOutcome::Completed, "awake".into())]);
+    assert!(cutter.connections() > 1);
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::process::{Command, Output, Stdio};
 
-use outpost_testkit::executor::eventually;
+use outpost_testkit::executor::{ExecutorProcess, eventually};
 use outpost_testkit::model::{Reply, ScriptedModel};
 use serde_json::json;
 use tempfile::TempDir;
@@ -27,10 +27,15 @@ impl Stage {
         Self { home, work, model }
     }
 
-    async fn exec(&self, arguments: &[&str]) -> Output {
+    fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(OUTPOST);
         command.arg("exec").args(arguments).current_dir(self.work.path()).env("OUTPOST_HOME", self.home.path());
         command.env_remove("OUTPOST_EXEC_SERVER_URL").stdin(Stdio::null());
+        command
+    }
+
+    async fn exec(&self, arguments: &[&str]) -> Output {
+        let mut command = self.command(arguments);
         tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap()
     }
 }
@@ -52,6 +57,34 @@ async fn a_server_of_the_configuration_is_used_and_ended() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("tools.echo"), "{output:?}");
     assert_eq!(starts(&file).len(), 1);
     eventually("it is ended", || living(&file) == 0).await;
+}
+
+/// The session on the other machine outlives the program; the server that nobody speaks to any more does not.
+#[tokio::test]
+async fn a_server_that_a_killed_program_left_behind_is_ended() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("starts");
+    let worker = ExecutorProcess::start(std::path::Path::new(OUTPOST), &["--no-auth"]);
+    let servers = format!(
+        "[mcp_servers.tools]\ncommand = \"python3\"\nargs = [\"{SERVER}\"]\nenvironment_id = \"worker\"\nrequired = true\nenv = {{ STARTS = \"{}\" }}\n",
+        file.display()
+    );
+    let replies = vec![Reply::Silent(String::new()), Reply::call("a", "mcp__tools__echo", &json!({"text": "x"})), Reply::message("done")];
+    let stage = Stage::new(replies, &servers).await;
+    let environments = format!("[[environments]]\nid = \"worker\"\nurl = \"{}\"\n", worker.url());
+    std::fs::write(stage.home.path().join("environments.toml"), environments).unwrap();
+    let place = format!("worker={}", stage.work.path().display());
+    let mut first = stage.command(&["-e", &place, "go"]).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    eventually("the model is asked", || !stage.model.requests().is_empty()).await;
+    first.kill().unwrap();
+    let said = first.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert_eq!(living(&file), 1, "the session keeps it");
+    let thread = said.lines().find_map(|line| line.strip_prefix("thread ")).unwrap().to_owned();
+    let output = stage.exec(&["resume", &thread]).await;
+    assert!(output.status.success() && String::from_utf8_lossy(&output.stdout).contains("done"), "{output:?}");
+    assert_eq!(starts(&file).len(), 2);
+    eventually("both are ended", || living(&file) == 0).await;
 }
 
 #[tokio::test]

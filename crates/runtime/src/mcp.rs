@@ -79,6 +79,8 @@ pub struct McpLimits {
     pub grace: Duration,
     /// How long a server that could not be started is left alone.
     pub retry: Duration,
+    /// How long one that ended soon after its start is left alone.
+    pub fallen: Duration,
     /// For servers that say nothing else.
     pub startup_timeout: Duration,
     pub tool_timeout: Duration,
@@ -99,6 +101,7 @@ impl Default for McpLimits {
             patience: Duration::from_secs(2),
             grace: Duration::from_secs(60),
             retry: Duration::from_secs(30),
+            fallen: Duration::from_secs(2),
             startup_timeout: Duration::from_secs(30),
             tool_timeout: Duration::from_secs(300),
             catalogue: 2048,
@@ -141,6 +144,8 @@ pub enum McpError {
 pub enum McpEvent {
     /// A server of this thread stands differently than before.
     Startup { server: String, state: String, error: Option<String> },
+    /// Something that declares servers cannot be used.
+    Warning { message: String },
     /// A call tells how far it is.
     Progress { call: String, progress: f64, total: Option<f64>, message: Option<String> },
 }

@@ -62,7 +62,8 @@ impl Shared {
     pub async fn bind(&self, thread: &Thread, view: &StepView, declared: Declared, patience: Patience) -> Binding {
         let (mode, approval) = (self.mode(thread), self.approval(thread));
         let plugins = Declared::new();
-        bind(&self.mcp, Bind { thread: thread.id, view, mode: &mode, approval, declared, plugins, patience }).await
+        let problems = self.mcp.layers(thread.id, working_directory(thread).as_deref()).problem.clone().into_iter().collect();
+        bind(&self.mcp, Bind { thread: thread.id, view, mode: &mode, approval, declared, problems, plugins, patience }).await
     }
 
     /// The MCP servers that a thread without environments would have.
@@ -74,7 +75,7 @@ impl Shared {
         let view = self.registry.capture_with(&Selection::default(), &[], &environments(&declared));
         let thread = outpost_thread::ThreadId::new(uuid::Uuid::nil());
         let (mode, approval, patience) = (&self.config.sandbox, self.config.approval, Patience::Full);
-        bind(&self.mcp, Bind { thread, view: &view, mode, approval, declared, plugins: Declared::new(), patience }).await
+        bind(&self.mcp, Bind { thread, view: &view, mode, approval, declared, problems: vec![], plugins: Declared::new(), patience }).await
     }
 
     /// Everything that a step of this thread can use.

@@ -43,6 +43,7 @@ impl Screen {
                 self.note(&format!("{reason}; asking again ({attempt} of {of})"));
             }
             Event::Mcp(McpEvent::Startup { state, error: Some(error), .. }) if state == "failed" => self.note(error),
+            Event::Mcp(McpEvent::Warning { message }) => self.note(message),
             Event::Status(Status::Broken { reason }) => self.note(reason),
             _ => {}
         }
