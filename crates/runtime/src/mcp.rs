@@ -12,6 +12,7 @@ pub mod declaration;
 pub(crate) mod elicitation;
 mod http;
 pub mod layers;
+pub mod offer;
 pub mod pool;
 mod project;
 pub mod refresh;
@@ -27,10 +28,10 @@ use serde_json::Value;
 use thiserror::Error;
 
 pub use self::binding::{Binding, BoundServer, BoundTool};
-pub use self::client::{Listing, ToolResult};
 pub use self::declaration::{DeclarationError, Origin, ServerDeclaration};
 pub use self::elicitation::{Elicitation, ElicitationAnswer};
 pub use self::layers::{Layer, SESSION_LAYER};
+pub use self::offer::{Listing, ServerTool, ToolResult};
 pub use self::pool::{Pool, ServerState};
 use self::project::Projects;
 

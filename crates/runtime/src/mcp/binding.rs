@@ -13,9 +13,10 @@ use outpost_wire::PathUri;
 use outpost_wire::intent::{Attachment, EnvironmentId};
 use tokio::time::Instant;
 
-use super::client::{Connection, Listing, ServerTool};
+use super::client::Connection;
 use super::declaration::{Cwd, Origin, ServerDeclaration, Transport};
 use super::layers::{self, Layer};
+use super::offer::{Listing, ServerTool};
 use super::pool::{Lease, Place, Ready, ServerState, Wanted, Way};
 use super::{Declared, Mcp, McpError};
 use crate::permissions::SandboxMode;

@@ -22,13 +22,14 @@ use rmcp::service::{
 use rmcp::transport::async_rw::AsyncRwTransport;
 use rmcp::{ClientHandler, ErrorData};
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::elicitation::{Asking, Elicitation, ElicitationAnswer, Listener, ProgressNote};
 use super::http::EnvironmentHttp;
+use super::offer::{Listing, ServerTool, ToolRequest, ToolResult};
 use super::stdio::StdioServer;
 use super::{McpError, McpLimits, lock};
 
@@ -41,69 +42,12 @@ pub(crate) enum Launch {
     Http(EnvironmentHttp),
 }
 
-/// A tool of a server, as the server describes it.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ServerTool {
-    pub name: String,
-    pub description: String,
-    pub input_schema: Value,
-    pub read_only: bool,
-    pub destructive: bool,
-    /// All that the server says of it.
-    pub raw: Value,
-}
-
-impl ServerTool {
-    fn of(raw: Value) -> Self {
-        let text = |name: &str| raw[name].as_str().unwrap_or_default().to_owned();
-        let hint = |name: &str| raw["annotations"][name] == true;
-        let description = text("description");
-        Self {
-            name: text("name"),
-            description: if description.is_empty() { text("title") } else { description },
-            input_schema: raw["inputSchema"].clone(),
-            read_only: hint("readOnlyHint"),
-            destructive: hint("destructiveHint") && !hint("readOnlyHint"),
-            raw,
-        }
-    }
-}
-
 /// What can be listed.
 #[derive(Clone, Copy)]
 enum Catalogue {
     Tools,
     Resources,
     Templates,
-}
-
-/// What a server offers.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Listing {
-    pub tools: Vec<ServerTool>,
-    pub has_resources: bool,
-    /// Name, title, version, as the server tells them.
-    pub info: Option<Value>,
-    pub instructions: Option<String>,
-}
-
-/// What a tool answered, as on the wire.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct ToolResult {
-    pub content: Vec<Value>,
-    pub structured: Option<Value>,
-    pub is_error: bool,
-    pub meta: Option<Value>,
-}
-
-/// A call of a tool.
-pub struct ToolRequest<'a> {
-    pub tool: &'a str,
-    pub arguments: Option<Map<String, Value>>,
-    pub meta: Option<Map<String, Value>>,
-    pub timeout: Duration,
-    /// Nobody wants the answer any more.
-    pub cancel: CancellationToken,
 }
 
 /// A server that answers.

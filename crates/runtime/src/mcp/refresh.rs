@@ -15,9 +15,9 @@ use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
 use super::binding::{BoundServer, Patience};
-use super::client::ToolRequest;
 use super::elicitation::Nobody;
 use super::layers::{self, Layer};
+use super::offer::ToolRequest;
 use super::{Binding, Declared, McpError, ToolResult, project};
 use crate::live::LiveThread;
 use crate::runtime::{Runtime, Shared, ThreadError};
