@@ -167,7 +167,7 @@ pub async fn finish(process: &RemoteProcess) -> (String, Option<i32>) {
     loop {
         match soon("the process goes on", process.next()).await {
             Some(ProcessEvent::Output { bytes, .. }) => text.extend_from_slice(&bytes),
-            Some(ProcessEvent::Exited { code }) => exit = Some(code),
+            Some(ProcessEvent::Exited { code, .. }) => exit = Some(code),
             Some(ProcessEvent::Closed) | None => return (String::from_utf8(text).unwrap(), exit),
             Some(other) => panic!("{other:?} after {:?}", String::from_utf8_lossy(&text)),
         }

@@ -202,3 +202,62 @@ async fn a_sandboxed_turn_leaves_nothing_behind_but_its_work() {
     let left: Vec<_> = std::fs::read_dir(work.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, ["made"], "{output:?}");
 }
+
+/// A command that went on behind a session id: after the restart it is written to where it runs, and what was shown is not
+/// shown again.
+#[tokio::test]
+async fn killed_while_a_command_goes_on_elsewhere() {
+    let command = "echo run >> counter; echo ready; while read line; do echo got $line; done; echo end";
+    let begin = Reply::call("c", "exec_command", &json!({"cmd": command, "yield_time_ms": 250, "login": false}));
+    let stage = Stage::new(vec![begin, Reply::Silent(String::new())]).await;
+    let place = stage.in_worker();
+    // The model is asked for the second time, and killed before it answers.
+    let write = |stage: &Stage| {
+        let session = stage.told().split("session id: ").nth(1).unwrap().split('\\').next().unwrap().parse::<u64>().unwrap();
+        for text in ["one\n", "two\n"] {
+            stage.model.push(Reply::call(
+                text.trim(),
+                "write_stdin",
+                &json!({"session_id": session, "chars": text, "yield_time_ms": 1000}),
+            ));
+        }
+        stage.model.push(Reply::message("all there"));
+    };
+    let output = stage.kill_and_resume(&["-e", &place], |stage| stage.model.requests().len() == 2, write).await;
+    assert_eq!(said(&output), "all there");
+    assert_eq!(stage.file("counter").as_deref(), Some("run\n"), "it ran once");
+    let told = stage.told();
+    assert!(told.contains("got one") && told.contains("got two"), "{told}");
+    assert_eq!(told.matches("ready").count(), 2, "once in the command, once in its first output: {told}");
+}
+
+/// The same on this machine: the command died with the program, and that is told.
+#[tokio::test]
+async fn killed_while_a_command_goes_on_here() {
+    let begin = Reply::call("c", "exec_command", &json!({"cmd": "echo ready; read line", "yield_time_ms": 250, "login": false}));
+    let stage = Stage::new(vec![begin, Reply::Silent(String::new())]).await;
+    let write = |stage: &Stage| {
+        let session = stage.told().split("session id: ").nth(1).unwrap().split('\\').next().unwrap().parse::<u64>().unwrap();
+        stage.model.push(Reply::call("w", "write_stdin", &json!({"session_id": session, "chars": "x\n"})));
+        stage.model.push(Reply::message("I see"));
+    };
+    let output = stage.kill_and_resume(&[], |stage| stage.model.requests().len() == 2, write).await;
+    assert_eq!(said(&output), "I see");
+    assert!(stage.told().contains("it is lost: nobody knows what became of it"), "{}", stage.told());
+}
+
+/// A write that was under way is the same write when it is taken up again.
+#[tokio::test]
+async fn killed_while_a_command_is_written_to() {
+    let command = "while read line; do echo $line >> lines; done";
+    let begin = Reply::call("c", "exec_command", &json!({"cmd": command, "yield_time_ms": 250, "login": false}));
+    let stage = Stage::new(vec![begin]).await;
+    let place = stage.in_worker();
+    let write = Reply::call("w", "write_stdin", &json!({"session_id": 6000, "chars": "once\n", "yield_time_ms": 3000}));
+    stage.model.push(write);
+    stage.model.push(Reply::message("written"));
+    let output = stage.kill_and_resume(&["-e", &place], |stage| stage.file("lines").is_some(), |_| {}).await;
+    assert_eq!(said(&output), "written");
+    assert_eq!(stage.file("lines").as_deref(), Some("once\n"));
+    assert!(!stage.told().contains("nobody knows"), "{}", stage.told());
+}

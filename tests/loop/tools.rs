@@ -154,3 +154,34 @@ async fn project_instructions_come_from_every_environment() {
     assert_eq!(sent.matches("use tabs").count(), 1);
     assert!(sent.contains("environment=\\\"two\\\"") && sent.contains("use spaces"), "{sent}");
 }
+
+/// What changes files runs alone: after everything that was asked for before it, before everything after it.
+#[tokio::test]
+async fn a_patch_waits_for_the_calls_before_it_and_holds_up_those_after_it() {
+    let calls = vec![
+        call("a", "exec_command", &json!({"cmd": "sleep 0.4; ls", "login": false})),
+        call("b", "apply_patch", &patch("*** Add File: b.txt\n+patched")),
+        call("c", "exec_command", &json!({"cmd": "cat b.txt", "login": false})),
+    ];
+    let harness = Harness::local(vec![Reply::Items(calls)]).await;
+    let thread = harness.start(&[0]).await;
+    turn(&thread, "go").await;
+    let outputs = harness.outputs(thread.id()).await;
+    assert!(!outputs[0].1.contains("b.txt"), "{outputs:?}");
+    assert!(outputs[2].1.contains("patched"), "{outputs:?}");
+}
+
+/// A command that the sandbox refused something is shown as such, to the model and to clients.
+#[tokio::test]
+async fn a_refusal_of_the_sandbox_is_told() {
+    let refused = Reply::call("a", "exec_command", &json!({"cmd": "echo x > /usr/not-for-us", "login": false}));
+    let mut setup = Setup::new(&[LinkKind::Memory], vec![refused]);
+    setup.config.sandbox = outpost_runtime::permissions::SandboxMode::workspace_write();
+    let harness = Harness::new(setup).await;
+    let thread = harness.start(&[0]).await;
+    turn(&thread, "go").await;
+    let finished = |entry: outpost_thread::Entry| if let Fact::CallFinished(finished) = entry.fact { Some(finished) } else { None };
+    let finished = harness.entries(thread.id()).await.into_iter().find_map(finished).unwrap();
+    assert_eq!(finished.detail.as_ref().unwrap().read::<Value>().unwrap()["sandboxDenied"], true, "{finished:?}");
+    assert!(crate::harness::told(&finished).contains("The sandbox probably kept it"), "{finished:?}");
+}

@@ -241,3 +241,45 @@ async fn budgets_stop_a_turn_and_say_so() {
     assert!(end.error.unwrap().get().contains("turn_tokens"));
     assert_eq!(harness.model.requests().len(), 1);
 }
+
+/// A turn's budget counts from its first entry, whoever goes on with it.
+#[tokio::test]
+async fn a_restart_does_not_refill_a_budget() {
+    let run = |id: &str, cmd: &str| Reply::call(id, "exec_command", &json!({"cmd": cmd}));
+    let mut setup = crate::harness::Setup::new(&[outpost_testkit::LinkKind::Memory], vec![run("a", "true"), run("b", "true")]);
+    setup.config.approval = outpost_runtime::policy::ApprovalPolicy::Untrusted;
+    // Every answer costs two.
+    setup.config.budgets.turn_tokens = Some(3);
+    let harness = Harness::new(setup).await;
+    let thread = harness.start(&[0]).await;
+    let asked = |fact: &Fact| if let Fact::ApprovalAsked(asked) = fact { Some(asked.approval.clone()) } else { None };
+    let mut feed = thread.subscribe();
+    thread.input(NewInput::text("work")).await.unwrap();
+    let first = next_fact(&mut feed, asked).await;
+    let again = harness.restarted().await;
+    let thread = again.take_over(thread.id()).await.unwrap();
+    let mut feed = thread.subscribe();
+    thread.answer(first, outpost_thread::Decision::Approved, None).await.unwrap();
+    let second = next_fact(&mut feed, asked).await;
+    thread.answer(second, outpost_thread::Decision::Approved, None).await.unwrap();
+    settled(&thread).await;
+    let end = harness.turn_ends(thread.id()).await.remove(0);
+    assert_eq!((end.status, end.reason), (TurnStatus::Interrupted, Some(InterruptReason::Budget)));
+    assert_eq!(harness.model.requests().len(), 2);
+}
+
+/// Time runs out also while a command runs and nobody asks anything.
+#[tokio::test]
+async fn a_turn_that_takes_too_long_is_stopped() {
+    let forever = Reply::call("c", "exec_command", &json!({"cmd": "sleep 1000", "yield_time_ms": 30000}));
+    let mut setup = crate::harness::Setup::new(&[outpost_testkit::LinkKind::Memory], vec![forever]);
+    setup.config.budgets.turn_seconds = Some(1);
+    let harness = Harness::new(setup).await;
+    let thread = harness.start(&[0]).await;
+    turn(&thread, "work").await;
+    let end = harness.turn_ends(thread.id()).await.remove(0);
+    assert_eq!((end.status, end.reason), (TurnStatus::Interrupted, Some(InterruptReason::Budget)));
+    assert!(end.error.unwrap().get().contains("turn_seconds"));
+    turn(&thread, "again").await;
+    assert!(is_completed(&harness.turn_ends(thread.id()).await[1]));
+}

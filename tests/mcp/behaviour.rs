@@ -11,7 +11,8 @@ use outpost_runtime::policy::ApprovalPolicy;
 use outpost_testkit::model::{Reply, call};
 use outpost_testkit::{Bench, Cutter, LinkKind, Setup as BenchSetup};
 use outpost_thread::{ApprovalAsked, CallOutcome, Decision, Fact, Raw};
-use outpost_wire::intent::EnvironmentId;
+use outpost_wire::PathUri;
+use outpost_wire::intent::{CapabilityRoot, EnvironmentId};
 use serde_json::{Value, json};
 
 use crate::harness::{Harness, next_fact, settled, turn};
@@ -243,6 +244,28 @@ async fn a_project_declares_servers_that_run_where_it_lies() {
     assert_eq!(status[0].environment_id.as_deref(), Some("two"));
     assert_eq!((status[0].resources.len(), status[0].resource_templates.len(), status[0].auth_status.as_str()), (1, 1, "unsupported"));
     assert!(status[1].error.as_ref().unwrap().contains("bearer_token_env_var"));
+}
+
+#[tokio::test]
+async fn a_plugin_brings_its_server_along() {
+    let replies = vec![Reply::call("a", "mcp__plugged__where", &json!({}))];
+    let harness = Harness::new(setup(&[LinkKind::WebSocket], &Files::new(json!({})), replies)).await;
+    let plugin = harness.work(0).join("plugin");
+    std::fs::create_dir_all(plugin.join(".claude-plugin")).unwrap();
+    std::fs::write(plugin.join(".claude-plugin/plugin.json"), r#"{"name": "tools"}"#).unwrap();
+    std::fs::copy(crate::support::SERVER, plugin.join("server.py")).unwrap();
+    let declared = json!({"mcpServers": {"plugged": {"command": "python3", "args": ["${CLAUDE_PLUGIN_ROOT}/server.py"]}}});
+    std::fs::write(plugin.join(".mcp.json"), declared.to_string()).unwrap();
+    let mut start = StartThread::new();
+    start.created.selection = Some(harness.select(&[0]));
+    let id = EnvironmentId::parse("one").unwrap();
+    start.created.capability_roots = vec![CapabilityRoot::new("tools", id, PathUri::from_native(&plugin).unwrap())];
+    let thread = harness.runtime.start(start).await.unwrap();
+    turn(&thread, "go").await;
+    let there = plugin.canonicalize().unwrap().display().to_string();
+    assert_eq!(harness.outputs(thread.id()).await, [(CallOutcome::Completed, there)]);
+    let status = harness.runtime.mcp_status(Some(thread.id()), outpost_runtime::mcp::refresh::StatusDetail::Full).await.unwrap();
+    assert_eq!((status[0].origin.as_str(), status[0].state.as_str()), ("plugin tools", "ready"));
 }
 
 #[tokio::test]

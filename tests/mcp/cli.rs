@@ -54,7 +54,7 @@ async fn a_server_of_the_configuration_is_used_and_ended() {
     assert!(output.status.success(), "{output:?}");
     assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "heard it");
     assert!(stage.model.requests()[1].body["input"].to_string().contains("over here"));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("tools.echo"), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("[local] tools echo"), "{output:?}");
     assert_eq!(starts(&file).len(), 1);
     eventually("it is ended", || living(&file) == 0).await;
 }

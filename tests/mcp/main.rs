@@ -1,6 +1,7 @@
 //! MCP servers: real processes in real executors, used by threads whose model is scripted.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod app;
 mod behaviour;
 mod calls;
 mod cli;

@@ -11,7 +11,9 @@ pub fn run() -> anyhow::Result<()> {
     install::mcp_tools()?;
     install::shells()?;
     install::postgres()?;
+    let clients = install::clients()?;
     let mut tests = cargo();
     tests.args(["test", "--workspace", "--features", "outpost/interop"]);
-    sh(tests.env("OUTPOST_TEST_CODEX", codex).env("OUTPOST_TEST_MCP_SERVER", mcp_server))
+    tests.env("OUTPOST_TEST_CODEX", codex).env("OUTPOST_TEST_CLIENTS", clients).env("OUTPOST_TEST_MCP_SERVER", mcp_server);
+    sh(&mut tests)
 }

@@ -4,11 +4,13 @@
 mod contender;
 mod environments;
 mod exec;
+mod figure;
 mod floor;
 mod sandbox;
 mod scenario;
 mod table;
 mod threads;
+mod turns;
 mod wire;
 
 use std::io::Write;
@@ -23,6 +25,7 @@ use table::Style;
 const USAGE: &str = "usage: outpost-bench exec --outpost PROGRAM [--codex PROGRAM] [--rounds N] [--only SCENARIO] [--markdown]
        outpost-bench environments --outpost PROGRAM [--rounds N]
        outpost-bench threads [--small] [--markdown]
+       outpost-bench turns --outpost PROGRAM [--codex PROGRAM] [--small] [--markdown]
        outpost-bench sandbox PROGRAM";
 
 #[expect(clippy::print_stderr, reason = "this is a program for a terminal")]
@@ -44,6 +47,8 @@ fn run() -> anyhow::Result<()> {
         Some("threads") => threads::run(threads_plan(words)?),
         Some(threads::IDLE) => threads::idle(words),
         Some(threads::LAST_PAGE) => threads::last_page(words),
+        Some("turns") => turns::run(&turns_plan(words)?),
+        Some(turns::MODEL) => turns::model(),
         Some("sandbox") => sandbox::run(Contender::outpost(words.next().context(USAGE)?.into())),
         Some(floor::VERB) => floor::serve(),
         Some(PRINT) => print(words.next().context(USAGE)?.parse()?),
@@ -91,6 +96,20 @@ fn threads_plan(words: impl Iterator<Item = String>) -> anyhow::Result<threads::
         }
     }
     Ok(plan)
+}
+
+fn turns_plan(mut words: impl Iterator<Item = String>) -> anyhow::Result<turns::Plan> {
+    let (mut outpost, mut codex, mut small, mut markdown) = (None, None, false, false);
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--outpost" => outpost = Some(words.next().context(USAGE)?),
+            "--codex" => codex = Some(PathBuf::from(words.next().context(USAGE)?)),
+            "--small" => small = true,
+            "--markdown" => markdown = true,
+            _ => bail!("`{word}` is not known\n{USAGE}"),
+        }
+    }
+    Ok(turns::Plan { outpost: outpost.context(USAGE)?, codex, small, markdown })
 }
 
 /// The hidden verb of the child that prints so many bytes.

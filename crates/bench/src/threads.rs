@@ -6,31 +6,15 @@ mod index;
 mod made;
 mod writes;
 
-use std::fmt::Write;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
 pub use history::{IDLE, LAST_PAGE};
+pub use made::{Made, now, open_with};
+pub use writes::sync_cost;
 
-/// One line of the table.
-pub struct Figure {
-    pub what: String,
-    pub value: String,
-    pub reach: &'static str,
-    /// Whether the reach is met; none if it is only told.
-    pub met: Option<bool>,
-}
-
-impl Figure {
-    pub fn new(what: impl Into<String>, value: impl Into<String>, reach: &'static str, met: bool) -> Self {
-        Self { what: what.into(), value: value.into(), reach, met: Some(met) }
-    }
-
-    pub fn told(what: impl Into<String>, value: impl Into<String>) -> Self {
-        Self { what: what.into(), value: value.into(), reach: "", met: None }
-    }
-}
+use crate::figure::{print, table};
 
 /// What to leave out.
 #[derive(Debug, Clone, Copy, Default)]
@@ -63,44 +47,6 @@ pub fn idle(words: impl Iterator<Item = String>) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     print(&runtime.block_on(history::idle(words))?);
     Ok(())
-}
-
-#[expect(clippy::print_stdout, reason = "this is a program for a terminal")]
-fn print(text: &str) {
-    println!("{}", text.trim_end());
-}
-
-fn table(figures: &[Figure], markdown: bool) -> String {
-    let mut text = String::new();
-    let wide = |of: fn(&Figure) -> &str| figures.iter().map(|figure| of(figure).chars().count()).max().unwrap_or(0);
-    let (what, value, reach) = (wide(|figure| &figure.what), wide(|figure| &figure.value), wide(|figure| figure.reach).max(5));
-    if markdown {
-        text.push_str("| what | measured | reach | |\n|---|---|---|---|\n");
-    }
-    for figure in figures {
-        let met = match figure.met {
-            Some(true) => "met",
-            Some(false) => "MISSED",
-            None => "",
-        };
-        // Writing into a text cannot fail.
-        let _ = if markdown {
-            writeln!(text, "| {} | {} | {} | {met} |", figure.what, figure.value, figure.reach)
-        } else {
-            writeln!(text, "{:what$}  {:>value$}  {:reach$}  {met}", figure.what, figure.value, figure.reach)
-        };
-    }
-    text
-}
-
-/// The middle one.
-fn median(mut times: Vec<Duration>) -> Duration {
-    times.sort_unstable();
-    times.get(times.len() / 2).copied().unwrap_or_default()
-}
-
-fn ms(time: Duration) -> String {
-    format!("{:.2} ms", time.as_secs_f64() * 1000.0)
 }
 
 async fn timed<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<(T, Duration)> {

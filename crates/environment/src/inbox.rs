@@ -23,6 +23,8 @@ pub enum ProcessEvent {
     },
     Exited {
         code: i32,
+        /// The sandbox kept it from something, as far as its executor can tell.
+        denied: bool,
     },
     /// Nothing comes after this.
     Closed,
@@ -74,7 +76,7 @@ impl Default for State {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Pushed {
     Piece(OutputPiece),
-    Exited { code: i32 },
+    Exited { code: i32, denied: bool },
     Closed,
 }
 
@@ -158,7 +160,7 @@ impl Inbox {
                 continue;
             }
             if let OutputPiece::Chunk { .. } = piece {
-                state.account_for_missing(seq, answer.exit_code);
+                state.account_for_missing(seq, answer.exit_code.map(|code| (code, answer.sandbox_denied)));
             }
             bytes += state.take(seq, Pushed::Piece(piece));
         }
@@ -173,7 +175,7 @@ impl Inbox {
             }
             if answer.exited && !state.exited && state.expected < end {
                 let seq = state.expected;
-                state.take(seq, Pushed::Exited { code: answer.exit_code.unwrap_or(-1) });
+                state.take(seq, Pushed::Exited { code: answer.exit_code.unwrap_or(-1), denied: answer.sandbox_denied });
             }
             if answer.closed && !state.over {
                 state.take(end.saturating_sub(1), Pushed::Closed);
@@ -245,10 +247,10 @@ impl State {
                 self.queue.push_back(ProcessEvent::Output { stream, bytes: chunk.0 })
             }
             Pushed::Piece(OutputPiece::Gap { gap_bytes, .. }) => self.queue.push_back(ProcessEvent::Gap { bytes: Some(gap_bytes) }),
-            Pushed::Exited { code } => {
+            Pushed::Exited { code, denied } => {
                 if !self.exited {
                     self.exited = true;
-                    self.queue.push_back(ProcessEvent::Exited { code });
+                    self.queue.push_back(ProcessEvent::Exited { code, denied });
                 }
             }
             Pushed::Closed => {
@@ -277,14 +279,14 @@ impl State {
 
     /// Accounts for the numbers before `seq` that the log did not tell: one of them may be the exit, which is no piece;
     /// the others are output that a foreign executor dropped without a word.
-    fn account_for_missing(&mut self, seq: u64, exit_code: Option<i32>) {
+    fn account_for_missing(&mut self, seq: u64, exit: Option<(i32, bool)>) {
         let mut missing = seq - self.expected;
         if missing > 0
             && !self.exited
-            && let Some(code) = exit_code
+            && let Some((code, denied)) = exit
         {
             let at = self.expected;
-            self.take(at, Pushed::Exited { code });
+            self.take(at, Pushed::Exited { code, denied });
             missing -= 1;
         }
         if missing > 0 {
@@ -325,12 +327,12 @@ mod tests {
     #[test]
     fn early_events_wait_and_late_ones_are_dropped() {
         let inbox = attended();
-        assert_eq!(inbox.push(2, Pushed::Exited { code: 3 }), Taken { bytes: 0, is_behind: false });
+        assert_eq!(inbox.push(2, Pushed::Exited { code: 3, denied: false }), Taken { bytes: 0, is_behind: false });
         assert!(drain(&inbox).is_empty());
         assert_eq!(inbox.push(1, chunk(1, "one")).bytes, 3);
         inbox.push(1, chunk(1, "one"));
         inbox.push(3, Pushed::Closed);
-        assert_eq!(drain(&inbox), [output("one"), ProcessEvent::Exited { code: 3 }, ProcessEvent::Closed]);
+        assert_eq!(drain(&inbox), [output("one"), ProcessEvent::Exited { code: 3, denied: false }, ProcessEvent::Closed]);
     }
 
     #[test]
@@ -367,10 +369,13 @@ mod tests {
         let inbox = Inbox::default();
         inbox.catch_up(answer(vec![piece(1, "a"), piece(3, "late")], 4, Some(7), false));
         inbox.catch_up(answer(vec![], 5, Some(7), true));
-        assert_eq!(drain(&inbox), [output("a"), ProcessEvent::Exited { code: 7 }, output("late"), ProcessEvent::Closed]);
+        assert_eq!(drain(&inbox), [output("a"), ProcessEvent::Exited { code: 7, denied: false }, output("late"), ProcessEvent::Closed]);
+        let inbox = Inbox::default();
+        inbox.catch_up(ReadResponse { sandbox_denied: true, ..answer(vec![], 3, Some(1), true) });
+        assert_eq!(drain(&inbox), [ProcessEvent::Exited { code: 1, denied: true }, ProcessEvent::Closed]);
         let inbox = Inbox::default();
         inbox.catch_up(answer(vec![], 3, Some(0), true));
-        assert_eq!(drain(&inbox), [ProcessEvent::Exited { code: 0 }, ProcessEvent::Closed]);
+        assert_eq!(drain(&inbox), [ProcessEvent::Exited { code: 0, denied: false }, ProcessEvent::Closed]);
         assert!(inbox.lock().over);
     }
 
@@ -389,7 +394,10 @@ mod tests {
         let inbox = attended();
         inbox.push(1, chunk(1, "a"));
         inbox.catch_up(answer(vec![], 9, Some(3), true));
-        assert_eq!(drain(&inbox), [output("a"), ProcessEvent::Gap { bytes: None }, ProcessEvent::Exited { code: 3 }, ProcessEvent::Closed]);
+        assert_eq!(
+            drain(&inbox),
+            [output("a"), ProcessEvent::Gap { bytes: None }, ProcessEvent::Exited { code: 3, denied: false }, ProcessEvent::Closed]
+        );
         let inbox = attended();
         inbox.catch_up(ReadResponse { failure: Some("gone".into()), ..answer(vec![], 9, Some(-1), true) });
         assert_eq!(drain(&inbox), [ProcessEvent::Lost { reason: "gone".into() }]);

@@ -18,6 +18,7 @@ use outpost_rpc::CallError;
 use outpost_wire::exec::environment::{EnvironmentInfo, Status as StatusMethod, Unit};
 use outpost_wire::{Attachment, CapabilityRoot, EnvironmentId, PathUri, Selection};
 use thiserror::Error;
+use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::connector::{Connector, Door};
@@ -192,6 +193,11 @@ impl Registry {
         let handle = Environment::observed(label, recipe.connector.clone(), options, observer);
         let live = Some(Live { handle, recipe });
         Entry { id, generation, standing: Standing::Idle, origin: Origin::Added, kind, live, is_recognised: false }
+    }
+
+    /// Changes whenever something about an environment does: for those who wait until one stands otherwise.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.lock().feed.subscribe()
     }
 
     /// The handle behind an id, now. Not for use within a step: a step has its view.

@@ -9,6 +9,7 @@ use crate::agents::AgentLimits;
 use crate::mcp::McpConfig;
 use crate::permissions::SandboxMode;
 use crate::policy::ApprovalPolicy;
+use crate::skills::host::HostRoot;
 
 #[derive(Debug, Clone)]
 pub struct RuntimeConfig {
@@ -25,6 +26,10 @@ pub struct RuntimeConfig {
     pub questions: bool,
     /// How long a step waits for environments that are starting: for the primary, and for the others after it.
     pub patience: StepPatience,
+    /// How long a step waits for an environment to tell what its capability roots hold.
+    pub discovery_patience: Duration,
+    /// Folders of this machine that hold skills.
+    pub host_skills: Vec<HostRoot>,
     /// How long a command of an earlier life is looked for.
     pub reattach_patience: Duration,
     /// A thread in which nothing happens for so long is unloaded.
@@ -63,6 +68,8 @@ impl Default for RuntimeConfig {
             context_windows: BTreeMap::new(),
             questions: true,
             patience: StepPatience { primary: Duration::from_secs(10), others: Duration::from_secs(1) },
+            discovery_patience: Duration::from_secs(5),
+            host_skills: Vec::new(),
             reattach_patience: Duration::from_secs(600),
             unload_after: Duration::from_secs(600),
             checkpoint_every: 16,

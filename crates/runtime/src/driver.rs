@@ -10,6 +10,7 @@ mod compaction;
 mod servers;
 mod step;
 
+use step::Told;
 pub(crate) use step::user_message;
 
 use std::collections::HashMap;
@@ -25,7 +26,6 @@ use serde_json::json;
 use thiserror::Error;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::agents::Seat;
@@ -35,7 +35,6 @@ use crate::live::{Command, Event, Status};
 use crate::mcp::Binding;
 use crate::model::{Answer, ModelError};
 use crate::runtime::Shared;
-use crate::surroundings::Surroundings;
 use crate::tools::mcp::CallQuestion;
 use crate::tools::processes::Processes;
 use crate::tools::{CallEnd, StepTools};
@@ -68,6 +67,10 @@ enum Done {
 struct RunningCall {
     task: AbortHandle,
     cancel: CancellationToken,
+    /// Nothing that was asked for after it may begin before it ends.
+    alone: bool,
+    /// Cancelled when it has ended, however it did.
+    over: CancellationToken,
 }
 
 pub(crate) struct Driver {
@@ -85,14 +88,12 @@ pub(crate) struct Driver {
     calls: HashMap<CallId, RunningCall>,
     /// What the present step froze. Nothing after a restart: then it is captured anew.
     step: Option<Arc<StepTools>>,
-    /// What the model was told of its environments last.
-    told: Option<Surroundings>,
+    /// What the model was told last of what is around it.
+    told: Told,
     processes: Arc<Processes>,
     grants: Grants,
     /// What users answered to calls that wait for more than a yes.
     answers: HashMap<CallId, Raw>,
-    /// When the running turn began here, and how many tokens the thread had used by then.
-    turn_began: Option<(Instant, u64)>,
     /// The place among the agents of a tree; given back when the driver ends.
     seat: Option<Seat>,
     /// Why the context is being compacted, while it is.
@@ -135,11 +136,10 @@ impl Driver {
             asking: None,
             calls: HashMap::new(),
             step: None,
-            told: None,
+            told: Told::default(),
             processes,
             grants: Grants::default(),
             answers: HashMap::new(),
-            turn_began: None,
             seat,
             compacting: CompactReason::Full,
             is_asked: false,
@@ -173,6 +173,7 @@ impl Driver {
         let sleeps = is_idle && self.context.is_some();
         // A command that goes on behind a session id keeps its thread loaded.
         let unloads = is_idle && !sleeps && !self.processes.has_running();
+        let time_left = self.time_left();
         tokio::select! {
             command = self.mailbox.recv() => match command {
                 Some(command) => self.command(command).await,
@@ -186,10 +187,14 @@ impl Driver {
             Some(question) = self.questions.1.recv() => self.ask_user(question).await,
             () = tokio::time::sleep(CONTEXT_KEPT), if sleeps => {
                 self.context = None;
-                self.told = None;
+                self.told = Told::default();
                 Ok(())
             }
-            () = tokio::time::sleep(self.shared.config.unload_after), if unloads => Err(Stop::Unloaded),
+            // Somebody who listens may say something any time; they are looked at again later.
+            () = tokio::time::sleep(self.shared.config.unload_after), if unloads => {
+                if self.feed.has_readers() { Ok(()) } else { Err(Stop::Unloaded) }
+            }
+            () = tokio::time::sleep(time_left.unwrap_or_default()), if time_left.is_some() => self.time_is_up().await,
         }
     }
 
@@ -269,6 +274,7 @@ impl Driver {
                 other => break other?,
             }
         };
+        self.shared.counts.note(appended.entries.iter().map(|entry| &entry.fact));
         for entry in appended.entries {
             if let Err(error) = self.thread.apply(&entry) {
                 tracing::error!(thread = %self.thread.id, %error, "a fact of our own does not fit");
@@ -284,16 +290,14 @@ impl Driver {
     }
 
     async fn begin_turn(&mut self, facts: Vec<Fact>) -> Result<(), Stop> {
-        self.record(facts, Need::Stored).await?;
-        self.turn_began = Some((Instant::now(), self.thread.usage.total.total));
-        Ok(())
+        self.record(facts, Need::Stored).await
     }
 
-    /// Which budget is used up, if one is.
+    /// Which budget is used up, if one is. A turn's own is counted from its first entry, through every restart.
     fn spent(&self) -> Option<String> {
         let budgets = &self.shared.config.budgets;
         let total = self.thread.usage.total.total;
-        let (began, before) = self.turn_began.unwrap_or((Instant::now(), total));
+        let before = self.thread.turn.as_ref().map_or(total, |turn| turn.tokens_before);
         let over = |limit: Option<u64>, used: u64| limit.filter(|limit| used >= *limit);
         if let Some(limit) = over(budgets.turn_tokens, total.saturating_sub(before)) {
             return Some(format!("this turn has used its {limit} tokens (`budgets.turn_tokens`)"));
@@ -304,8 +308,32 @@ impl Driver {
         if let Some(limit) = over(budgets.tree_tokens, self.seat.as_ref().map_or(0, Seat::tree_tokens)) {
             return Some(format!("this thread and its agents have used their {limit} tokens (`budgets.tree_tokens`)"));
         }
-        over(budgets.turn_seconds, began.elapsed().as_secs())
-            .map(|limit| format!("this turn has taken its {limit} seconds (`budgets.turn_seconds`)"))
+        self.out_of_time()
+    }
+
+    fn out_of_time(&self) -> Option<String> {
+        let limit = self.shared.config.budgets.turn_seconds?;
+        let is_over = self.time_left().is_some_and(|left| left.is_zero());
+        is_over.then(|| format!("this turn has taken its {limit} seconds (`budgets.turn_seconds`)"))
+    }
+
+    /// Ends the running turn if its time is up.
+    async fn time_is_up(&mut self) -> Result<(), Stop> {
+        let turn = self.thread.turn.as_ref().map(|turn| turn.id.clone());
+        match (turn, self.out_of_time()) {
+            (Some(turn), Some(reason)) => {
+                self.finish_turn(turn, TurnStatus::Interrupted, Some(InterruptReason::Budget), Some(reason)).await
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// How long the running turn may still take; nothing if there is no limit, or while it only waits for somebody's answer.
+    fn time_left(&self) -> Option<Duration> {
+        let limit = Duration::from_secs(self.shared.config.budgets.turn_seconds?);
+        let turn = self.thread.turn.as_ref().filter(|_| !matches!(self.thread.next(), Step::AwaitAnswer { .. }))?;
+        let taken = Duration::from_millis((self.shared.clock)().saturating_sub(turn.started_at));
+        Some(limit.saturating_sub(taken))
     }
 
     /// Ends a turn. Whatever still runs in it is stopped first. It is told when it cannot be lost any more.
@@ -336,7 +364,6 @@ impl Driver {
         self.record(facts, Need::BeforeCompleted).await?;
         self.answers.clear();
         self.step = None;
-        self.turn_began = None;
         self.keep_checkpoint().await;
         Ok(())
     }

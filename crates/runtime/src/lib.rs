@@ -4,7 +4,9 @@
 
 pub mod agents;
 mod approvals;
+pub mod capabilities;
 pub mod config;
+pub mod counts;
 mod driver;
 pub mod feed;
 mod instructions;
@@ -14,9 +16,11 @@ pub mod model;
 pub mod models;
 pub mod patch;
 pub mod permissions;
+pub mod plugins;
 pub mod policy;
 pub mod rules;
 pub mod runtime;
+pub mod skills;
 pub mod surroundings;
 pub mod tools;
 

@@ -7,7 +7,7 @@ mod open;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use outpost_environment::Registry;
+use outpost_environment::{Discoveries, Registry};
 use outpost_store::{Clock, Store};
 use outpost_thread::{Raw, Thread, ThreadId};
 use serde::{Deserialize, Serialize};
@@ -17,11 +17,13 @@ pub use manage::{ForkThread, ShutdownReport, StartThread, ThreadError};
 
 use crate::agents::{Seat, Tree};
 use crate::config::RuntimeConfig;
+use crate::counts::{Counted, Counts};
 use crate::feed::{Cursor, Feed, FeedLimits};
 use crate::live::{LiveThread, Status};
 use crate::mcp::Mcp;
 use crate::models::Models;
 use crate::rules::Rules;
+use crate::skills::host::HostSkills;
 
 /// What a runtime is made of. Everything that has an effect on the world outside is passed in.
 pub struct Parts {
@@ -56,6 +58,10 @@ pub(crate) struct Shared {
     threads: Mutex<HashMap<ThreadId, Arc<Slot>>>,
     trees: Mutex<HashMap<String, Weak<Tree>>>,
     created: Feed<ThreadId>,
+    /// What capability roots hold, for all threads.
+    pub discoveries: Discoveries,
+    pub host_skills: HostSkills,
+    pub counts: Counts,
 }
 
 /// One thread's place. Whoever loads it holds the lock, so that two who ask get the same one.
@@ -87,6 +93,9 @@ impl Runtime {
             threads: Mutex::default(),
             trees: Mutex::default(),
             created: Feed::new(FeedLimits::default()),
+            discoveries: Discoveries::default(),
+            host_skills: HostSkills::default(),
+            counts: Counts::default(),
         }))
     }
 
@@ -98,6 +107,21 @@ impl Runtime {
         &self.0.store
     }
 
+    /// Where a thread is kept: those that are not to be kept are in a store of their own.
+    pub async fn store_of(&self, id: ThreadId) -> Store {
+        self.0.store_of(id).await
+    }
+
+    /// A name for something that has none yet.
+    pub fn new_id(&self) -> String {
+        (self.0.ids)()
+    }
+
+    /// Whether a thread is gone with this program.
+    pub async fn is_ephemeral(&self, id: ThreadId) -> bool {
+        self.0.ephemeral.head(id).await.is_ok()
+    }
+
     pub fn models(&self) -> &Models {
         &self.0.models
     }
@@ -105,6 +129,11 @@ impl Runtime {
     /// Takes over other rules, from the next step on.
     pub fn set_rules(&self, rules: Rules) {
         *lock(&self.0.rules) = Arc::new(rules);
+    }
+
+    /// What has happened since the start.
+    pub fn counts(&self) -> Counted {
+        self.0.counts.now()
     }
 
     pub fn config(&self) -> &RuntimeConfig {

@@ -7,6 +7,7 @@
 mod agents;
 mod call;
 pub mod catalogue;
+pub(crate) mod earlier;
 mod exec;
 mod image;
 pub(crate) mod mcp;
@@ -14,6 +15,7 @@ pub mod output;
 mod patching;
 mod plan;
 pub mod processes;
+mod skill;
 mod wait;
 
 use std::sync::Arc;
@@ -29,8 +31,11 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 pub use self::call::ToolCall;
+use self::earlier::EarlierCommand;
 use self::exec::{ExecRun, StdinRun};
+pub use self::image::picture_kind;
 use crate::approvals::{Grants, Question};
+use crate::capabilities::StepCapabilities;
 use crate::feed::Feed;
 use crate::live::Event;
 use crate::mcp::Binding;
@@ -48,6 +53,8 @@ pub struct StepTools {
     pub specs: Arc<[ToolSpec]>,
     pub mode: SandboxMode,
     pub approval: ApprovalPolicy,
+    /// Skills, plugins, and why roots are in or out.
+    pub capabilities: StepCapabilities,
     pub(crate) dynamic: Vec<DynamicTool>,
     pub(crate) processes: Arc<Processes>,
     pub(crate) rules: Arc<Rules>,
@@ -90,6 +97,8 @@ pub(crate) struct Asked<'a> {
     pub item: &'a Raw,
     pub grants: &'a Grants,
     pub consent: Consent,
+    /// The command of an earlier life of the thread that it wants to write to.
+    pub earlier: Option<EarlierCommand>,
 }
 
 impl Asked<'_> {
@@ -154,10 +163,22 @@ pub(crate) enum Work {
     Patch(patching::PatchRun),
     Image(image::ImageRun),
     Wait(wait::WaitRun),
+    Skill(Box<skill::SkillRun>),
     Agent(agents::AgentCall, ResultType),
     Mcp(Box<mcp::McpRun>),
     /// The answer is there already.
     Ready(CallEnd),
+}
+
+impl Work {
+    /// Whether nothing else may run beside it. Commands are on their own anyway; what reads files and then writes them, or types
+    /// into a command, must not find them changed under its hands by a call of the same answer.
+    pub fn runs_alone(&self) -> bool {
+        match self {
+            Self::Patch(_) | Self::Stdin(_) => true,
+            Self::Exec(_) | Self::Image(_) | Self::Wait(_) | Self::Skill(_) | Self::Mcp(_) | Self::Agent(..) | Self::Ready(_) => false,
+        }
+    }
 }
 
 /// What a running call may use besides its step.
@@ -204,6 +225,7 @@ impl Run {
             Work::Patch(run) => run.execute(&self.call).await,
             Work::Image(run) => run.execute(&self.call).await,
             Work::Wait(run) => run.execute(&self.call, &context).await,
+            Work::Skill(run) => run.execute(&self.call).await,
             Work::Agent(call, result) => agents::execute(call, &self.call, result, &context).await,
             Work::Mcp(run) => run.execute(&self.call, &context).await,
             Work::Ready(end) => end,
@@ -260,6 +282,11 @@ impl CallEnd {
         Self { outcome: CallOutcome::Declined, items: vec![result.item(call, text)], detail: None, facts: vec![] }
     }
 
+    /// Stopped with its turn; the model is told by the turn's own mark.
+    pub fn aborted() -> Self {
+        Self { outcome: CallOutcome::Aborted, items: vec![], detail: None, facts: vec![] }
+    }
+
     /// Nobody knows what became of it. It is not tried again.
     pub fn lost(result: ResultType, call: &CallId) -> Self {
         let text = "This call was running when the program or its connection ended, and nobody knows what became of it. It was not \
@@ -288,6 +315,7 @@ impl StepTools {
             Ok(ToolCall::Question(questions)) if self.questions => asked.question("userInput", questions),
             Ok(ToolCall::Question(_)) => asked.fail("nobody is there to answer questions"),
             Ok(ToolCall::Wait(wait)) => self.plan_wait(asked, wait),
+            Ok(ToolCall::Skill(read)) => self.plan_skill(asked, read),
             Ok(ToolCall::Agent(call)) => asked.run(None, call.is_repeatable(), Some(call.detail()), Work::Agent(call, asked.result())),
             Ok(ToolCall::Dynamic { tool, arguments }) => {
                 asked.question("dynamicTool", json!({"type": "dynamicToolCall", "tool": tool, "arguments": arguments}))

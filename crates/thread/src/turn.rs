@@ -115,6 +115,9 @@ pub struct Turn {
     pub kind: TurnKind,
     pub started_seq: Seq,
     pub started_at: u64,
+    /// The tokens that the thread had used by then.
+    #[serde(default)]
+    pub tokens_before: u64,
     /// For this turn only.
     pub selection: Option<Selection>,
     pub output_schema: Option<Raw>,
@@ -137,12 +140,13 @@ pub struct Turn {
 }
 
 impl Turn {
-    pub(crate) fn new(fact: &TurnStarted, seq: Seq, at: u64) -> Self {
+    pub(crate) fn new(fact: &TurnStarted, seq: Seq, at: u64, tokens_before: u64) -> Self {
         Self {
             id: fact.turn.clone(),
             kind: fact.kind,
             started_seq: seq,
             started_at: at,
+            tokens_before,
             selection: fact.selection.clone(),
             output_schema: fact.output_schema.clone(),
             inputs: fact.inputs.clone(),

@@ -11,7 +11,8 @@ use outpost_thread::{Marker, ThreadForked, ThreadId};
 use uuid::Uuid;
 
 use super::made::{Made, now, open};
-use super::{Figure, Plan, median, ms, resident, status, timed};
+use super::{Plan, resident, status, timed};
+use crate::figure::{Figure, median, ms};
 
 /// The hidden verb of the child that opens the last page of a large thread.
 pub const LAST_PAGE: &str = "__last-page";

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 use anyhow::ensure;
 use outpost_store::{ListQuery, Store};
 
+use super::Plan;
 use super::made::{Made, open};
-use super::{Figure, Plan, median, ms};
+use crate::figure::{Figure, median, ms};
 
 const ROUNDS: usize = 40;
 

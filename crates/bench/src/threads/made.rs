@@ -13,12 +13,16 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 pub fn open(home: &Path) -> anyhow::Result<Store> {
+    open_with(home, Durability::Effect)
+}
+
+pub fn open_with(home: &Path, durability: Durability) -> anyhow::Result<Store> {
     let config = LocalConfig {
         home: home.to_owned(),
         instance: Uuid::new_v4().to_string(),
         host: "bench".into(),
         clock: Arc::new(now),
-        durability: Durability::Effect,
+        durability,
         commit: CommitConfig::default(),
         lease_ms: 30_000,
         redactor: None,

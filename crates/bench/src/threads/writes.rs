@@ -10,8 +10,9 @@ use anyhow::Context;
 use outpost_store::{Need, Store};
 use outpost_thread::{Fact, MetadataChanged};
 
+use super::Plan;
 use super::made::{Made, open};
-use super::{Figure, Plan, median, ms};
+use crate::figure::{Figure, median, ms};
 
 pub async fn figures(plan: Plan) -> anyhow::Result<Vec<Figure>> {
     let home = tempfile::tempdir()?;
@@ -34,7 +35,7 @@ pub async fn figures(plan: Plan) -> anyhow::Result<Vec<Figure>> {
 }
 
 /// What one append and one sync cost without anything of ours.
-fn sync_cost(home: &Path, rounds: usize) -> anyhow::Result<Duration> {
+pub fn sync_cost(home: &Path, rounds: usize) -> anyhow::Result<Duration> {
     let mut file = File::options().append(true).create(true).open(home.join("floor"))?;
     let block = [b'x'; 300];
     let mut times = Vec::new();

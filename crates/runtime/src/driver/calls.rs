@@ -1,10 +1,11 @@
 //! Calls of a turn: decide about them, start them, take their ends, find them again after a restart.
 
 use outpost_store::Need;
-use outpost_thread::{ApprovalAsked, ApprovalId, Call, CallFinished, CallId, CallOutcome, CallState, Fact, Raw, TurnId};
+use outpost_thread::{ApprovalAsked, ApprovalId, Call, CallFinished, CallId, CallState, Fact, Raw, TurnId};
 use tokio_util::sync::CancellationToken;
 
 use super::{Done, Driver, RunningCall, Stop};
+use crate::tools::earlier::{EarlierCommand, EarlierSearch, WRITE_STDIN, asked_at, session_in};
 use crate::tools::{Asked, CallContext, CallEnd, Consent, Plan, ResultType, Run};
 
 impl Driver {
@@ -40,8 +41,9 @@ impl Driver {
         let Some(item) = self.item_of(call).await? else {
             return Ok(Plan::End(CallEnd::failed(ResultType::Function, &call.id, "what this call asked for cannot be read any more")));
         };
+        let earlier = self.earlier_command(&item).await?;
         let tools = self.tools().await?;
-        Ok(tools.plan(&Asked { call, item: &item, grants: &self.grants, consent }))
+        Ok(tools.plan(&Asked { call, item: &item, grants: &self.grants, consent, earlier }))
     }
 
     fn settle(&self, turn: &TurnId, call: &Call, plan: Plan, facts: &mut Vec<Fact>, runs: &mut Vec<Run>) {
@@ -75,9 +77,13 @@ impl Driver {
         Ok(())
     }
 
+    /// Lets a call begin. Calls run at once, in the order of the answer that asked for them, except around one that must
+    /// run alone: it waits for all before it, and all after it wait for it.
     pub(super) fn spawn(&mut self, turn: TurnId, run: Run) {
-        let call = run.call.clone();
-        let cancel = CancellationToken::new();
+        let (call, alone) = (run.call.clone(), run.work.runs_alone());
+        let (cancel, over) = (CancellationToken::new(), CancellationToken::new());
+        let before: Vec<CancellationToken> =
+            self.calls.values().filter(|earlier| alone || earlier.alone).map(|earlier| earlier.over.clone()).collect();
         let context = CallContext {
             shared: self.shared.clone(),
             thread: self.thread.clone(),
@@ -86,9 +92,16 @@ impl Driver {
             feed: self.feed.clone(),
             questions: self.questions.0.clone(),
         };
-        let named = call.clone();
-        let task = self.work.spawn(async move { Done::Called { turn, call: named, end: run.execute(context).await } });
-        self.calls.insert(call, RunningCall { task, cancel });
+        let (named, ends) = (call.clone(), over.clone().drop_guard());
+        let task = self.work.spawn(async move {
+            let _ends = ends;
+            for earlier in before {
+                earlier.cancelled().await;
+            }
+            let end = if context.cancel.is_cancelled() { CallEnd::aborted() } else { run.execute(context).await };
+            Done::Called { turn, call: named, end }
+        });
+        self.calls.insert(call, RunningCall { task, cancel, alone, over });
     }
 
     pub(super) async fn called(&mut self, turn: TurnId, call: CallId, end: CallEnd) -> Result<(), Stop> {
@@ -102,8 +115,8 @@ impl Driver {
         self.record(facts, Need::Stored).await
     }
 
-    /// Calls that were started by an earlier life of this thread. A process is looked for where it was started; anything
-    /// else is lost, unless doing it twice does no harm.
+    /// Calls that were started by an earlier life of this thread. A process is looked for where it was started; a write to one
+    /// is repeated under its name, which makes it the same write; anything else is lost, unless doing it twice does no harm.
     pub(super) async fn reattach(&mut self, turn: TurnId, calls: Vec<Call>) -> Result<(), Stop> {
         let (mut facts, mut runs) = (Vec::new(), Vec::new());
         for call in calls {
@@ -114,7 +127,9 @@ impl Driver {
                     runs.extend(Run::adopt(started, item.as_ref(), self.processes.clone()));
                     continue;
                 }
-                (Some(started), Some(_)) if started.repeatable => Some(self.plan(&call, Consent::Given { answer: None }).await?),
+                (Some(started), Some(_)) if started.repeatable || started.tool == WRITE_STDIN => {
+                    Some(self.plan(&call, Consent::Given { answer: None }).await?)
+                }
                 _ => None,
             };
             match again {
@@ -140,10 +155,26 @@ impl Driver {
             if let Some(running) = self.calls.remove(&call.id) {
                 running.cancel.cancel();
             }
-            let end = CallEnd { outcome: CallOutcome::Aborted, items: vec![], detail: None, facts: vec![] };
-            facts.push(finished(&turn.id, &call.id, end).into());
+            facts.push(finished(&turn.id, &call.id, CallEnd::aborted()).into());
         }
         facts
+    }
+
+    /// What stands in the journal about the command that a call wants to write to, if no command of this life of the thread
+    /// has that session id.
+    async fn earlier_command(&self, item: &Raw) -> Result<Option<EarlierCommand>, Stop> {
+        let Some(session) = session_in(item).filter(|session| self.processes.get(*session).is_none()) else { return Ok(None) };
+        let (seq, index) = asked_at(session);
+        if seq == 0 || seq > self.thread.last {
+            return Ok(None);
+        }
+        let mut search = EarlierSearch::new(session, index);
+        let mut history = self.store.history(self.thread.id, seq - 1).await?;
+        while let Some(batch) = history.next().await? {
+            batch.entries.iter().for_each(|entry| search.see(&entry.fact));
+        }
+        // A fork knows of its parent's commands; they are not its own.
+        Ok(search.found().filter(|found| found.process == self.processes.name(&found.call)))
     }
 
     /// The model's item that asks for a call.

@@ -4,7 +4,6 @@ use outpost_store::{AppendError, Need};
 use outpost_thread::{ApprovalAnswered, ApprovalId, Decision, Fact, InputId, InputOrigin, InputReceived, InterruptReason, Raw};
 use outpost_thread::{CallId, CallStarted, SelectionChanged, Settings, SettingsChanged, TurnId, TurnKind, TurnStarted, TurnStatus};
 use serde_json::json;
-use tokio::time::Instant;
 
 use super::{Driver, Stop};
 use crate::live::{Accepted, Command, CommandError, InputMode, NewInput};
@@ -35,6 +34,13 @@ impl Driver {
                 answer(outcome, reply)
             }
             Command::Change(facts, reply) => {
+                let named = facts
+                    .iter()
+                    .find_map(|fact| if let Fact::SelectionChanged(change) = fact { change.capability_roots.as_ref() } else { None });
+                if let Some(Err(error)) = named.map(|roots| self.shared.check_roots(roots, &self.thread.capability_roots)) {
+                    let _ = reply.send(Err(CommandError::Invalid(error.to_string())));
+                    return Ok(());
+                }
                 let outcome = self.record(facts, Need::Stored).await.map(Ok);
                 answer(outcome, reply)
             }
@@ -180,7 +186,6 @@ impl Driver {
         let begun = TurnStarted { kind: TurnKind::Shell, ..TurnStarted::new(turn.clone(), vec![input]) };
         let started: CallStarted = run.started(turn.clone());
         self.record(vec![received.into(), begun.into(), started.into()], Need::BeforeEffect).await?;
-        self.turn_began = Some((Instant::now(), self.thread.usage.total.total));
         self.spawn(turn.clone(), run);
         Ok(Ok(turn))
     }

@@ -185,7 +185,7 @@ async fn output(
                 }
             }
             Some(ProcessEvent::Gap { .. }) => break "a part of its output was lost".to_owned(),
-            Some(ProcessEvent::Exited { code: exit }) => code = Some(exit),
+            Some(ProcessEvent::Exited { code: exit, .. }) => code = Some(exit),
             Some(ProcessEvent::Lost { reason }) => break format!("nobody knows what became of it ({reason})"),
             Some(ProcessEvent::Closed) | None => {
                 break code.map_or_else(|| "it ended".to_owned(), |code| format!("it ended with exit code {code}"));

@@ -1,14 +1,14 @@
 //! Freezing what a step sees.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use outpost_environment::{Captured, State, StepView};
+use outpost_environment::{Captured, Member, State, StepView};
 use outpost_thread::{Raw, Thread};
 use outpost_wire::intent::{EnvironmentId, Selection};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, timeout_at};
 
 use super::Shared;
+use crate::capabilities::{Look, StepCapabilities};
 use crate::mcp::binding::{Bind, Patience, bind, declared, environments};
 use crate::mcp::refresh::working_directory;
 use crate::mcp::{Binding, Declared};
@@ -37,18 +37,21 @@ impl Shared {
     async fn settled_view(&self, thread: &Thread, servers: &[EnvironmentId]) -> StepView {
         let began = Instant::now();
         let patience = self.config.patience;
+        let mut changes = self.registry.changes();
         loop {
+            // Before looking, so that nothing between the two is missed.
+            changes.mark_unchanged();
             let view = self.view_with(thread, servers);
-            let starting = |captured: &Captured| matches!(captured, Captured::Starting);
-            let primary_starts = view.selected().next().is_some_and(|member| starting(&member.captured));
-            let hosts = view.members().iter().filter(|member| member.attachment.is_none() && servers.contains(&member.id));
-            let others_start = view.selected().skip(1).chain(hosts).any(|member| starting(&member.captured));
-            let waited = began.elapsed();
-            let enough = (!primary_starts || waited >= patience.primary) && (!others_start || waited >= patience.others);
-            if enough {
+            let starts = |member: &Member| matches!(member.captured, Captured::Starting);
+            let primary_starts = view.selected().next().is_some_and(starts);
+            // Also those that are here only for a capability root or an MCP server.
+            let others_start = view.members().iter().skip(1).any(starts);
+            let limits = [(primary_starts, began + patience.primary), (others_start, began + patience.others)];
+            let now = Instant::now();
+            let Some(until) = limits.into_iter().filter(|(starts, until)| *starts && *until > now).map(|(_, until)| until).min() else {
                 return view;
-            }
-            sleep(Duration::from_millis(if waited < Duration::from_millis(50) { 1 } else { 20 })).await;
+            };
+            let _ = timeout_at(until, changes.changed()).await;
         }
     }
 
@@ -58,10 +61,16 @@ impl Shared {
         (self.settled_view(thread, &environments(&declared)).await, declared)
     }
 
+    /// The MCP servers of a thread as everything stands now.
+    pub async fn bind_anew(&self, thread: &Thread, patience: Patience) -> Binding {
+        let (view, declared) = self.view_with_servers(thread).await;
+        let capabilities = self.capabilities(&view, thread, &self.mode(thread)).await;
+        self.bind(thread, &view, declared, capabilities.servers(self.mcp.pool.limits()), patience).await
+    }
+
     /// The MCP servers of a thread, as its environments stand in this view.
-    pub async fn bind(&self, thread: &Thread, view: &StepView, declared: Declared, patience: Patience) -> Binding {
+    async fn bind(&self, thread: &Thread, view: &StepView, declared: Declared, plugins: Declared, patience: Patience) -> Binding {
         let (mode, approval) = (self.mode(thread), self.approval(thread));
-        let plugins = Declared::new();
         let problems = self.mcp.layers(thread.id, working_directory(thread).as_deref()).problem.clone().into_iter().collect();
         bind(&self.mcp, Bind { thread: thread.id, view, mode: &mode, approval, declared, problems, plugins, patience }).await
     }
@@ -81,7 +90,6 @@ impl Shared {
     /// Everything that a step of this thread can use.
     pub async fn capture(self: &Arc<Self>, thread: &Thread, processes: Arc<Processes>) -> StepTools {
         let (view, declared) = self.view_with_servers(thread).await;
-        let mcp = Arc::new(self.bind(thread, &view, declared, Patience::Step).await);
         let infos = view.workplaces().filter_map(|place| match place.handle.state() {
             State::Ready(connected) => Some((place.attachment.environment_id.clone(), connected.info.clone())),
             _ => None,
@@ -91,7 +99,12 @@ impl Shared {
         let provider = thread.settings.model_provider.as_deref().unwrap_or(self.models.default_provider());
         let wire = self.models.providers().get(provider).map(|provider| provider.wire_api);
         let depth = thread.metadata.parent.as_ref().map_or(0, |parent| parent.depth);
+        let mode = self.mode(thread);
+        let capabilities = self.capabilities(&view, thread, &mode).await;
+        let plugins = capabilities.servers(self.mcp.pool.limits());
+        let mcp = Arc::new(self.bind(thread, &view, declared, plugins, Patience::Step).await);
         let offer = Offer {
+            skills: !capabilities.skills.is_empty(),
             environments: view.selected().count(),
             starting: view.selected().any(|member| matches!(member.captured, Captured::Starting | Captured::Recovering { .. })),
             text_tools: wire == Some(WireApi::Responses) && thread.settings.other.get("textTools").is_some_and(|on| on == true),
@@ -106,7 +119,8 @@ impl Shared {
         let more = more.chain(crate::tools::mcp::specs(&mcp));
         StepTools {
             specs: catalogue(&offer, more),
-            mode: self.mode(thread),
+            mode,
+            capabilities,
             approval: self.approval(thread),
             dynamic,
             processes,
@@ -117,6 +131,20 @@ impl Shared {
             mcp,
             view,
         }
+    }
+
+    /// What the next step of a thread would have.
+    pub(super) async fn why(&self, thread: &Thread) -> StepCapabilities {
+        let view = self.settled_view(thread, &[]).await;
+        self.capabilities(&view, thread, &self.mode(thread)).await
+    }
+
+    /// What the capability roots of a thread come to in a step.
+    pub(super) async fn capabilities(&self, view: &StepView, thread: &Thread, mode: &SandboxMode) -> StepCapabilities {
+        let host = self.host_roots();
+        let host = if host.is_empty() { None } else { self.host().await.map(|handle| (handle, host)) };
+        let (discoveries, patience) = (&self.discoveries, self.config.discovery_patience);
+        Look { discoveries, patience, mode, view, roots: &thread.capability_roots, host }.capture().await
     }
 
     pub fn mode(&self, thread: &Thread) -> SandboxMode {

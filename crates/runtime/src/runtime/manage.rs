@@ -8,12 +8,13 @@ use outpost_thread::{
     Entry, Fact, ForkError, ForkPoint, InputId, InputOrigin, InputReceived, InterruptReason, Marker, Outline, Parent, Raw,
 };
 use outpost_thread::{Settings, Thread, ThreadCreated, ThreadForked, ThreadId};
-use outpost_wire::intent::{CapabilityRoot, RootsError};
+use outpost_wire::intent::{CapabilityRoot, EnvironmentId, RootsError};
 use thiserror::Error;
 use tokio::sync::oneshot;
 
 use super::{Runtime, Shared, lock};
 use crate::agents::Seat;
+use crate::capabilities::StepCapabilities;
 use crate::live::{Command, LiveThread};
 use crate::mcp::layers::{Layer, merged, problems};
 
@@ -31,6 +32,8 @@ pub enum ThreadError {
     Store(#[from] ForkStoreError),
     #[error(transparent)]
     Roots(#[from] RootsError),
+    #[error("capability root `{root}` is in environment `{environment}`, which does not exist; add the environment first, or name another")]
+    UnknownEnvironment { root: String, environment: EnvironmentId },
     #[error("{0}")]
     Invalid(String),
 }
@@ -86,6 +89,7 @@ pub struct ShutdownReport {
 
 impl Runtime {
     pub async fn start(&self, start: StartThread) -> Result<LiveThread, ThreadError> {
+        self.0.check_roots(&start.created.capability_roots, &[])?;
         self.0.start(start, None).await
     }
 
@@ -100,7 +104,25 @@ impl Runtime {
     }
 
     pub async fn fork(&self, fork: ForkThread) -> Result<LiveThread, ThreadError> {
+        if let Some(roots) = &fork.forked.capability_roots {
+            self.0.check_roots(roots, &[])?;
+        }
         self.0.fork(fork, None).await
+    }
+
+    /// How often an executor has told what a folder holds, rather than that it is still the same.
+    pub fn capability_bundles(&self) -> u64 {
+        self.0.discoveries.told()
+    }
+
+    /// Why each capability root of a thread is in its next step, or why not, and what it offers. Environments that are only
+    /// starting are waited for as a step would.
+    pub async fn why(&self, id: ThreadId) -> Result<StepCapabilities, ThreadError> {
+        let thread = match self.get(id) {
+            Some(live) => live.snapshot().await.map_err(|error| ThreadError::Invalid(error.to_string()))?,
+            None => outpost_store::open(&self.0.store, id).await?.thread,
+        };
+        Ok(self.0.why(&thread).await)
     }
 
     /// Unloads a thread; its running turn is interrupted with this reason. It can be resumed.
@@ -171,6 +193,16 @@ enum Outcome {
 }
 
 impl Shared {
+    /// The check of roots that somebody names: those that are known already may be in environments that are gone.
+    pub fn check_roots(&self, roots: &[CapabilityRoot], known: &[CapabilityRoot]) -> Result<(), ThreadError> {
+        CapabilityRoot::check_all(roots)?;
+        let unknown = |root: &&CapabilityRoot| !known.contains(root) && self.registry.status(root.environment_id()).is_none();
+        match roots.iter().find(unknown) {
+            Some(root) => Err(ThreadError::UnknownEnvironment { root: root.id.clone(), environment: root.environment_id().clone() }),
+            None => Ok(()),
+        }
+    }
+
     pub(super) async fn start(self: &Arc<Self>, start: StartThread, seat: Option<Seat>) -> Result<LiveThread, ThreadError> {
         let StartThread { mut created, reserved, history, ephemeral } = start;
         CapabilityRoot::check_all(&created.capability_roots)?;
@@ -188,7 +220,13 @@ impl Shared {
         let store = if ephemeral { self.ephemeral.clone() } else { self.store.clone() };
         let slot = self.slot(id);
         let _loading = slot.loading.lock().await;
-        let lease = store.create(id).await?;
+        let lease = match store.create(id).await {
+            Ok(lease) => lease,
+            Err(error) => {
+                self.forget(id);
+                return Err(error.into());
+            }
+        };
         let mut facts: Vec<Fact> = vec![created.into()];
         if !history.is_empty() {
             let input = InputId((self.ids)());
@@ -201,6 +239,7 @@ impl Shared {
             Ok(appended) => fold(&appended.entries)?,
             Err(error) => {
                 store.release(lease).await;
+                self.forget(id);
                 return Err(error.into());
             }
         };

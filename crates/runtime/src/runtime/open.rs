@@ -63,11 +63,12 @@ impl Shared {
     }
 
     /// Threads that are not kept are in a store of their own.
-    async fn store_of(&self, id: ThreadId) -> Store {
+    pub(super) async fn store_of(&self, id: ThreadId) -> Store {
         if self.ephemeral.head(id).await.is_ok() { self.ephemeral.clone() } else { self.store.clone() }
     }
 
-    fn forget(&self, id: ThreadId) {
+    /// Gives up the place of a thread that is not loaded after all.
+    pub(super) fn forget(&self, id: ThreadId) {
         let mut threads = lock(&self.threads);
         if threads.get(&id).is_some_and(|slot| lock(&slot.live).is_none()) {
             threads.remove(&id);

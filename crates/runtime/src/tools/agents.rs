@@ -5,6 +5,7 @@ use std::time::Duration;
 use outpost_thread::{AgentClosed, AgentSpawned, CallId, Fact, InputOrigin, InterruptReason, ThreadId};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::task::JoinSet;
 
 use super::call::parse;
 use super::{CallContext, CallEnd, ResultType};
@@ -136,12 +137,13 @@ async fn wait_for(wait: Wait, context: &CallContext) -> Result<Value, String> {
     let ids = wait.targets.iter().map(|target| own(target, context)).collect::<Result<Vec<_>, _>>()?;
     let limit = Duration::from_millis(wait.timeout_ms.unwrap_or(30_000).clamp(10_000, 3_600_000));
     let any_is_done = async {
-        loop {
-            if ids.iter().any(|id| context.shared.status(*id).is_none_or(|status| !matches!(status, Status::Active { .. }))) {
-                return;
-            }
-            tokio::time::sleep(Duration::from_millis(20)).await;
+        let mut settling = JoinSet::new();
+        for id in &ids {
+            // Who is not loaded does nothing.
+            let Some(agent) = context.shared.live(*id) else { return };
+            settling.spawn(async move { agent.settled().await });
         }
+        settling.join_next().await;
     };
     tokio::select! {
         () = any_is_done => {}

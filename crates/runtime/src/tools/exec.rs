@@ -5,15 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outpost_environment::{Captured, Environment, EnvironmentError, ProcessStart, RemoteProcess};
-use outpost_thread::{Call, CallId, CallOutcome, CallStarted, Raw};
+use outpost_thread::{CallId, CallOutcome, CallStarted, Raw};
 use outpost_wire::PathUri;
 use outpost_wire::exec::policy::SandboxContext;
 use outpost_wire::exec::process::{EnvPolicy, Inherit};
 use outpost_wire::intent::EnvironmentId;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, timeout_at};
 
+use super::earlier::{EarlierCommand, session_of};
 use super::processes::{End, Processes, Running};
 use super::{Asked, CallContext, CallEnd, Plan, ResultType, Run, StepTools, Work};
 use crate::approvals::{Question, key};
@@ -87,17 +88,13 @@ enum Origin {
 }
 
 pub(crate) struct StdinRun {
-    running: Arc<Running>,
+    /// The command as it was started, if that was in an earlier life of this thread.
+    earlier: Option<EarlierCommand>,
     processes: Arc<Processes>,
     session: u64,
     chars: String,
     yield_time: Duration,
     output_tokens: usize,
-}
-
-/// What a command that outlives its call is called: where the journal asks for it. So it can be found after any restart.
-fn session_of(call: &Call) -> u64 {
-    call.asked_seq * 1000 + (call.item as u64).min(999)
 }
 
 impl StepTools {
@@ -169,14 +166,14 @@ impl StepTools {
 
     pub(super) fn plan_stdin(&self, asked: &Asked<'_>, write: WriteStdin) -> Plan {
         let call = asked.call;
-        let Some(running) = self.processes.get(write.session_id) else {
-            let why = format!("no command with the session id {} is running; it has ended, or its session is over", write.session_id);
-            return asked.fail(&why);
+        let here = self.processes.get(write.session_id).map(|running| running.call.clone());
+        let Some(command) = here.or_else(|| asked.earlier.as_ref().map(|earlier| earlier.call.clone())) else {
+            return asked.fail(&not_running(write.session_id));
         };
         let (least, most, usual) = if write.chars.is_empty() { (5_000, 300_000, 5_000) } else { (250, 30_000, 250) };
         let run = StdinRun {
             session: write.session_id,
-            running: running.clone(),
+            earlier: asked.earlier.clone(),
             processes: self.processes.clone(),
             chars: write.chars.clone(),
             yield_time: Duration::from_millis(write.yield_time_ms.unwrap_or(usual).clamp(least, most)),
@@ -189,7 +186,7 @@ impl StepTools {
             process: None,
             // Looking twice does no harm; writing twice does.
             repeatable: write.chars.is_empty(),
-            detail: Some(json!({"type": "terminalInteraction", "processCall": running.call, "stdin": write.chars})),
+            detail: Some(json!({"type": "terminalInteraction", "processCall": command, "stdin": write.chars})),
             work: Work::Stdin(run),
         }))
     }
@@ -328,43 +325,81 @@ impl CallContext {
 /// Looks for a process where it was started, for as long as that place may come back.
 async fn find_again(context: &CallContext, id: &EnvironmentId, process: &str) -> Option<RemoteProcess> {
     let deadline = Instant::now() + context.shared.config.reattach_patience;
+    let mut changes = context.shared.registry.changes();
     loop {
+        // Before looking, so that nothing between the two is missed.
+        changes.mark_unchanged();
         let view = context.shared.view(&context.thread);
-        if let Ok(place) = view.workplace(Some(id.as_str())) {
-            match place.handle.adopt(process).await {
+        let mut look_again = deadline;
+        match (view.workplace(Some(id.as_str())), view.captured(id)) {
+            (Ok(place), _) => match place.handle.adopt(process).await {
                 Ok(found) => return Some(found),
+                // The connection was lost meanwhile, which is a change.
                 Err(EnvironmentError::Unknown { .. } | EnvironmentError::Unreachable { .. }) => {}
                 Err(error) => {
                     tracing::info!(environment = %id, process, %error, "a command of an earlier life is lost");
                     return None;
                 }
-            }
-        } else if matches!(view.captured(id), None | Some(Captured::Missing | Captured::Disabled)) {
-            return None;
+            },
+            (_, None | Some(Captured::Missing | Captured::Disabled)) => return None,
+            (_, Some(Captured::Failed { retry_at: Some(at), .. })) => look_again = deadline.min(*at),
+            _ => {}
         }
         if Instant::now() >= deadline || context.cancel.is_cancelled() {
             return None;
         }
-        sleep(Duration::from_millis(100)).await;
+        tokio::select! {
+            _ = timeout_at(look_again, changes.changed()) => {}
+            () = context.cancel.cancelled() => return None,
+        }
     }
+}
+
+fn not_running(session: u64) -> String {
+    format!("no command with the session id {session} is running; it has ended, or its session is over")
 }
 
 impl StdinRun {
     pub async fn execute(self, call: &CallId, context: &CallContext) -> CallEnd {
         let result = ResultType::Function;
+        let running = match self.running(context).await {
+            Ok(running) => running,
+            Err(why) => return CallEnd::failed(result, call, &why),
+        };
+        // Under the name of the call, so that a call that is taken up after a restart writes nothing twice.
         if !self.chars.is_empty()
-            && let Err(error) = self.running.process.write(self.chars.clone().into_bytes().into()).await
+            && let Err(error) = running.process.write_as(call.as_str().to_owned(), self.chars.clone().into_bytes().into()).await
         {
             return CallEnd::failed(result, call, &format!("It could not be written to: {error}"));
         }
         let end = tokio::select! {
-            end = self.running.wait(self.yield_time) => end,
-            () = context.cancel.cancelled() => self.running.end(),
+            end = running.wait(self.yield_time) => end,
+            () = context.cancel.cancelled() => running.end(),
         };
         if end.is_some() {
             self.processes.forget(self.session);
         }
-        report(result, call, &self.running, end, self.session, self.output_tokens)
+        report(result, call, &running, end, self.session, self.output_tokens)
+    }
+
+    /// The command: as it is known here, or as it is found where it was started.
+    async fn running(&self, context: &CallContext) -> Result<Arc<Running>, String> {
+        if let Some(running) = self.processes.get(self.session) {
+            return Ok(running);
+        }
+        let earlier = self.earlier.as_ref().ok_or_else(|| not_running(self.session))?;
+        let process = find_again(context, &earlier.environment, &earlier.process).await.ok_or_else(|| {
+            format!(
+                "The command with the session id {} was running when the program ended, and it is lost: nobody knows what became of it. \
+                 Nothing was written to it.",
+                self.session
+            )
+        })?;
+        let running = self.processes.follow_after(earlier.call.clone(), process, earlier.shown);
+        if let Some(evicted) = self.processes.keep(self.session, running.clone()) {
+            let _ = tokio::time::timeout(Duration::from_secs(2), evicted.process.terminate()).await;
+        }
+        Ok(running)
     }
 }
 
@@ -373,16 +408,17 @@ fn report(result: ResultType, call: &CallId, running: &Running, end: Option<End>
     let shown = running.take(output_tokens);
     let seconds = running.since_start().as_secs_f64();
     let state = match &end {
-        Some(End::Exited(code)) => format!("Exit code: {code}"),
+        Some(End::Exited { code, denied: false }) => format!("Exit code: {code}"),
+        Some(End::Exited { code, denied: true }) => format!("Exit code: {code}\nThe sandbox probably kept it from something it needs."),
         Some(End::Lost(reason)) => format!("Lost: nobody knows what became of it ({reason})"),
         None => format!("Still running, session id: {session}"),
     };
     let text = format!("Time: {seconds:.3} s\n{state}\nTokens: {}\nOutput:\n{}", shown.original_tokens, shown.text);
     let cut = shown.text.char_indices().nth(SHOWN_LATER).map_or(shown.text.len(), |(end, _)| end);
-    let exit_code = if let Some(End::Exited(code)) = &end { Some(*code) } else { None };
+    let (exit_code, denied) = if let Some(End::Exited { code, denied }) = &end { (Some(*code), *denied) } else { (None, false) };
     let detail = json!({
         "exitCode": exit_code, "durationMs": (seconds * 1000.0) as u64, "aggregatedOutput": &shown.text[..cut],
-        "sessionId": end.is_none().then_some(session),
+        "sessionId": end.is_none().then_some(session), "sandboxDenied": denied, "session": session, "outputBytes": running.taken(),
     });
     let outcome = match end {
         Some(End::Lost(_)) => CallOutcome::Lost,

@@ -1,6 +1,7 @@
 //! The commands of a thread that run or ran, across calls and turns.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -30,7 +31,11 @@ pub struct Processes {
 /// How a command ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum End {
-    Exited(i32),
+    Exited {
+        code: i32,
+        /// The sandbox kept it from something.
+        denied: bool,
+    },
     /// Nobody knows.
     Lost(String),
 }
@@ -43,6 +48,8 @@ pub struct Running {
     touched: Mutex<Instant>,
     /// Output that no call has shown yet.
     fresh: Arc<Mutex<HeadTail>>,
+    /// So many bytes were shown, or left out, so far.
+    taken: AtomicU64,
     end: watch::Receiver<Option<End>>,
     _reader: AbortOnDropHandle<()>,
 }
@@ -61,25 +68,31 @@ impl Processes {
         format!("{}/{}", self.thread, call.as_str())
     }
 
-    /// Reads a command's output from now on.
+    /// Reads a command's output from its beginning.
     pub fn follow(&self, call: CallId, process: RemoteProcess) -> Arc<Running> {
+        self.follow_after(call, process, 0)
+    }
+
+    /// The same without the first bytes of it, which the model has seen.
+    pub fn follow_after(&self, call: CallId, process: RemoteProcess, seen: u64) -> Arc<Running> {
         let process = Arc::new(process);
         let fresh = Arc::new(Mutex::new(HeadTail::default()));
         let (sender, end) = watch::channel(None);
         let (reading, filling, feed, named) = (process.clone(), fresh.clone(), self.feed.clone(), call.clone());
         let reader = tokio::spawn(async move {
-            let ended = read(&reading, &filling, &sender, |bytes| {
+            let publish = |bytes: Bytes| {
                 let weight = bytes.len();
                 feed.publish(Event::Output { call: named.clone(), bytes }, weight);
-            })
-            .await;
-            let exit_code = if let End::Exited(code) = &ended { Some(*code) } else { None };
+            };
+            let ended = Reader { process: &reading, fresh: &filling, told: &sender, seen }.read(publish).await;
+            let exit_code = if let End::Exited { code, .. } = &ended { Some(*code) } else { None };
             sender.send_replace(Some(ended));
             feed.publish(Event::ProcessEnded { call: named, exit_code }, 64);
         });
         let now = Instant::now();
         let reader = AbortOnDropHandle::new(reader);
-        Arc::new(Running { process, call, started: now, touched: Mutex::new(now), fresh, end, _reader: reader })
+        let taken = AtomicU64::new(seen);
+        Arc::new(Running { process, call, started: now, touched: Mutex::new(now), fresh, taken, end, _reader: reader })
     }
 
     /// Keeps a command that outlives its call. Returns one that had to go for it.
@@ -117,33 +130,59 @@ impl Processes {
     }
 }
 
-/// Reads until there is nothing more to read.
-async fn read(process: &RemoteProcess, fresh: &Mutex<HeadTail>, told: &watch::Sender<Option<End>>, publish: impl Fn(Bytes)) -> End {
-    let mut code = None;
-    loop {
-        let event = match code {
-            None => process.next().await,
-            // Daemons that a command left behind may hold its output; nobody waits for them.
-            Some(code) => match tokio::time::timeout(TAIL, process.next()).await {
-                Ok(event) => event,
-                Err(_) => {
-                    told.send_replace(Some(End::Exited(code)));
-                    process.next().await
+/// Reads one command.
+struct Reader<'a> {
+    process: &'a RemoteProcess,
+    fresh: &'a Mutex<HeadTail>,
+    told: &'a watch::Sender<Option<End>>,
+    /// So many of the next bytes have been seen.
+    seen: u64,
+}
+
+impl Reader<'_> {
+    /// Reads until there is nothing more to read.
+    async fn read(mut self, publish: impl Fn(Bytes)) -> End {
+        let mut exit = None;
+        loop {
+            let event = match &exit {
+                None => self.process.next().await,
+                // Daemons that a command left behind may hold its output; nobody waits for them.
+                Some(end) => match tokio::time::timeout(TAIL, self.process.next()).await {
+                    Ok(event) => event,
+                    Err(_) => {
+                        self.told.send_replace(Some(End::clone(end)));
+                        self.process.next().await
+                    }
+                },
+            };
+            match event {
+                Some(ProcessEvent::Output { bytes, .. }) => {
+                    let known = self.skip(bytes.len() as u64);
+                    let news = bytes.slice(usize::try_from(known).unwrap_or(usize::MAX).min(bytes.len())..);
+                    if !news.is_empty() {
+                        lock(self.fresh).push(&news);
+                        publish(news);
+                    }
                 }
-            },
-        };
-        match event {
-            Some(ProcessEvent::Output { bytes, .. }) => {
-                lock(fresh).push(&bytes);
-                publish(bytes);
-            }
-            Some(ProcessEvent::Gap { bytes }) => lock(fresh).lose(bytes.unwrap_or(1)),
-            Some(ProcessEvent::Exited { code: exit, .. }) => code = Some(exit),
-            Some(ProcessEvent::Lost { reason }) => return End::Lost(reason),
-            Some(ProcessEvent::Closed) | None => {
-                return code.map_or_else(|| End::Lost("it ended without an exit code".into()), End::Exited);
+                Some(ProcessEvent::Gap { bytes: Some(bytes) }) => {
+                    let known = self.skip(bytes);
+                    lock(self.fresh).lose(bytes - known);
+                }
+                Some(ProcessEvent::Gap { bytes: None }) => lock(self.fresh).lose(1),
+                Some(ProcessEvent::Exited { code, denied }) => exit = Some(End::Exited { code, denied }),
+                Some(ProcessEvent::Lost { reason }) => return End::Lost(reason),
+                Some(ProcessEvent::Closed) | None => {
+                    return exit.unwrap_or_else(|| End::Lost("it ended without an exit code".into()));
+                }
             }
         }
+    }
+
+    /// How many of the next so many bytes have been seen already.
+    fn skip(&mut self, bytes: u64) -> u64 {
+        let known = self.seen.min(bytes);
+        self.seen -= known;
+        known
     }
 }
 
@@ -166,7 +205,14 @@ impl Running {
 
     /// Takes the output that was not shown yet.
     pub fn take(&self, budget_tokens: usize) -> Shown {
-        std::mem::take(&mut *lock(&self.fresh)).show(budget_tokens)
+        let fresh = std::mem::take(&mut *lock(&self.fresh));
+        self.taken.fetch_add(fresh.total(), Ordering::Relaxed);
+        fresh.show(budget_tokens)
+    }
+
+    /// How much of its output was taken so far.
+    pub fn taken(&self) -> u64 {
+        self.taken.load(Ordering::Relaxed)
     }
 
     pub fn has_output(&self) -> bool {

@@ -6,7 +6,7 @@ use outpost_environment::Captured;
 use outpost_thread::CallId;
 use outpost_wire::intent::EnvironmentId;
 use serde::Deserialize;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, timeout_at};
 
 use super::{Asked, CallContext, CallEnd, Plan, ResultType, StepTools, Work};
 
@@ -37,7 +37,9 @@ impl WaitRun {
     /// What is waited for is the next step's business, so it is looked at anew each time; nothing is run there.
     pub async fn execute(self, call: &CallId, context: &CallContext) -> CallEnd {
         let deadline = Instant::now() + LONGEST;
+        let mut changes = context.shared.registry.changes();
         loop {
+            changes.mark_unchanged();
             let view = context.shared.view(&context.thread);
             let captured = view.captured(&self.id);
             let said = match captured {
@@ -51,7 +53,10 @@ impl WaitRun {
             if let Some(said) = said {
                 return CallEnd::completed(self.result, call, said, None);
             }
-            sleep(Duration::from_millis(50)).await;
+            tokio::select! {
+                _ = timeout_at(deadline, changes.changed()) => {}
+                () = context.cancel.cancelled() => {}
+            }
         }
     }
 }

@@ -1,0 +1,151 @@
+//! Commands that outlive their calls, after a restart: found in the journal by their session id.
+
+use outpost_thread::{Call, CallId, Fact, Raw};
+use outpost_wire::intent::EnvironmentId;
+use serde::Deserialize;
+
+/// The tool that writes to a command. Its writes go under the name of its call, so that one that is taken up again is the
+/// same write.
+pub(crate) const WRITE_STDIN: &str = "write_stdin";
+
+/// Items of one answer that can be told apart.
+const ITEMS: u64 = 1000;
+
+/// What a command that outlives its call is called: where the journal asks for it. So it can be found after any restart.
+pub(crate) fn session_of(call: &Call) -> u64 {
+    call.asked_seq * ITEMS + (call.item as u64).min(ITEMS - 1)
+}
+
+/// The entry that asked for the command behind a session id, and which of its items it is.
+pub(crate) fn asked_at(session: u64) -> (u64, usize) {
+    (session / ITEMS, usize::try_from(session % ITEMS).unwrap_or(usize::MAX))
+}
+
+/// The session id that a call to write to a command names.
+pub(crate) fn session_in(item: &Raw) -> Option<u64> {
+    #[derive(Deserialize)]
+    struct Item {
+        #[serde(default)]
+        name: String,
+        #[serde(default)]
+        arguments: String,
+    }
+    #[derive(Deserialize)]
+    struct Arguments {
+        session_id: u64,
+    }
+    let item: Item = item.read().ok().filter(|item: &Item| item.name == WRITE_STDIN)?;
+    serde_json::from_str::<Arguments>(&item.arguments).ok().map(|arguments| arguments.session_id)
+}
+
+/// A command of an earlier life of a thread, as it was started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct EarlierCommand {
+    pub call: CallId,
+    pub environment: EnvironmentId,
+    pub process: String,
+    /// So many bytes of its output has the model been shown, or told that they were left out.
+    pub shown: u64,
+}
+
+/// Goes through the journal from the answer that asked for a command.
+#[derive(Debug)]
+pub(crate) struct EarlierSearch {
+    session: u64,
+    index: usize,
+    call: Option<CallId>,
+    found: Option<EarlierCommand>,
+    has_ended: bool,
+}
+
+/// What stands in the detail of a call that ran a command or wrote to one.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Report {
+    session: u64,
+    #[serde(default)]
+    output_bytes: u64,
+    #[serde(default)]
+    session_id: Option<u64>,
+}
+
+impl EarlierSearch {
+    pub fn new(session: u64, index: usize) -> Self {
+        Self { session, index, call: None, found: None, has_ended: false }
+    }
+
+    pub fn see(&mut self, fact: &Fact) {
+        match fact {
+            // The first one is the answer that is looked for.
+            Fact::ModelAnswered(answered) if self.call.is_none() => {
+                let asked = answered.calls.iter().find(|call| call.item == self.index);
+                self.call = asked.map(|asked| asked.call.clone());
+                self.has_ended = asked.is_none();
+            }
+            Fact::CallStarted(started) if self.found.is_none() && Some(&started.call) == self.call.as_ref() => {
+                self.found = started.environment.clone().zip(started.process.clone()).map(|(environment, process)| EarlierCommand {
+                    call: started.call.clone(),
+                    environment,
+                    process,
+                    shown: 0,
+                });
+            }
+            Fact::CallFinished(finished) => {
+                let report = finished.detail.as_ref().and_then(|detail| detail.read::<Report>().ok());
+                if let (Some(found), Some(report)) = (&mut self.found, report.filter(|report| report.session == self.session)) {
+                    found.shown = report.output_bytes;
+                    self.has_ended |= report.session_id.is_none();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The command, unless its end was told.
+    pub fn found(self) -> Option<EarlierCommand> {
+        self.found.filter(|_| !self.has_ended)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn facts(last: serde_json::Value) -> Vec<Fact> {
+        let read = |kind: &str, data: serde_json::Value| Fact::read(1, kind, Raw::from(data));
+        vec![
+            read(
+                "modelAnswered",
+                json!({"turn": "t", "step": 0, "complete": true, "calls": [{"call": "c", "tool": "exec_command", "item": 1}]}),
+            ),
+            read("callStarted", json!({"turn": "t", "call": "c", "tool": "exec_command", "environment": "box", "process": "p"})),
+            read("callFinished", json!({"turn": "t", "call": "c", "outcome": "completed", "detail": last})),
+        ]
+    }
+
+    fn search(session: u64, last: serde_json::Value) -> Option<EarlierCommand> {
+        let mut search = EarlierSearch::new(session, asked_at(session).1);
+        facts(last).iter().for_each(|fact| search.see(fact));
+        search.found()
+    }
+
+    #[test]
+    fn a_command_is_found_until_its_end_was_told() {
+        let runs = json!({"session": 6001, "sessionId": 6001, "outputBytes": 12});
+        let found = search(6001, runs.clone()).unwrap();
+        assert_eq!((found.call.as_str(), found.environment.as_str(), found.process.as_str(), found.shown), ("c", "box", "p", 12));
+        assert_eq!(search(6000, runs), None, "another item of the answer");
+        assert_eq!(search(6001, json!({"session": 6001, "sessionId": null, "outputBytes": 12})), None, "it has ended");
+    }
+
+    #[test]
+    fn session_ids_are_read_from_calls() {
+        let item = |name: &str, arguments: &str| Raw::from(json!({"type": "function_call", "name": name, "arguments": arguments}));
+        assert_eq!(session_in(&item("write_stdin", r#"{"session_id":7}"#)), Some(7));
+        assert_eq!(session_in(&item("write_stdin", "{")), None);
+        assert_eq!(session_in(&item("exec_command", r#"{"session_id":7}"#)), None);
+        assert_eq!(asked_at(6003), (6, 3));
+    }
+}

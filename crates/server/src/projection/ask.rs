@@ -1,0 +1,212 @@
+//! Questions, as clients are asked them.
+
+use outpost_thread::{ApprovalAsked, ApprovalId, Raw};
+use outpost_wire::app::approval::{
+    CommandApproval, CommandApprovalParams, FileChangeApproval, FileChangeApprovalParams, McpElicitation, McpElicitationParams, ToolCall,
+    ToolCallParams, UserInputRequest, UserInputRequestParams,
+};
+use outpost_wire::app::item::CommandAction;
+use outpost_wire::{Method, RequestId, envelope};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+/// A question, and how it is worded.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Ask {
+    pub approval: ApprovalId,
+    pub params: Params,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Params {
+    Command(CommandApprovalParams),
+    FileChange(FileChangeApprovalParams),
+    Tool(ToolCallParams),
+    Input(UserInputRequestParams),
+    Elicitation(McpElicitationParams),
+    McpTool(McpElicitationParams),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QuestionKind {
+    Command,
+    FileChange,
+    DynamicTool,
+    UserInput,
+    /// A server asks something.
+    McpElicitation,
+    /// Whether a tool of a server may run.
+    McpTool,
+}
+
+/// Whom and when a question is about.
+pub struct About<'a> {
+    pub thread: &'a str,
+    pub item: &'a str,
+    pub at: u64,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct Detail {
+    command: Option<String>,
+    cwd: Option<String>,
+    why: Option<String>,
+    reason: Option<String>,
+    prefix_rule: Option<Vec<String>>,
+    tool: String,
+    namespace: Option<String>,
+    arguments: Value,
+    questions: Vec<Value>,
+    server: String,
+    request: Request,
+}
+
+/// What an MCP server wrote.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct Request {
+    mode: Option<String>,
+    message: String,
+    requested_schema: Option<Value>,
+    url: Option<String>,
+    elicitation_id: Option<String>,
+    #[serde(rename = "_meta")]
+    meta: Option<Value>,
+}
+
+impl Ask {
+    /// Nothing for a kind of question that this protocol has no words for.
+    pub fn of(asked: &ApprovalAsked, about: &About<'_>) -> Option<Self> {
+        let detail: Detail = asked.detail.as_ref().and_then(|raw: &Raw| raw.read().ok()).unwrap_or_default();
+        let (thread_id, turn_id, item_id) = (about.thread.to_owned(), asked.turn.to_string(), about.item.to_owned());
+        let environment_id = asked.environment.as_ref().map(ToString::to_string);
+        let approval_id = Some(asked.approval.to_string());
+        // What the model says comes first; what we know second.
+        let reason = detail.reason.or(detail.why);
+        let params = match asked.kind.as_str() {
+            "command" => Params::Command(CommandApprovalParams {
+                thread_id,
+                turn_id,
+                item_id,
+                started_at_ms: about.at,
+                kind: "command".into(),
+                environment_id,
+                approval_id,
+                command_actions: detail.command.clone().map(|command| vec![CommandAction::Unknown { command }]),
+                command: detail.command,
+                cwd: detail.cwd,
+                reason,
+                available_decisions: Some(decisions(detail.prefix_rule.as_deref())),
+                proposed_execpolicy_amendment: detail.prefix_rule,
+                network_approval_context: None,
+                additional_permissions: None,
+            }),
+            "fileChange" => Params::FileChange(FileChangeApprovalParams {
+                thread_id,
+                turn_id,
+                item_id,
+                started_at_ms: about.at,
+                environment_id,
+                approval_id,
+                reason,
+                grant_root: None,
+            }),
+            "dynamicTool" => Params::Tool(ToolCallParams {
+                thread_id,
+                turn_id,
+                call_id: item_id,
+                namespace: detail.namespace,
+                tool: detail.tool,
+                arguments: detail.arguments,
+            }),
+            "userInput" => Params::Input(UserInputRequestParams {
+                thread_id,
+                turn_id,
+                item_id,
+                questions: detail.questions.into_iter().map(question).collect(),
+                is_blocking: true,
+                auto_resolution_ms: None,
+            }),
+            "mcpElicitation" => Params::Elicitation(McpElicitationParams {
+                thread_id,
+                turn_id: Some(turn_id),
+                server_name: detail.server,
+                mode: detail.request.mode.unwrap_or_else(|| "form".into()),
+                message: detail.request.message,
+                requested_schema: detail.request.requested_schema,
+                url: detail.request.url,
+                elicitation_id: detail.request.elicitation_id,
+                meta: detail.request.meta,
+                environment_id,
+            }),
+            // The protocol asks about a tool as if its server did: a form without members.
+            "mcpTool" => Params::McpTool(McpElicitationParams {
+                thread_id,
+                turn_id: Some(turn_id),
+                message: format!(
+                    "Let the tool `{}` of the MCP server `{}` run? {}",
+                    detail.tool,
+                    detail.server,
+                    reason.unwrap_or_default()
+                ),
+                server_name: detail.server,
+                mode: "form".into(),
+                requested_schema: Some(json!({"type": "object", "properties": {}})),
+                url: None,
+                elicitation_id: None,
+                meta: Some(json!({
+                    "codex_approval_kind": "mcp_tool_call", "persist": ["session"], "tool_name": detail.tool, "tool_params": detail.arguments,
+                    "itemId": item_id,
+                })),
+                environment_id,
+            }),
+            _ => return None,
+        };
+        Some(Self { approval: asked.approval.clone(), params })
+    }
+
+    pub fn kind(&self) -> QuestionKind {
+        match self.params {
+            Params::Command(_) => QuestionKind::Command,
+            Params::FileChange(_) => QuestionKind::FileChange,
+            Params::Tool(_) => QuestionKind::DynamicTool,
+            Params::Input(_) => QuestionKind::UserInput,
+            Params::Elicitation(_) => QuestionKind::McpElicitation,
+            Params::McpTool(_) => QuestionKind::McpTool,
+        }
+    }
+
+    /// The request under this number.
+    pub fn frame(&self, number: i64) -> Vec<u8> {
+        let id = RequestId::Number(number);
+        match &self.params {
+            Params::Command(params) => envelope::request(&id, CommandApproval::NAME, params),
+            Params::FileChange(params) => envelope::request(&id, FileChangeApproval::NAME, params),
+            Params::Tool(params) => envelope::request(&id, ToolCall::NAME, params),
+            Params::Input(params) => envelope::request(&id, UserInputRequest::NAME, params),
+            Params::Elicitation(params) | Params::McpTool(params) => envelope::request(&id, McpElicitation::NAME, params),
+        }
+    }
+}
+
+fn decisions(prefix: Option<&[String]>) -> Vec<Value> {
+    let mut decisions = vec![json!("accept"), json!("acceptForSession")];
+    if let Some(prefix) = prefix {
+        decisions.push(json!({"acceptWithExecpolicyAmendment": {"execpolicy_amendment": prefix}}));
+    }
+    decisions.extend([json!("decline"), json!("cancel")]);
+    decisions
+}
+
+/// A question with every member that clients expect.
+fn question(mut question: Value) -> Value {
+    if let Some(members) = question.as_object_mut() {
+        for (member, usual) in [("header", json!("")), ("isOther", json!(false)), ("isSecret", json!(false)), ("options", Value::Null)] {
+            members.entry(member).or_insert(usual);
+        }
+        let id = members.get("question").cloned().unwrap_or_default();
+        members.entry("id").or_insert(id);
+    }
+    question
+}
