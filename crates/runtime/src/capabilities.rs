@@ -12,8 +12,11 @@ use outpost_wire::PathUri;
 use outpost_wire::exec::discovery::DiscoveredRoot;
 use outpost_wire::intent::{Attachment, CapabilityRoot, EnvironmentId};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::sync::Arc;
 
+use crate::mcp::declaration::declaration;
+use crate::mcp::{Declared, McpLimits, Origin};
 use crate::permissions::SandboxMode;
 use crate::plugins::Plugin;
 use crate::skills::host::{self, HostRoot, is_missing};
@@ -238,6 +241,18 @@ impl Look<'_> {
 }
 
 impl StepCapabilities {
+    /// The MCP servers that plugins declare. The first of a name counts.
+    pub fn servers(&self, limits: &McpLimits) -> Declared {
+        let mut all = Declared::new();
+        for server in self.plugins.iter().flat_map(|plugin| &plugin.mcp_servers) {
+            let (root, environment, directory) = (server.root.clone(), server.environment.clone(), server.directory.clone());
+            let origin = Origin::Plugin { root, environment, directory };
+            let config = Value::Object(server.config.clone());
+            all.entry(server.name.clone()).or_insert_with(|| declaration(&server.name, &config, &origin, limits));
+        }
+        all
+    }
+
     fn take_root(&mut self, index: usize, folder: &Folder, found: &DiscoveredRoot) {
         let root = self.roots[index].id.clone();
         let reader = folder.reader();
