@@ -10,7 +10,8 @@ pub fn run() -> anyhow::Result<()> {
     install::shells()?;
     install::postgres()?;
     let clients = install::clients()?;
+    let browser = install::browser()?;
     let mut tests = cargo();
     tests.args(["test", "--workspace", "--features", "outpost/interop"]);
-    sh(tests.env("OUTPOST_TEST_CODEX", codex).env("OUTPOST_TEST_CLIENTS", clients))
+    sh(tests.env("OUTPOST_TEST_CODEX", codex).env("OUTPOST_TEST_CLIENTS", clients).env("OUTPOST_TEST_BROWSER", browser))
 }

@@ -22,5 +22,6 @@ pub mod site;
 mod subscription;
 mod table;
 pub mod tokens;
+pub mod web;
 
 pub use server::{Facts, Parts, Server};

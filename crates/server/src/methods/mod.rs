@@ -6,6 +6,7 @@ mod choices;
 mod config;
 mod environments;
 mod models;
+mod overview;
 mod reading;
 mod session;
 mod shelf;
@@ -34,6 +35,7 @@ pub fn table() -> Table {
     let table = environments::register(table);
     let table = config::register(table);
     let table = models::register(table);
+    let table = overview::register(table);
     account::register(table)
 }
 

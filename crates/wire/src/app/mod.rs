@@ -11,6 +11,7 @@ pub mod environment;
 pub mod event;
 pub mod item;
 pub mod models;
+pub mod overview;
 pub mod session;
 pub mod settings;
 pub mod thread;
