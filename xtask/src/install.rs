@@ -98,6 +98,29 @@ pub fn clients() -> anyhow::Result<PathBuf> {
     Ok(directory)
 }
 
+/// What drives a browser, and what checks a page for accessibility. The browser is Debian's.
+const BROWSER_TOOLS: [&str; 2] = ["playwright-core@1.64.1", "axe-core@4.14.0"];
+
+/// A directory with `node_modules`.
+pub fn browser() -> anyhow::Result<PathBuf> {
+    need("chromium", "chromium")?;
+    need("node", "nodejs")?;
+    let directory = directory().join("browser");
+    let stamp = directory.join(".installed");
+    let wanted = BROWSER_TOOLS.join(" ");
+    if std::fs::read_to_string(&stamp).is_ok_and(|text| text == wanted) {
+        return Ok(directory);
+    }
+    need("npm", "npm")?;
+    std::fs::create_dir_all(&directory)?;
+    sh(Command::new("npm")
+        .args(["install", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix"])
+        .arg(&directory)
+        .args(BROWSER_TOOLS))?;
+    std::fs::write(stamp, wanted)?;
+    Ok(directory)
+}
+
 /// The peer's program itself, without the launcher that starts it: that one costs time of its own.
 pub fn codex_without_launcher() -> anyhow::Result<PathBuf> {
     codex()?;

@@ -28,6 +28,7 @@ pub mod site;
 mod subscription;
 mod table;
 pub mod tokens;
+pub mod web;
 
 pub use configuration::hide_secrets;
 pub use server::{Facts, Parts, Server};

@@ -11,6 +11,7 @@ mod goals;
 mod lists;
 mod mcp;
 mod models;
+mod overview;
 mod place;
 mod queue;
 mod reading;
@@ -45,6 +46,7 @@ pub fn table() -> Table {
     let table = environments::register(table);
     let table = config::register(table);
     let table = models::register(table);
+    let table = overview::register(table);
     let table = account::register(table);
     let table = files::register(table);
     let table = commands::register(table);
