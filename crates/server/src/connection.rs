@@ -11,6 +11,7 @@ use outpost_thread::ThreadId;
 use outpost_wire::app::event::Notice;
 use outpost_wire::{Fault, RequestId, envelope};
 
+use crate::belongings::Belongings;
 use crate::fault;
 use crate::server::Shared;
 use crate::subscription::Subscription;
@@ -32,6 +33,7 @@ pub struct Connection {
     pub id: u64,
     pub server: Arc<Shared>,
     pub outlet: Outlet,
+    pub belongings: Belongings,
     peer: Peer,
     subscriptions: Mutex<HashMap<ThreadId, Arc<Subscription>>>,
     in_flight: AtomicUsize,
@@ -74,6 +76,7 @@ pub async fn serve(server: Arc<Shared>, link: Link) {
             id: server.next_connection(),
             server: server.clone(),
             outlet: Outlet { sink: peer.sink().clone(), client: Arc::default() },
+            belongings: Belongings::default(),
             peer: peer.clone(),
             subscriptions: Mutex::default(),
             in_flight: AtomicUsize::new(0),

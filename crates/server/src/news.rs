@@ -32,7 +32,7 @@ async fn tell(server: &Arc<Shared>, id: &EnvironmentId, is_ready: bool) {
     for thread in threads {
         let Some(live) = server.runtime.get(thread) else { continue };
         let Ok(state) = live.snapshot().await else { continue };
-        if !state.effective_selection().is_some_and(|selection| selection.get(id).is_some()) {
+        if state.effective_selection().is_none_or(|selection| selection.get(id).is_none()) {
             continue;
         }
         let (thread_id, environment_id) = (thread.to_string(), id.to_string());

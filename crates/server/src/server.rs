@@ -14,6 +14,7 @@ use outpost_wire::app::event::Notice;
 use serde_json::Value;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::configuration::Configuration;
 use crate::connection::{self, Connection};
 use crate::methods;
 use crate::news;
@@ -37,6 +38,8 @@ pub struct Facts {
     pub version: String,
     /// `config.toml` and what was put over it, as JSON; without secrets.
     pub config: Value,
+    /// Whether a text would do as `config.toml`, and if not, why.
+    pub check_config: fn(&str) -> Result<(), String>,
 }
 
 /// All clients of one runtime. Cheap to clone.
@@ -50,6 +53,7 @@ pub(crate) struct Shared {
     pub table: Table,
     pub defaults: Arc<Defaults>,
     pub questions: Questions,
+    pub configuration: Configuration,
     connections: Mutex<HashMap<u64, Weak<Connection>>>,
     next_connection: AtomicU64,
     news: OnceLock<AbortOnDropHandle<()>>,
@@ -59,7 +63,9 @@ impl Server {
     pub fn new(parts: Parts) -> Self {
         let Parts { runtime, facts, clock } = parts;
         let defaults = Arc::new(Defaults::of(runtime.config(), &facts));
+        let configuration = Configuration::new(&facts);
         Self(Arc::new(Shared {
+            configuration,
             runtime,
             facts,
             clock,

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use outpost_runtime::live::{Event, Status};
+use outpost_runtime::mcp::McpEvent;
 use outpost_runtime::model::Progress;
 use outpost_thread::{ApprovalAsked, ApprovalId, CallFinished, CallId, CallStarted, Entry, Fact, InputId, InputOrigin, InputReceived};
 use outpost_thread::{ModelAnswered, Raw, Seq, Settings, Thread, ThreadId, Tokens, TurnFinished, TurnId, TurnStarted, TurnStatus};
@@ -173,7 +174,27 @@ impl Projector {
                 }
                 Vec::new()
             }
+            Event::Mcp(event) => self.mcp(event),
             Event::Status(status) => self.status(status),
+        }
+    }
+
+    fn mcp(&self, event: &McpEvent) -> Vec<Told> {
+        let thread_id = self.name.clone();
+        match event {
+            McpEvent::Startup { server, state, error } => {
+                let (name, status, error) = (server.clone(), state.clone(), error.clone());
+                vec![event::McpServerStatusUpdated { name, status, error, thread_id: Some(thread_id) }.into()]
+            }
+            McpEvent::Warning { message } => vec![event::Warning { thread_id: Some(thread_id), message: message.clone() }.into()],
+            McpEvent::Progress { call, progress, total, message } => {
+                let Some(doing) = self.calls.get(&CallId::from(call.as_str())) else { return Vec::new() };
+                let message = message.clone().unwrap_or_else(|| match total {
+                    Some(total) => format!("{progress} of {total}"),
+                    None => progress.to_string(),
+                });
+                vec![event::McpToolCallProgress { thread_id, turn_id: doing.turn.to_string(), item_id: call.clone(), message }.into()]
+            }
         }
     }
 
