@@ -7,8 +7,10 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::agent_args::{CHAT_HELP, ChatArguments, EXEC_HELP, ExecArguments};
+use crate::serve_args::{SERVE_HELP, ServeArguments, TOKEN_HELP, TokenCommand};
 use crate::thread_args::{THREAD_HELP, ThreadArguments};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use outpost_environment::Target;
 use outpost_executor::HttpTarget;
 use outpost_rpc::door::{HostName, Origin};
 use outpost_rpc::listen::ListenAddr;
@@ -90,18 +92,42 @@ pub enum Command {
     /// List, show, fork, check, import and export threads
     #[command(after_help = THREAD_HELP)]
     Thread(ThreadArguments),
+    /// Serve clients, executors that dial in and metrics on one address
+    #[command(after_help = SERVE_HELP)]
+    Serve(Box<ServeArguments>),
+    /// Make, list and revoke tokens for clients and for executors that dial in
+    #[command(after_help = TOKEN_HELP)]
+    Token {
+        #[command(subcommand)]
+        command: TokenCommand,
+    },
     /// Look at this machine: what is enforced here by what, and what to do about the rest
     #[command(after_help = DOCTOR_HELP)]
     Doctor(DoctorArguments),
     /// See it work, on this machine alone: no key, no server, under half a minute
     #[command(after_help = DEMO_HELP)]
     Demo,
+    /// Write JSON Schema of both protocols: what clients say to threads, and what is said to executors
+    #[command(after_help = SCHEMA_HELP)]
+    Schema(SchemaArguments),
     /// Print what a shell needs to complete the words of this program
     #[command(after_help = COMPLETIONS_HELP)]
     Completions {
         /// The shell
         shell: clap_complete::Shell,
     },
+}
+
+const SCHEMA_HELP: &str = "\
+Examples:
+  outpost schema                   both on standard output, as {\"app\": …, \"exec\": …}
+  outpost schema --out schemas     schemas/app.json and schemas/exec.json";
+
+#[derive(Args)]
+pub struct SchemaArguments {
+    /// Write app.json and exec.json into this directory; it is made if there is none
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
 }
 
 const DEMO_HELP: &str = "\
@@ -133,9 +159,9 @@ impl Command {
             Self::Executor(_) | Self::AppServer(_) | Self::Keeper(_) => true,
             Self::Run(arguments) => arguments.place.is_here(),
             Self::Shell(arguments) => arguments.place.is_here(),
-            Self::Exec(_) | Self::Chat(_) => true,
-            Self::Demo | Self::Reference | Self::Completions { .. } | Self::Doctor(_) => false,
-            Self::Env { .. } | Self::Cp(_) | Self::Thread(_) => false,
+            Self::Exec(_) | Self::Chat(_) | Self::Serve(_) => true,
+            Self::Demo | Self::Reference | Self::Schema(_) | Self::Completions { .. } | Self::Doctor(_) => false,
+            Self::Env { .. } | Self::Cp(_) | Self::Thread(_) | Self::Token { .. } => false,
         }
     }
 }
@@ -147,6 +173,9 @@ Examples:
   outpost executor --listen unix:///run/user/1000/x.sock  only this user can connect
   outpost executor --listen ws://10.0.0.5:7000 --ws-auth capability-token --ws-token-file /etc/outpost/token
   ssh -T box outpost executor --listen stdio --keep       for `outpost run --via`; sessions survive a dropped ssh
+  OUTPOST_TOKEN=… outpost executor --join wss://hub.example.org --id gpu
+                                                          no port is opened here; `outpost token create --executor gpu`
+                                                          on the server prints the token
 
 The first line of standard output is the URL to connect to. GET /readyz answers 200 once it serves. Without --ws-auth
 and --no-auth, a websocket asks for the token in OUTPOST_HOME/tokens/executor, which is made on the first start;
@@ -154,9 +183,19 @@ and --no-auth, a websocket asks for the token in OUTPOST_HOME/tokens/executor, w
 
 #[derive(Args)]
 pub struct ExecutorArguments {
-    /// Where to listen: ws://IP:PORT, unix://PATH or stdio
-    #[arg(long, value_name = "URL", default_value = "ws://127.0.0.1:0")]
-    pub listen: ListenAddr,
+    /// Where to listen: ws://IP:PORT, unix://PATH or stdio [default: ws://127.0.0.1:0, or nowhere with --join]
+    #[arg(long, value_name = "URL")]
+    pub listen: Option<ListenAddr>,
+    /// Dial in to an `outpost serve` instead of waiting for it to come (ws://HOST:PORT, wss://HOST); may be given several times
+    #[arg(long, value_name = "URL", requires = "id")]
+    pub join: Vec<Target>,
+    /// With --join: the id under which this machine is known there
+    #[arg(long, value_name = "ID", requires = "join")]
+    pub id: Option<String>,
+    /// With --join: a file with the token that the server handed out; one for all servers, or one for each in the same order.
+    /// Without it OUTPOST_TOKEN counts
+    #[arg(long, value_name = "FILE", requires = "join")]
+    pub token_file: Vec<PathBuf>,
     /// With stdio: keep sessions when the connection is lost. A detached executor then serves them; it is started when it
     /// is needed and goes when nothing is left in it
     #[arg(long)]

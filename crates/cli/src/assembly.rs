@@ -1,7 +1,7 @@
 //! The runtime as this program runs it: home, store, environments, models.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use anyhow::Context;
 use outpost_environment::{Registry, SessionMemory};
 use outpost_executor::Executor;
 use outpost_runtime::config::RuntimeConfig;
+use outpost_runtime::mcp::{Layer, McpConfig, Source};
 use outpost_runtime::model::{Provider, built_in};
 use outpost_runtime::models::{Models, Variables as ModelVariables};
 use outpost_runtime::rules::{Rule, Rules};
@@ -78,6 +79,7 @@ impl Assembly {
                 context_windows: windows,
                 questions,
                 host_skills: host_skills(home, &own.variables),
+                mcp: McpConfig { source: servers(&config), ..McpConfig::default() },
                 ..RuntimeConfig::default()
             },
             store: store::open_for(&config, home, Some(own.secrets.clone())).await?,
@@ -89,7 +91,10 @@ impl Assembly {
             ids,
             thread_ids: Arc::new(|| ThreadId::new(Uuid::now_v7())),
         };
-        Ok(Self { runtime: Runtime::new(parts), executor, note })
+        let runtime = Runtime::new(parts);
+        let file = home.rules();
+        runtime.keep_rules_with(Arc::new(move |rule| keep_rule(&file, rule).map_err(|error| error.to_string())));
+        Ok(Self { runtime, executor, note })
     }
 
     /// Ends what runs here.
@@ -149,11 +154,28 @@ fn default_model(provider: &str) -> &'static str {
     }
 }
 
+/// The MCP servers of `config.toml`, read anew whenever they are asked for.
+fn servers(config: &Config) -> Source {
+    let config = config.clone();
+    Source::new(move |_| {
+        let now = config.read_again().map_err(|error| format!("{error:#}"))?;
+        Layer::of(now.mcp_servers.as_ref()).map_err(|error| format!("config.toml: {error}"))
+    })
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RuleFile {
     #[serde(default)]
     rules: Vec<Rule>,
+}
+
+/// Adds a rule to the user's file.
+fn keep_rule(file: &Path, rule: &Rule) -> std::io::Result<()> {
+    use std::io::Write;
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut file = std::fs::OpenOptions::new().append(true).create(true).mode(0o600).open(file)?;
+    file.write_all(format!("\n{}", rule.to_toml()).as_bytes())
 }
 
 /// The user's command rules. A file that cannot be read forbids nothing, so it is an error.

@@ -101,7 +101,12 @@ impl Home {
 
     /// The token that a listener of this home asks for.
     pub fn token(&self, listener: &str) -> PathBuf {
-        self.0.join("tokens").join(listener)
+        self.tokens().join(listener)
+    }
+
+    /// The listeners' own tokens, and those of others.
+    pub fn tokens(&self) -> PathBuf {
+        self.0.join("tokens")
     }
 
     pub fn run(&self) -> PathBuf {

@@ -19,6 +19,7 @@ mod panics;
 mod progress;
 mod reach;
 mod screen;
+mod serve_args;
 mod signals;
 mod store;
 mod terminal;
@@ -68,6 +69,7 @@ fn main() -> ExitCode {
             Command::AppServer(arguments) => commands::app_server::run(*arguments, &process).await,
             Command::Keeper(arguments) => commands::keeper::run(arguments, &process).await,
             Command::Run(arguments) => commands::run::run(arguments, &process).await,
+            Command::Schema(arguments) => commands::schema::run(&arguments),
             Command::Reference => commands::reference(),
             Command::Doctor(arguments) => commands::doctor::run(&arguments, &process),
             Command::Exec(arguments) => commands::exec::run(*arguments, &process).await,
@@ -78,6 +80,8 @@ fn main() -> ExitCode {
             Command::Env { command } => commands::env::run(command, &process).await,
             Command::Cp(arguments) => commands::cp::run(arguments, &process).await,
             Command::Thread(arguments) => commands::thread::run(arguments, &process).await,
+            Command::Serve(arguments) => commands::serve::run(arguments, &process).await,
+            Command::Token { command } => commands::token::run(command),
         }
     };
     let code = bugs.run(|| runtime.block_on(work));

@@ -26,8 +26,9 @@ mod state;
 mod supervisor;
 mod transfer;
 mod view;
+mod watching;
 
-pub use backoff::Waits;
+pub use backoff::{Backoff, Waits};
 pub use capability::{Access, ResolvedRoot, gather_roots, resolve_selected_capability_roots};
 pub use connector::{CommandLine, Complaints, Connector, Door, Refusal, TAKEN_OVER_EXIT, Target, TargetError, Token};
 pub use definition::{Definition, DefinitionError, Ssh, Way};
@@ -44,3 +45,4 @@ pub use registry::{Cause, Change, Event, InfoError, News, Origin, Registry, Regi
 pub use state::{Connected, Failure, FailureKind, Identity, State};
 pub use transfer::{Location, Progress, Summary, Transfer, TransferError, TransferOptions};
 pub use view::{Captured, Member, StepView, ViewError, Workplace};
+pub use watching::{FileChanges, FileWatch};

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use outpost_sandbox::policy::Policy;
+use outpost_sandbox::policy::{Network, Policy};
 use outpost_sandbox::{Launch, LaunchIo, Owner, TerminalSize};
 use outpost_wire::Fault;
 use outpost_wire::exec::policy::SandboxContext;
@@ -233,7 +233,7 @@ impl Session {
                 None => variables::build(&self.config.variables, params.env_policy.as_ref(), &params.env),
             },
             cwd,
-            io: if params.tty { LaunchIo::Terminal(TerminalSize::default()) } else { LaunchIo::Pipes { stdin: params.pipe_stdin } },
+            io: if params.tty { LaunchIo::Terminal(terminal_size(&params)) } else { LaunchIo::Pipes { stdin: params.pipe_stdin } },
             policy: policy.clone(),
         };
         // The id is taken, but the lock is not held: a launch from a mount that hangs must not hold up the session.
@@ -253,7 +253,9 @@ impl Session {
             drop(child);
             return Err(fault::session_ended());
         }
-        let process = Process::adopt(child, params, Adoption { fingerprint, is_confined: policy != Policy::Open }, self);
+        let is_offline = policy.rules().is_some_and(|rules| rules.network == Network::Restricted);
+        let adoption = Adoption { fingerprint, is_confined: policy != Policy::Open, is_offline };
+        let process = Process::adopt(child, params, adoption, self);
         state.processes.insert(process.id().to_owned(), Entry::Live(process.clone()));
         process.push_all_to(state.attachment.clone());
         Ok(sandbox_type(&policy))
@@ -296,4 +298,7 @@ impl Session {
             }
         }
     }
+}
+fn terminal_size(params: &StartParams) -> TerminalSize {
+    params.terminal_size.map_or_else(TerminalSize::default, |size| TerminalSize { rows: size.rows, cols: size.cols })
 }

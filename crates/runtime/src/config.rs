@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::agents::AgentLimits;
+use crate::mcp::McpConfig;
 use crate::permissions::SandboxMode;
 use crate::policy::ApprovalPolicy;
 use crate::skills::host::HostRoot;
@@ -35,6 +36,8 @@ pub struct RuntimeConfig {
     pub unload_after: Duration,
     /// The state of a thread is kept aside every so many turns.
     pub checkpoint_every: u64,
+    /// Which MCP servers there are, and how patient we are with them.
+    pub mcp: McpConfig,
 }
 
 /// How much a thread, one of its turns, or a thread with all its agents may use. Nothing is no limit.
@@ -70,6 +73,7 @@ impl Default for RuntimeConfig {
             reattach_patience: Duration::from_secs(600),
             unload_after: Duration::from_secs(600),
             checkpoint_every: 16,
+            mcp: McpConfig::default(),
         }
     }
 }

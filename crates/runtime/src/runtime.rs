@@ -18,10 +18,12 @@ pub use manage::{ForkThread, ShutdownReport, StartThread, ThreadError};
 
 use crate::agents::{Seat, Tree};
 use crate::config::RuntimeConfig;
+use crate::counts::{Counted, Counts};
 use crate::feed::{Cursor, Feed, FeedLimits};
 use crate::live::{LiveThread, Status};
+use crate::mcp::Mcp;
 use crate::models::Models;
-use crate::rules::Rules;
+use crate::rules::{Rule, RuleError, Rules};
 use crate::skills::host::HostSkills;
 use crate::tools::StepTools;
 
@@ -49,8 +51,10 @@ pub(crate) struct Shared {
     pub store: Store,
     pub ephemeral: Store,
     pub registry: Registry,
+    pub mcp: Mcp,
     pub models: Models,
     rules: Mutex<Arc<Rules>>,
+    rule_keeper: Mutex<Option<RuleKeeper>>,
     pub clock: Clock,
     pub ids: Arc<dyn Fn() -> String + Send + Sync>,
     pub thread_ids: Arc<dyn Fn() -> ThreadId + Send + Sync>,
@@ -62,7 +66,11 @@ pub(crate) struct Shared {
     pub host_skills: HostSkills,
     /// Skills that environments must have before a model is asked anything about them.
     required_skills: Mutex<HashMap<EnvironmentId, Vec<String>>>,
+    pub counts: Counts,
 }
+
+/// Writes down a rule that a user made by an answer, for later starts of the program; or says why it cannot.
+pub type RuleKeeper = Arc<dyn Fn(&Rule) -> Result<(), String> + Send + Sync>;
 
 /// One thread's place. Whoever loads it holds the lock, so that two who ask get the same one.
 #[derive(Default)]
@@ -78,13 +86,16 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Runtime {
     pub fn new(parts: Parts) -> Self {
         let Parts { config, store, ephemeral, registry, models, rules, clock, ids, thread_ids } = parts;
+        let mcp = Mcp::new(config.mcp.clone(), ids.clone());
         Self(Arc::new(Shared {
             config,
             store,
             ephemeral,
             registry,
+            mcp,
             models,
             rules: Mutex::new(Arc::new(rules)),
+            rule_keeper: Mutex::default(),
             clock,
             ids,
             thread_ids,
@@ -94,6 +105,7 @@ impl Runtime {
             discoveries: Discoveries::default(),
             host_skills: HostSkills::default(),
             required_skills: Mutex::default(),
+            counts: Counts::default(),
         }))
     }
 
@@ -139,18 +151,28 @@ impl Runtime {
         }
     }
 
+    /// What has happened since the start.
+    pub fn counts(&self) -> Counted {
+        self.0.counts.now()
+    }
+
+    /// Who keeps rules that users make by their answers. Without one they hold as long as this program runs.
+    pub fn keep_rules_with(&self, keeper: RuleKeeper) {
+        *lock(&self.0.rule_keeper) = Some(keeper);
+    }
+
     pub fn config(&self) -> &RuntimeConfig {
         &self.0.config
     }
 
-    /// A loaded thread.
+    /// A loaded thread that does not work for the runtime itself.
     pub fn get(&self, id: ThreadId) -> Option<LiveThread> {
-        self.0.live(id)
+        self.0.live(id).filter(|live| !live.internal)
     }
 
     /// The loaded threads, by id. Those that work for the runtime itself are not among them.
     pub fn loaded(&self) -> Vec<ThreadId> {
-        let mut ids: Vec<ThreadId> = self.0.all_live().into_iter().map(|live| live.id).collect();
+        let mut ids: Vec<ThreadId> = self.0.all_live().into_iter().filter(|live| !live.internal).map(|live| live.id).collect();
         ids.sort();
         ids
     }
@@ -158,6 +180,11 @@ impl Runtime {
     /// Ids of threads as they come to be: those that are still remembered, and then every new one.
     pub fn created(&self) -> Cursor<ThreadId> {
         self.0.created.replay()
+    }
+
+    /// The same from a number on, as [`Cursor::position`] tells it: for those who have read before.
+    pub fn created_from(&self, number: u64) -> Cursor<ThreadId> {
+        self.0.created.replay_from(number)
     }
 }
 
@@ -182,7 +209,7 @@ impl Shared {
         live.filter(|live| !live.is_closed())
     }
 
-    fn all_live(&self) -> Vec<LiveThread> {
+    pub fn all_live(&self) -> Vec<LiveThread> {
         let slots: Vec<Arc<Slot>> = lock(&self.threads).values().cloned().collect();
         slots.iter().filter_map(|slot| lock(&slot.live).clone()).filter(|live| !live.is_closed()).collect()
     }
@@ -239,10 +266,31 @@ impl Shared {
         tree
     }
 
-    /// A place for a thread in its tree: roots always have one.
-    fn seat(&self, thread: &Thread) -> Option<Seat> {
+    /// The place of a thread in its tree. One that was in the middle of its work goes on, also where others took its place meanwhile.
+    fn seat(&self, thread: &Thread) -> Seat {
         let tree = self.tree(thread);
-        if thread.metadata.parent.is_none() { Some(tree.root()) } else { tree.seat() }
+        if thread.metadata.parent.is_none() {
+            return tree.root();
+        }
+        let mut seat = tree.resting();
+        if thread.turn.is_some() {
+            seat.work();
+        }
+        seat
+    }
+
+    /// Takes up a rule that a user made by an answer, and has it kept for other programs. Not to be kept is no reason to refuse it.
+    pub fn amend(&self, rule: Rule) -> Result<(), RuleError> {
+        let mut rules = lock(&self.rules);
+        let mut amended = Rules::clone(&rules);
+        amended.push(rule.clone())?;
+        *rules = Arc::new(amended);
+        drop(rules);
+        let keeper = lock(&self.rule_keeper).clone();
+        if let Some(Err(reason)) = keeper.map(|keep| keep(&rule)) {
+            tracing::warn!(rule = rule.describe(), reason, "a rule holds only as long as this program runs");
+        }
+        Ok(())
     }
 }
 

@@ -10,6 +10,7 @@ pub mod catalogue;
 pub(crate) mod earlier;
 mod exec;
 mod image;
+pub(crate) mod mcp;
 pub mod output;
 mod patching;
 mod plan;
@@ -26,6 +27,7 @@ use outpost_wire::exec::policy::SandboxContext;
 use outpost_wire::intent::EnvironmentId;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 pub use self::call::ToolCall;
@@ -34,6 +36,9 @@ use self::exec::{ExecRun, StdinRun};
 pub use self::image::picture_kind;
 use crate::approvals::{Grants, Question};
 use crate::capabilities::StepCapabilities;
+use crate::feed::Feed;
+use crate::live::Event;
+use crate::mcp::Binding;
 use crate::model::ToolSpec;
 use crate::permissions::SandboxMode;
 use crate::policy::ApprovalPolicy;
@@ -58,6 +63,8 @@ pub struct StepTools {
     pub(crate) thread: ThreadId,
     /// What the ready environments tell about themselves.
     pub(crate) infos: Vec<(EnvironmentId, EnvironmentInfo)>,
+    /// The MCP servers of this step; calls go through them and no others.
+    pub(crate) mcp: Arc<Binding>,
 }
 
 /// A tool that the client runs.
@@ -158,6 +165,7 @@ pub(crate) enum Work {
     Wait(wait::WaitRun),
     Skill(Box<skill::SkillRun>),
     Agent(agents::AgentCall, ResultType),
+    Mcp(Box<mcp::McpRun>),
     /// The answer is there already.
     Ready(CallEnd),
 }
@@ -168,7 +176,7 @@ impl Work {
     pub fn runs_alone(&self) -> bool {
         match self {
             Self::Patch(_) | Self::Stdin(_) => true,
-            Self::Exec(_) | Self::Image(_) | Self::Wait(_) | Self::Skill(_) | Self::Agent(..) | Self::Ready(_) => false,
+            Self::Exec(_) | Self::Image(_) | Self::Wait(_) | Self::Skill(_) | Self::Mcp(_) | Self::Agent(..) | Self::Ready(_) => false,
         }
     }
 }
@@ -179,6 +187,9 @@ pub(crate) struct CallContext {
     pub thread: Thread,
     pub turn: TurnId,
     pub cancel: CancellationToken,
+    pub feed: Arc<Feed<Event>>,
+    /// Where a call puts what it must ask the user while it runs.
+    pub questions: mpsc::UnboundedSender<mcp::CallQuestion>,
 }
 
 impl Run {
@@ -216,6 +227,7 @@ impl Run {
             Work::Wait(run) => run.execute(&self.call, &context).await,
             Work::Skill(run) => run.execute(&self.call).await,
             Work::Agent(call, result) => agents::execute(call, &self.call, result, &context).await,
+            Work::Mcp(run) => run.execute(&self.call, &context).await,
             Work::Ready(end) => end,
         }
     }
@@ -290,6 +302,9 @@ impl StepTools {
 
     /// What is to become of a call.
     pub(crate) fn plan(&self, asked: &Asked<'_>) -> Plan {
+        if let Some(plan) = self.plan_mcp(asked) {
+            return plan;
+        }
         match ToolCall::read(asked.item, &self.dynamic) {
             Err(why) => asked.fail(&why),
             Ok(ToolCall::Exec(exec)) => self.plan_exec(asked, exec),

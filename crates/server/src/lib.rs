@@ -7,14 +7,27 @@
 //! `outpost_wire::app`; whatever a client sees of a thread is made in `projection/`, and nowhere else; `subscription.rs` takes
 //! it to the client in order, without a gap and without holding anything up; `questions.rs` knows what clients were asked.
 
+pub mod admission;
+mod belongings;
+mod configuration;
 mod connection;
+mod excerpt;
+pub mod executors;
 mod fault;
+mod fuzzy;
 mod input;
+mod jobs;
 mod methods;
+pub mod metrics;
+mod news;
 pub mod projection;
 mod questions;
+mod relay;
 mod server;
+pub mod site;
 mod subscription;
 mod table;
+pub mod tokens;
 
+pub use configuration::hide_secrets;
 pub use server::{Facts, Parts, Server};

@@ -77,7 +77,7 @@ async fn serve(listen: &AppListen, rules: Option<DoorRules>, own: &Process) -> a
 
 /// The server of this home, and what it stands on.
 #[expect(clippy::print_stderr, reason = "this is where the program speaks to people")]
-async fn assemble(home: &Home, own: &Process) -> anyhow::Result<(Assembly, Server)> {
+pub async fn assemble(home: &Home, own: &Process) -> anyhow::Result<(Assembly, Server)> {
     let config = Config::load(Some(&home.config()), &own.settings)?;
     let shown = config.shown();
     let wish = Wish { config, provider: None, model: None, questions: true, keeps_sessions: true };
@@ -91,13 +91,14 @@ async fn assemble(home: &Home, own: &Process) -> anyhow::Result<(Assembly, Serve
         cwd: PathUri::from_native(&here)?,
         version: env!("CARGO_PKG_VERSION").into(),
         config: shown,
+        check_config: Config::check,
     };
     let server = Server::new(Parts { runtime: assembly.runtime.clone(), facts, clock: Arc::new(store::now) });
     Ok((assembly, server))
 }
 
 /// Where the verbs of this user find a server that runs. A second server of the same home is not found there.
-async fn own_socket(home: &Home) -> Option<Listener> {
+pub async fn own_socket(home: &Home) -> Option<Listener> {
     let path = home.run().join("app.sock");
     if let Err(error) = home.make_run() {
         tracing::warn!(%error, "there is no place for the socket of this server");
@@ -106,7 +107,7 @@ async fn own_socket(home: &Home) -> Option<Listener> {
     Listener::unix(&path).await.inspect_err(|error| tracing::debug!(%error, "this server is not found at run/app.sock")).ok()
 }
 
-fn on_link(server: Server) -> impl Fn(outpost_rpc::Link) + Send + Sync + 'static {
+pub fn on_link(server: Server) -> impl Fn(outpost_rpc::Link) + Send + Sync + 'static {
     move |link| {
         let server = server.clone();
         tokio::spawn(async move { server.serve(link).await });

@@ -11,8 +11,11 @@ pub mod exec;
 pub mod executor;
 pub mod keeper;
 pub mod run;
+pub mod schema;
+pub mod serve;
 pub mod shell;
 pub mod thread;
+pub mod token;
 
 use std::process::ExitCode;
 

@@ -24,7 +24,7 @@ pub struct Call<'a> {
 
 impl Call<'_> {
     /// Posts a body; done when the head of a good answer is there.
-    pub async fn post(&self, path: &str, body: Vec<u8>, progress: OnProgress<'_>) -> Result<Events, ModelError> {
+    pub async fn post(&self, path: &str, body: impl Into<reqwest::Body>, progress: OnProgress<'_>) -> Result<Events, ModelError> {
         let request = self.http.post(self.provider.endpoint(path)?).headers(self.headers()?).body(body);
         let response = match timeout(self.provider.idle(), request.send()).await {
             Ok(Ok(response)) => response,

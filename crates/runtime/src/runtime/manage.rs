@@ -1,5 +1,6 @@
 //! Starting, resuming, forking and ending threads.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use super::{Runtime, Shared, lock};
 use crate::agents::Seat;
 use crate::capabilities::StepCapabilities;
 use crate::live::{Command, LiveThread};
+use crate::mcp::layers::{Layer, merged, problems};
 
 #[derive(Debug, Error)]
 pub enum ThreadError {
@@ -97,6 +99,11 @@ impl Runtime {
         self.0.clone().load(id).await
     }
 
+    /// The same by the file that it is kept in.
+    pub async fn resume_journal(&self, path: &Path) -> Result<LiveThread, ThreadError> {
+        self.0.clone().load_journal(path).await
+    }
+
     /// The same, also if another program holds it.
     pub async fn take_over(&self, id: ThreadId) -> Result<LiveThread, ThreadError> {
         self.0.clone().load_as(id, ClaimMode::TakeOver).await
@@ -157,6 +164,7 @@ impl Runtime {
                 Err(_) => {}
             }
         }
+        self.0.mcp.pool.shut_down(within).await;
         for ids in [&mut report.completed, &mut report.submit_failed, &mut report.timed_out] {
             ids.sort_by_key(ToString::to_string);
         }
@@ -165,22 +173,12 @@ impl Runtime {
 
     /// A thread and all agents below it: as stored and as loaded, each once, parents before children.
     pub async fn subtree(&self, root: ThreadId) -> Result<Vec<ThreadId>, ThreadError> {
-        let mut found = vec![root];
-        let mut next = 0;
-        while let Some(id) = found.get(next).copied() {
-            next += 1;
-            let thread = match self.get(id) {
-                Some(live) => live.snapshot().await.ok(),
-                None => match outpost_store::open(&self.0.store, id).await {
-                    Ok(opened) => Some(opened.thread),
-                    Err(error) if id == root => return Err(error.into()),
-                    Err(_) => None,
-                },
-            };
-            let children = thread.map(|thread| thread.agents.into_keys().collect::<Vec<_>>()).unwrap_or_default();
-            found.extend(children.into_iter().filter(|child| !found.contains(child)).collect::<Vec<_>>());
-        }
-        Ok(found)
+        self.0.subtree(root).await
+    }
+
+    /// Unloads a thread and all agents below it; returns whom that concerned. All of them can be resumed.
+    pub async fn unload_tree(&self, root: ThreadId, reason: InterruptReason) -> Result<Vec<ThreadId>, ThreadError> {
+        self.0.unload_tree(root, reason).await
     }
 }
 
@@ -209,6 +207,7 @@ impl Shared {
         {
             return Err(ThreadError::Invalid(format!("there is no model provider `{provider}`")));
         }
+        self.check_servers(&created.settings)?;
         let id = reserved.unwrap_or_else(|| (self.thread_ids)());
         created.thread = id;
         if created.settings.compact_at.is_none() {
@@ -246,10 +245,22 @@ impl Shared {
     /// Starts the driver of a thread that is new, and tells of it.
     fn bring_up(self: &Arc<Self>, store: Store, lease: Lease, thread: Thread, seat: Option<Seat>) -> LiveThread {
         let id = thread.id;
-        let seat = seat.or_else(|| self.seat(&thread));
+        let seat = seat.unwrap_or_else(|| self.seat(&thread));
         let live = self.run(store, lease, thread, seat);
-        self.created.publish(id, 32);
+        if !live.internal {
+            self.created.publish(id, 32);
+        }
         live
+    }
+
+    /// Servers that a client gives a thread are checked before there is a thread.
+    fn check_servers(&self, settings: &Settings) -> Result<(), ThreadError> {
+        let layer = Layer::of_thread(settings).map_err(ThreadError::Invalid)?;
+        // Whether what it changes fits what lies in files is seen when both are put together.
+        let whole = |value: &serde_json::Value| value.get("command").is_some() || value.get("url").is_some() || !value.is_object();
+        let own = Layer(layer.0.into_iter().filter(|(_, value)| whole(value)).collect());
+        let problems = problems(&merged(&Layer::default(), &own, self.mcp.pool.limits()));
+        if problems.is_empty() { Ok(()) } else { Err(ThreadError::Invalid(problems.join("; "))) }
     }
 
     fn compact_at(&self, settings: &Settings) -> u64 {
@@ -292,7 +303,7 @@ impl Shared {
             return Err(format!("agents may be nested {} deep, not deeper", self.config.agents.depth));
         }
         let seat = self.tree(maker).seat();
-        let seat = seat.ok_or_else(|| format!("there are {} agents already; close one first", self.config.agents.most))?;
+        let seat = seat.ok_or_else(|| self.too_many_agents())?;
         let session = maker.metadata.session.clone().unwrap_or_else(|| maker.id.to_string());
         let parent = Parent { thread: maker.id, depth, path: None, nickname: None, role: None };
         let source = Some(Raw::from(serde_json::json!({"subAgent": {"thread_spawn": {"parent_thread_id": maker.id, "depth": depth}}})));
@@ -320,6 +331,39 @@ impl Shared {
             self.start(start, Some(seat)).await
         };
         started.map_err(|error| error.to_string())
+    }
+
+    pub fn too_many_agents(&self) -> String {
+        format!("{} agents are at work already, and there may be no more; wait for one of them, or close one", self.config.agents.most)
+    }
+
+    /// A thread and all agents below it: as stored and as loaded, each once, parents before children.
+    pub async fn subtree(&self, root: ThreadId) -> Result<Vec<ThreadId>, ThreadError> {
+        let mut found = vec![root];
+        let mut next = 0;
+        while let Some(id) = found.get(next).copied() {
+            next += 1;
+            let thread = match self.state_of(id).await {
+                Err(error) if id == root => return Err(error),
+                state => state.ok(),
+            };
+            let children = thread.map(|thread| thread.agents.into_keys().collect::<Vec<_>>()).unwrap_or_default();
+            found.extend(children.into_iter().filter(|child| !found.contains(child)).collect::<Vec<_>>());
+        }
+        Ok(found)
+    }
+
+    /// Unloads a thread and all agents below it, makers first, so that nobody makes more meanwhile.
+    pub async fn unload_tree(&self, root: ThreadId, reason: InterruptReason) -> Result<Vec<ThreadId>, ThreadError> {
+        let mut ended = Vec::new();
+        self.unload(root, reason).await;
+        for id in self.subtree(root).await? {
+            if self.live(id).is_some() {
+                self.unload(id, reason).await;
+            }
+            ended.push(id);
+        }
+        Ok(ended)
     }
 
     pub async fn unload(&self, id: ThreadId, reason: InterruptReason) {

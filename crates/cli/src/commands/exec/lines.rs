@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 
 use outpost_runtime::live::Event;
+use outpost_runtime::mcp::McpEvent;
 use outpost_runtime::model::Progress;
 use outpost_runtime::tools::output::HeadTail;
 use outpost_thread::{CallFinished, CallId, CallOutcome, CallStarted, Fact, Raw, Thread, Tokens, TurnFinished, said};
@@ -68,7 +69,10 @@ impl Lines {
             Event::Progress { progress: Progress::Retrying { attempt, of, reason }, .. } => {
                 vec![self.warning(format!("{reason}; asking again ({attempt} of {of})"))]
             }
-            Event::Progress { .. } | Event::Status(_) => vec![],
+            Event::Mcp(McpEvent::Startup { server, error: Some(error), .. }) => {
+                vec![self.warning(format!("MCP server `{server}`: {error}"))]
+            }
+            Event::Progress { .. } | Event::Mcp(_) | Event::Status(_) => vec![],
         }
     }
 
