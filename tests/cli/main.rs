@@ -3,6 +3,7 @@
 
 mod chat;
 mod cp;
+mod demo;
 mod doctor;
 mod env;
 mod exec;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use outpost_sandbox::policy::Policy;
+use outpost_sandbox::policy::{Network, Policy};
 use outpost_sandbox::{Launch, LaunchIo, Owner, TerminalSize};
 use outpost_wire::Fault;
 use outpost_wire::exec::policy::SandboxContext;
@@ -253,7 +253,9 @@ impl Session {
             drop(child);
             return Err(fault::session_ended());
         }
-        let process = Process::adopt(child, params, Adoption { fingerprint, is_confined: policy != Policy::Open }, self);
+        let is_offline = policy.rules().is_some_and(|rules| rules.network == Network::Restricted);
+        let adoption = Adoption { fingerprint, is_confined: policy != Policy::Open, is_offline };
+        let process = Process::adopt(child, params, adoption, self);
         state.processes.insert(process.id().to_owned(), Entry::Live(process.clone()));
         process.push_all_to(state.attachment.clone());
         Ok(sandbox_type(&policy))

@@ -33,7 +33,7 @@ use crate::approvals::Grants;
 use crate::feed::Feed;
 use crate::live::{Command, Event, Status};
 use crate::mcp::Binding;
-use crate::model::{Answer, ModelError};
+use crate::model::{Answer, History, ModelError};
 use crate::runtime::Shared;
 use crate::tools::mcp::CallQuestion;
 use crate::tools::processes::Processes;
@@ -79,6 +79,8 @@ pub(crate) struct Driver {
     lease: Lease,
     thread: Thread,
     context: Option<Context>,
+    /// The context as it goes over the wire.
+    history: History,
     feed: Arc<Feed<Event>>,
     status: watch::Sender<Status>,
     mailbox: mpsc::Receiver<Command>,
@@ -94,8 +96,8 @@ pub(crate) struct Driver {
     grants: Grants,
     /// What users answered to calls that wait for more than a yes.
     answers: HashMap<CallId, Raw>,
-    /// The place among the agents of a tree; given back when the driver ends.
-    seat: Option<Seat>,
+    /// The place among the agents of a tree.
+    seat: Seat,
     /// Why the context is being compacted, while it is.
     compacting: CompactReason,
     /// Somebody waits for the answer to a command right now.
@@ -116,7 +118,7 @@ pub(crate) struct Start {
     pub feed: Arc<Feed<Event>>,
     pub status: watch::Sender<Status>,
     pub mailbox: mpsc::Receiver<Command>,
-    pub seat: Option<Seat>,
+    pub seat: Seat,
 }
 
 impl Driver {
@@ -129,6 +131,7 @@ impl Driver {
             lease,
             thread,
             context: None,
+            history: History::default(),
             feed,
             status,
             mailbox,
@@ -187,6 +190,7 @@ impl Driver {
             Some(question) = self.questions.1.recv() => self.ask_user(question).await,
             () = tokio::time::sleep(CONTEXT_KEPT), if sleeps => {
                 self.context = None;
+                self.history = History::default();
                 self.told = Told::default();
                 Ok(())
             }
@@ -305,7 +309,7 @@ impl Driver {
         if let Some(limit) = over(budgets.thread_tokens, total) {
             return Some(format!("this thread has used its {limit} tokens (`budgets.thread_tokens`)"));
         }
-        if let Some(limit) = over(budgets.tree_tokens, self.seat.as_ref().map_or(0, Seat::tree_tokens)) {
+        if let Some(limit) = over(budgets.tree_tokens, self.seat.tree_tokens()) {
             return Some(format!("this thread and its agents have used their {limit} tokens (`budgets.tree_tokens`)"));
         }
         self.out_of_time()
@@ -364,6 +368,9 @@ impl Driver {
         self.record(facts, Need::BeforeCompleted).await?;
         self.answers.clear();
         self.step = None;
+        if self.thread.queued.is_empty() {
+            self.seat.rest();
+        }
         self.keep_checkpoint().await;
         Ok(())
     }

@@ -19,6 +19,7 @@ mod input;
 mod jobs;
 mod methods;
 pub mod metrics;
+mod news;
 pub mod projection;
 mod questions;
 mod relay;

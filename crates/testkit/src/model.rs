@@ -67,6 +67,8 @@ struct Script {
     replies: VecDeque<Reply>,
     /// Replies for those who said these words last.
     cases: Vec<(String, VecDeque<Reply>)>,
+    /// For requests that contain a text.
+    special: Vec<(String, Reply)>,
     requests: Vec<Request>,
 }
 
@@ -119,6 +121,11 @@ impl ScriptedModel {
         self.script.lock().unwrap().replies.push_back(reply);
     }
 
+    /// A reply to the first request that contains this text, for scripts with several voices. The first that fits counts.
+    pub fn push_for(&self, text: &str, reply: Reply) {
+        self.script.lock().unwrap().special.push((text.into(), reply));
+    }
+
     /// The requests for answers so far.
     pub fn requests(&self) -> Vec<Request> {
         self.script.lock().unwrap().requests.clone()
@@ -152,12 +159,18 @@ async fn answer(stream: TcpStream, script: Arc<Mutex<Script>>) -> Option<()> {
     let is_chat = wire.ends_with("/chat/completions");
     let reply = {
         let mut script = script.lock().unwrap();
+        let text = String::from_utf8_lossy(&body);
+        let special = script.special.iter().position(|(wanted, _)| text.contains(wanted.as_str()));
+        let special = special.map(|at| script.special.remove(at).1);
         let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
         let last = last_words(&body);
         script.requests.push(Request { path, head, body });
         let case = script.cases.iter_mut().find(|(words, _)| last.contains(words.as_str()));
         let fitting = case.and_then(|(_, replies)| replies.pop_front());
-        fitting.or_else(|| script.replies.pop_front()).unwrap_or_else(|| if is_chat { chat_done() } else { Reply::message("done") })
+        special
+            .or(fitting)
+            .or_else(|| script.replies.pop_front())
+            .unwrap_or_else(|| if is_chat { chat_done() } else { Reply::message("done") })
     };
     send(stream, reply).await
 }

@@ -4,6 +4,8 @@
 //! [`crate::Thread::context_start`]. Items are carried as they were received. Results stand in the order of the calls, not in
 //! the order in which they ended; a call without a result gets one that says so; steering stands where a step took it up.
 
+use std::sync::Arc;
+
 use serde::Deserialize;
 use serde_json::json;
 
@@ -17,7 +19,7 @@ use crate::turn::{InterruptReason, Marker, TurnFinished, TurnStatus};
 /// The model items of a thread, from its last compaction on.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Context {
-    items: Vec<Raw>,
+    items: Arc<Vec<Raw>>,
     /// Which entry each item comes from.
     from: Vec<Seq>,
     waiting: Vec<WaitingInput>,
@@ -49,9 +51,14 @@ impl Context {
         &self.items
     }
 
+    /// The items for somebody who keeps them for a while. They are not copied; what is added meanwhile is not theirs.
+    pub fn shared(&self) -> Arc<Vec<Raw>> {
+        self.items.clone()
+    }
+
     /// The items, and the entry that each comes from.
     pub fn located(&self) -> impl Iterator<Item = (Seq, &Raw)> {
-        self.from.iter().copied().zip(&self.items)
+        self.from.iter().copied().zip(self.items.iter())
     }
 
     /// What the user said last: the messages after everything else, and those that steer the turn and are taken up by its next step.
@@ -131,7 +138,7 @@ impl Context {
     }
 
     fn push(&mut self, seq: Seq, item: Raw) {
-        self.items.push(item);
+        Arc::make_mut(&mut self.items).push(item);
         self.from.push(seq);
     }
 
@@ -172,7 +179,7 @@ impl Context {
     }
 
     fn compact(&mut self, compaction: &ContextCompacted, seq: Seq) {
-        let old: Vec<(Seq, Raw)> = std::mem::take(&mut self.from).into_iter().zip(std::mem::take(&mut self.items)).collect();
+        let old: Vec<(Seq, Raw)> = std::mem::take(&mut self.from).into_iter().zip(std::mem::take(Arc::make_mut(&mut self.items))).collect();
         for kept in &compaction.kept {
             match kept {
                 Kept::Item(item) => self.push(seq, item.clone()),

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::{Done, Driver, Stop};
 use crate::capabilities::RootReport;
 use crate::live::Event;
-use crate::model::{Answer, ModelError, Prompt, Usage};
+use crate::model::{Answer, History, ModelError, Prompt, Usage};
 use crate::skills::listing::ToldCapabilities;
 use crate::skills::mentioned;
 use crate::surroundings::Surroundings;
@@ -70,6 +70,7 @@ impl Driver {
             }
         });
         self.context = Some(context.await?);
+        self.history = History::default();
         self.told = told;
         Ok(())
     }
@@ -101,6 +102,9 @@ impl Driver {
         if let Some(why) = tools.mcp.missing() {
             return self.fail_turn_with(turn, json!({"message": why, "kind": "mcpServer"})).await;
         }
+        if let Some(why) = self.shared.lacking_skills(&tools) {
+            return self.fail_turn_with(turn, json!({"message": why, "kind": "skillsMissing"})).await;
+        }
         let surroundings = tools.surroundings(&self.shared.today());
         let capabilities = ToldCapabilities::of(&tools.capabilities);
         let mut items = Vec::new();
@@ -125,10 +129,13 @@ impl Driver {
         let asked = ModelAsked { turn: turn.clone(), step, model: Some(name.clone()), provider: Some(model.provider().name.clone()) };
         self.record(vec![captured.into(), asked.into()], Need::Stored).await?;
         self.told.update(news);
+        if let Some(context) = &self.context {
+            self.history.follow(self.thread.window, context.shared());
+        }
         let prompt = Prompt {
             model: name,
             instructions: self.shared.instructions(&self.thread),
-            items: self.context.as_ref().map_or_else(Vec::new, |context| context.items().to_vec()),
+            history: self.history.clone(),
             tools: tools.specs.clone(),
             output_schema: self.output_schema(),
             effort: self.thread.settings.reasoning_effort.clone(),
@@ -175,9 +182,7 @@ impl Driver {
             }
             Err(error) => return self.fail_turn(turn, &error).await,
         };
-        if let Some(seat) = &self.seat {
-            seat.used(answer.usage.total_tokens);
-        }
+        self.seat.used(answer.usage.total_tokens);
         let taken = self.thread.turn.iter().flat_map(|turn| &turn.calls).map(|call| call.id.clone()).collect();
         let (items, calls) = calls_of(answer.items, taken, &*self.shared.ids);
         let answered =
@@ -198,12 +203,12 @@ impl Driver {
         self.fail_turn_with(turn, detail).await
     }
 
-    async fn fail_turn_with(&mut self, turn: TurnId, detail: Value) -> Result<(), Stop> {
+    async fn fail_turn_with(&mut self, turn: TurnId, error: Value) -> Result<(), Stop> {
         self.end_turn(TurnFinished {
             turn: Some(turn),
             status: TurnStatus::Failed,
             reason: None::<InterruptReason>,
-            error: Some(Raw::from(detail)),
+            error: Some(Raw::from(error)),
             marker: Marker::Off,
         })
         .await

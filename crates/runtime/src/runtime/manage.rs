@@ -1,5 +1,6 @@
 //! Starting, resuming, forking and ending threads.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -98,6 +99,11 @@ impl Runtime {
         self.0.clone().load(id).await
     }
 
+    /// The same by the file that it is kept in.
+    pub async fn resume_journal(&self, path: &Path) -> Result<LiveThread, ThreadError> {
+        self.0.clone().load_journal(path).await
+    }
+
     /// The same, also if another program holds it.
     pub async fn take_over(&self, id: ThreadId) -> Result<LiveThread, ThreadError> {
         self.0.clone().load_as(id, ClaimMode::TakeOver).await
@@ -167,22 +173,12 @@ impl Runtime {
 
     /// A thread and all agents below it: as stored and as loaded, each once, parents before children.
     pub async fn subtree(&self, root: ThreadId) -> Result<Vec<ThreadId>, ThreadError> {
-        let mut found = vec![root];
-        let mut next = 0;
-        while let Some(id) = found.get(next).copied() {
-            next += 1;
-            let thread = match self.get(id) {
-                Some(live) => live.snapshot().await.ok(),
-                None => match outpost_store::open(&self.0.store, id).await {
-                    Ok(opened) => Some(opened.thread),
-                    Err(error) if id == root => return Err(error.into()),
-                    Err(_) => None,
-                },
-            };
-            let children = thread.map(|thread| thread.agents.into_keys().collect::<Vec<_>>()).unwrap_or_default();
-            found.extend(children.into_iter().filter(|child| !found.contains(child)).collect::<Vec<_>>());
-        }
-        Ok(found)
+        self.0.subtree(root).await
+    }
+
+    /// Unloads a thread and all agents below it; returns whom that concerned. All of them can be resumed.
+    pub async fn unload_tree(&self, root: ThreadId, reason: InterruptReason) -> Result<Vec<ThreadId>, ThreadError> {
+        self.0.unload_tree(root, reason).await
     }
 }
 
@@ -249,9 +245,11 @@ impl Shared {
     /// Starts the driver of a thread that is new, and tells of it.
     fn bring_up(self: &Arc<Self>, store: Store, lease: Lease, thread: Thread, seat: Option<Seat>) -> LiveThread {
         let id = thread.id;
-        let seat = seat.or_else(|| self.seat(&thread));
+        let seat = seat.unwrap_or_else(|| self.seat(&thread));
         let live = self.run(store, lease, thread, seat);
-        self.created.publish(id, 32);
+        if !live.internal {
+            self.created.publish(id, 32);
+        }
         live
     }
 
@@ -305,7 +303,7 @@ impl Shared {
             return Err(format!("agents may be nested {} deep, not deeper", self.config.agents.depth));
         }
         let seat = self.tree(maker).seat();
-        let seat = seat.ok_or_else(|| format!("there are {} agents already; close one first", self.config.agents.most))?;
+        let seat = seat.ok_or_else(|| self.too_many_agents())?;
         let session = maker.metadata.session.clone().unwrap_or_else(|| maker.id.to_string());
         let parent = Parent { thread: maker.id, depth, path: None, nickname: None, role: None };
         let source = Some(Raw::from(serde_json::json!({"subAgent": {"thread_spawn": {"parent_thread_id": maker.id, "depth": depth}}})));
@@ -333,6 +331,39 @@ impl Shared {
             self.start(start, Some(seat)).await
         };
         started.map_err(|error| error.to_string())
+    }
+
+    pub fn too_many_agents(&self) -> String {
+        format!("{} agents are at work already, and there may be no more; wait for one of them, or close one", self.config.agents.most)
+    }
+
+    /// A thread and all agents below it: as stored and as loaded, each once, parents before children.
+    pub async fn subtree(&self, root: ThreadId) -> Result<Vec<ThreadId>, ThreadError> {
+        let mut found = vec![root];
+        let mut next = 0;
+        while let Some(id) = found.get(next).copied() {
+            next += 1;
+            let thread = match self.state_of(id).await {
+                Err(error) if id == root => return Err(error),
+                state => state.ok(),
+            };
+            let children = thread.map(|thread| thread.agents.into_keys().collect::<Vec<_>>()).unwrap_or_default();
+            found.extend(children.into_iter().filter(|child| !found.contains(child)).collect::<Vec<_>>());
+        }
+        Ok(found)
+    }
+
+    /// Unloads a thread and all agents below it, makers first, so that nobody makes more meanwhile.
+    pub async fn unload_tree(&self, root: ThreadId, reason: InterruptReason) -> Result<Vec<ThreadId>, ThreadError> {
+        let mut ended = Vec::new();
+        self.unload(root, reason).await;
+        for id in self.subtree(root).await? {
+            if self.live(id).is_some() {
+                self.unload(id, reason).await;
+            }
+            ended.push(id);
+        }
+        Ok(ended)
     }
 
     pub async fn unload(&self, id: ThreadId, reason: InterruptReason) {
