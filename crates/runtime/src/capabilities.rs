@@ -14,7 +14,6 @@ use outpost_wire::exec::discovery::DiscoveredRoot;
 use outpost_wire::intent::{Attachment, CapabilityRoot, EnvironmentId};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::sync::Arc;
 
 use crate::mcp::declaration::declaration;
 use crate::mcp::{Declared, McpLimits, Origin};
