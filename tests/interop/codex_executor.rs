@@ -39,11 +39,22 @@ impl CodexExecutor {
 
 /// Kills a process and what it started. The launcher would go alone otherwise.
 pub fn kill_tree(pid: u32) {
-    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    let children = children(pid);
     if let Some(pid) = i32::try_from(pid).ok().and_then(rustix::process::Pid::from_raw) {
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
     }
-    children.split_whitespace().filter_map(|child| child.parse().ok()).for_each(kill_tree);
+    children.into_iter().for_each(kill_tree);
+}
+
+/// By the parents that processes name. The kernel's own list of children leaves some out while others end, and names only those
+/// of one thread: the program that it left out once lived on, and nothing was ever lost.
+fn children(pid: u32) -> Vec<u32> {
+    let numbers = std::fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let parent = |child: &u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{child}/stat")).ok()?;
+        stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse::<u32>().ok()
+    };
+    numbers.filter(|child| parent(child) == Some(pid)).collect()
 }
 
 impl Drop for CodexExecutor {

@@ -2,10 +2,12 @@
 //! it in `OUTPOST_TEST_CODEX`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod clients;
 mod codex_client;
 mod codex_environment;
 mod codex_executor;
 mod codex_rollouts;
+mod codex_tui;
 
 use std::path::PathBuf;
 

@@ -147,3 +147,36 @@ async fn patches_are_asked_about_when_nothing_is_trusted() {
     assert!(harness.work(0).join("a").exists());
     let _ = turn(&thread, "thanks").await;
 }
+
+/// An answer can allow more than the one command: a rule is made, kept, and holds from then on.
+#[tokio::test]
+async fn an_answer_can_make_a_rule() {
+    let run = |id: &str, cmd: &str, prefix: &[&str]| Reply::call(id, "exec_command", &json!({"cmd": cmd, "prefix_rule": prefix}));
+    let replies = vec![run("a", "touch one", &["touch"]), run("b", "touch two", &[]), run("c", "bash -c 'touch three'", &["bash"])];
+    let harness = asking(ApprovalPolicy::Untrusted, replies).await;
+    let kept = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let keeping = kept.clone();
+    harness.runtime.keep_rules_with(std::sync::Arc::new(move |rule| {
+        keeping.lock().unwrap().push(rule.to_toml());
+        Ok(())
+    }));
+    let thread = harness.start(&[0]).await;
+    let mut feed = thread.subscribe();
+    thread.input(NewInput::text("go")).await.unwrap();
+    let question = next_fact(&mut feed, asked).await;
+    let detail: serde_json::Value = question.detail.as_ref().unwrap().read().unwrap();
+    assert_eq!(detail["prefixRule"], json!(["touch"]));
+    let answer = |prefix: &[&str]| Some(outpost_thread::Raw::from(json!({"prefix": prefix})));
+    // Nobody allows everything by an answer.
+    let refused = thread.answer(question.approval.clone(), Decision::Approved, answer(&["bash"])).await;
+    assert!(refused.unwrap_err().to_string().contains("would allow everything"));
+    thread.answer(question.approval, Decision::Approved, answer(&["touch"])).await.unwrap();
+    // The second command runs unasked; the third is asked about, and nothing broad is offered for it.
+    let question = next_fact(&mut feed, asked).await;
+    let detail: serde_json::Value = question.detail.as_ref().unwrap().read().unwrap();
+    assert_eq!((&detail["command"], &detail["prefixRule"]), (&json!("bash -c 'touch three'"), &json!(null)));
+    assert!(harness.work(0).join("two").exists());
+    thread.answer(question.approval, Decision::Denied, answer(&["rm"])).await.unwrap();
+    settled(&thread).await;
+    assert_eq!(*kept.lock().unwrap(), ["[[rules]]\nprefix = [\"touch\"]\ndecision = \"allow\"\nreason = \"allowed by an answer\"\n"]);
+}

@@ -109,6 +109,24 @@ impl Harness {
         self.runtime.registry().info(&place.id).await.unwrap();
     }
 
+    /// The way to the executor of an environment, for another id.
+    pub fn way(&self, index: usize) -> Connector {
+        let place = &self.places[index];
+        connector(place.id.as_str(), place.bench.clone())
+    }
+
+    /// An environment of any id, with the directory of one of ours.
+    pub fn attachment(&self, id: &str, index: usize) -> Attachment {
+        Attachment::new(EnvironmentId::parse(id).unwrap(), PathUri::from_native(self.places[index].work.path()).unwrap())
+    }
+
+    /// A thread in these places.
+    pub async fn start_in(&self, attachments: Vec<Attachment>) -> LiveThread {
+        let mut start = StartThread::new();
+        start.created.selection = Some(Selection::new(attachments).unwrap());
+        self.runtime.start(start).await.unwrap()
+    }
+
     /// The directory of an environment.
     pub fn work(&self, index: usize) -> &Path {
         self.places[index].work.path()

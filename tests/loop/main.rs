@@ -1,10 +1,12 @@
 //! The agent loop, with real executors and a model that says what it was told to say.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod agents;
 mod approvals;
 mod faults;
 mod harness;
 mod recovery;
+mod scenarios;
 mod selection;
 mod tools;
 mod turns;

@@ -63,14 +63,25 @@ impl Stage {
         tokio::task::spawn_blocking(move || resumed.output().unwrap()).await.unwrap()
     }
 
-    fn journal(&self) -> PathBuf {
-        fn find(directory: &Path) -> Option<PathBuf> {
-            std::fs::read_dir(directory).ok()?.flatten().find_map(|entry| match entry.path() {
-                path if path.is_dir() => find(&path),
-                path => path.extension().is_some_and(|extension| extension == "jsonl").then_some(path),
-            })
+    /// The journals of all threads, oldest first.
+    fn journals(&self) -> Vec<PathBuf> {
+        fn find(directory: &Path, found: &mut Vec<PathBuf>) {
+            for path in std::fs::read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path()) {
+                match path.extension() {
+                    _ if path.is_dir() => find(&path, found),
+                    Some(extension) if extension == "jsonl" => found.push(path),
+                    _ => {}
+                }
+            }
         }
-        find(&self.home.path().join("threads")).expect("there is a journal")
+        let mut found = Vec::new();
+        find(&self.home.path().join("threads"), &mut found);
+        found.sort_by_key(|path| path.file_name().map(ToOwned::to_owned));
+        found
+    }
+
+    fn journal(&self) -> PathBuf {
+        self.journals().into_iter().next().expect("there is a journal")
     }
 
     fn thread(&self) -> String {
@@ -260,4 +271,23 @@ async fn killed_while_a_command_is_written_to() {
     assert_eq!(said(&output), "written");
     assert_eq!(stage.file("lines").as_deref(), Some("once\n"));
     assert!(!stage.told().contains("nobody knows"), "{}", stage.told());
+}
+
+/// An agent goes on with its work when its maker is resumed, and whoever waits for it waits for that.
+#[tokio::test]
+async fn killed_while_an_agent_works() {
+    let stage = Stage::new(vec![]).await;
+    stage.model.push_for("\"text\":\"go\"", Reply::call("s", "spawn_agent", &json!({"message": "child job"})));
+    stage.model.push_for("\"text\":\"go\"", Reply::Silent(String::new()));
+    stage.model.push_for("\"text\":\"child job\"", Reply::Silent(String::new()));
+    let wait = |stage: &Stage| {
+        let text = stage.journals().iter().map(|path| std::fs::read_to_string(path).unwrap()).collect::<String>();
+        let child = text.split("\"child\":\"").nth(1).unwrap().split('"').next().unwrap().to_owned();
+        stage.model.push_for("\"text\":\"go\"", Reply::call("w", "wait_agent", &json!({"targets": [child]})));
+        stage.model.push_for("\"text\":\"go\"", Reply::message("it is done"));
+        stage.model.push_for("\"text\":\"child job\"", Reply::message("the work of the child"));
+    };
+    let output = stage.kill_and_resume(&[], |stage| stage.model.requests().len() == 3, wait).await;
+    assert_eq!(said(&output), "it is done");
+    assert!(stage.told().contains("the work of the child"), "{}", stage.told());
 }

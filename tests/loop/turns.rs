@@ -283,3 +283,95 @@ async fn a_turn_that_takes_too_long_is_stopped() {
     turn(&thread, "again").await;
     assert!(is_completed(&harness.turn_ends(thread.id()).await[1]));
 }
+
+/// New threads are told in order, to those who come late and to those who come back, and nobody is told of internal ones.
+#[tokio::test]
+async fn created_threads_are_told_in_order() {
+    let harness = Harness::local(vec![]).await;
+    let mut early = harness.runtime.created();
+    let first = harness.start(&[0]).await.id();
+    let mut internal = StartThread::new();
+    internal.created.source = Some(outpost_thread::Raw::from(json!({"internal": "memory_consolidation"})));
+    let hidden = harness.runtime.start(internal).await.unwrap();
+    let second = harness.start(&[0]).await.id();
+    let fork = harness.runtime.fork(ForkThread::new(first, ForkPoint::Interrupted(Marker::Off))).await.unwrap().id();
+    let read = |cursor: &mut outpost_runtime::feed::Cursor<outpost_thread::ThreadId>| {
+        std::iter::from_fn(|| match cursor.try_next() {
+            Some(outpost_runtime::feed::Read::Event(id)) => Some(id),
+            _ => None,
+        })
+        .collect::<Vec<_>>()
+    };
+    assert_eq!(read(&mut early), [first, second, fork]);
+    assert_eq!(read(&mut harness.runtime.created()), [first, second, fork]);
+    let number = early.position();
+    let third = harness.start(&[0]).await.id();
+    assert_eq!(read(&mut harness.runtime.created_from(number)), [third]);
+    assert!(harness.runtime.get(hidden.id()).is_none() && !harness.runtime.loaded().contains(&hidden.id()));
+    // It works all the same.
+    turn(&hidden, "think").await;
+    assert_eq!(harness.turn_ends(hidden.id()).await.len(), 1);
+}
+
+/// Whoever is in the middle of something when time is up is named, and ends when it can.
+#[tokio::test]
+async fn a_shutdown_says_whom_it_did_not_wait_for() {
+    let harness = Harness::local(vec![]).await;
+    let vm = outpost_wire::intent::EnvironmentId::parse("vm").unwrap();
+    harness.runtime.registry().announce(vm.clone()).unwrap();
+    let (mut quick, mut slow) = (Vec::new(), Vec::new());
+    for _ in 0..3 {
+        quick.push(harness.start(&[0]).await.id());
+        let thread = harness.start_in(vec![harness.attachment("vm", 0)]).await;
+        slow.push(thread.id());
+        // Its driver waits for a place that is still coming.
+        tokio::spawn(async move { thread.shell("true".into(), None).await });
+    }
+    for ids in [&mut quick, &mut slow] {
+        ids.sort_by_key(ToString::to_string);
+    }
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let report = harness.runtime.shutdown(Duration::from_millis(300)).await;
+    assert_eq!((report.completed, report.timed_out, report.submit_failed), (quick.clone(), slow.clone(), vec![]));
+    let loaded = harness.runtime.loaded();
+    assert!(loaded.len() == 3 && slow.iter().all(|id| loaded.contains(id)), "those that are not complete are still there");
+    harness.runtime.registry().provision_failed(&vm, "no room").unwrap();
+    let report = harness.runtime.shutdown(Duration::from_secs(10)).await;
+    assert!(report.timed_out.is_empty() && report.submit_failed.is_empty());
+    assert!(harness.runtime.loaded().is_empty());
+}
+
+#[tokio::test]
+async fn a_thread_is_resumed_by_its_journal() {
+    let home = tempfile::tempdir().unwrap();
+    let config = outpost_store::LocalConfig {
+        home: home.path().to_owned(),
+        instance: "test".into(),
+        host: "test".into(),
+        clock: crate::harness::clock(),
+        durability: outpost_store::Durability::Stored,
+        commit: outpost_store::CommitConfig::default(),
+        lease_ms: 30_000,
+        redactor: None,
+    };
+    let local = outpost_store::LocalStore::open(config).unwrap();
+    let mut setup = crate::harness::Setup::new(&[outpost_testkit::LinkKind::Memory], vec![]);
+    setup.store = outpost_store::Store::Local(local.clone());
+    let harness = Harness::new(setup).await;
+    let thread = harness.start(&[0]).await;
+    turn(&thread, "hello").await;
+    let id = thread.id();
+    let journal = local.journal(id).unwrap();
+    assert_eq!(harness.runtime.resume_journal(&journal).await.unwrap().id(), id);
+    let copy = home.path().join(journal.file_name().unwrap());
+    std::fs::copy(&journal, &copy).unwrap();
+    let refusal = |error: outpost_runtime::runtime::ThreadError| error.to_string();
+    let other = harness.runtime.resume_journal(&copy).await.map(|_| ()).map_err(refusal).unwrap_err();
+    assert!(other.contains("is running already, from"), "{other}");
+    harness.runtime.unload(id, InterruptReason::Shutdown).await;
+    assert_eq!(harness.runtime.resume_journal(&journal).await.unwrap().id(), id);
+    let foreign = home.path().join(format!("{}.jsonl", uuid::Uuid::now_v7()));
+    std::fs::write(&foreign, "").unwrap();
+    let other = harness.runtime.resume_journal(&foreign).await.map(|_| ()).map_err(refusal).unwrap_err();
+    assert!(other.contains("thread import"), "{other}");
+}

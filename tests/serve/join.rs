@@ -61,6 +61,7 @@ impl Hub {
             cwd: PathUri::from_native(home.path()).unwrap(),
             version: "test".into(),
             config: serde_json::json!({}),
+            check_config: |_| Ok(()),
         };
         let server = Server::new(outpost_server::Parts { runtime: runtime.clone(), facts, clock: clock() });
         let serving = server.clone();

@@ -11,6 +11,8 @@ pub fn run() -> anyhow::Result<()> {
     install::postgres()?;
     let clients = install::clients()?;
     let browser = install::browser()?;
+    // By itself: the shapes are described only for this, and everything else is built without.
+    sh(cargo().args(["test", "-p", "outpost-wire", "--features", "schema", "--test", "schema"]))?;
     let mut tests = cargo();
     tests.args(["test", "--workspace", "--features", "outpost/interop"]);
     sh(tests.env("OUTPOST_TEST_CODEX", codex).env("OUTPOST_TEST_CLIENTS", clients).env("OUTPOST_TEST_BROWSER", browser))

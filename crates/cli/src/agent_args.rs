@@ -50,6 +50,50 @@ enum ExecCommand {
     },
 }
 
+pub const CHAT_HELP: &str = "\
+Examples:
+  outpost chat                                  with the model of config.toml, or the offline one
+  outpost chat --provider ollama --model qwen3 -e local -e box=/srv/app
+  outpost chat resume ID                        go on with a thread
+  outpost chat resume --last
+  printf 'first\\nsecond\\n' | outpost chat     one turn for each line
+
+What you type while a turn runs is told to the agent at its next step. Ctrl-C stops the turn; where none runs, it leaves, as
+Ctrl-D does. A line that ends with a backslash goes on in the next one. `!COMMAND` runs a command of yours, without a sandbox
+and without the model; `/help` lists the rest. The thread stays: `outpost chat resume ID` and `outpost exec resume ID` go on with it.";
+
+#[derive(Args)]
+pub struct ChatArguments {
+    #[command(flatten)]
+    options: AgentOptions,
+    #[command(subcommand)]
+    command: Option<ChatCommand>,
+}
+
+#[derive(Subcommand)]
+enum ChatCommand {
+    /// Go on with a thread
+    Resume {
+        #[command(flatten)]
+        options: Box<AgentOptions>,
+        /// The thread that changed last, instead of ID
+        #[arg(long)]
+        last: bool,
+        /// The thread
+        #[arg(value_name = "ID", required_unless_present = "last", conflicts_with = "last")]
+        id: Option<String>,
+    },
+}
+
+impl ChatArguments {
+    pub fn request(self) -> (AgentOptions, Which) {
+        match self.command {
+            None => (self.options, Which::New),
+            Some(ChatCommand::Resume { options, id, .. }) => (options.within(self.options), id.map_or(Which::Last, Which::Id)),
+        }
+    }
+}
+
 /// Which thread is worked on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Which {
@@ -132,12 +176,18 @@ pub struct AgentOptions {
     /// An environment to work in, and where in it; may be given several times. The first one is the primary
     #[arg(short, long = "environment", value_name = "ENV[=CWD]")]
     pub environments: Vec<String>,
+    /// An executor that is not written down, under a name for -e; may be given several times. A token is taken from OUTPOST_TOKEN
+    #[arg(long = "attach", value_name = "NAME=URL")]
+    pub attached: Vec<String>,
     /// The directory to work in on this machine
     #[arg(short = 'C', long, value_name = "DIR")]
     pub cd: Option<PathBuf>,
     /// Another directory of this machine in which commands may write; may be given several times
     #[arg(long = "add-dir", value_name = "DIR")]
     pub add_dirs: Vec<PathBuf>,
+    /// A folder in an environment that offers skills or a plugin; may be given several times
+    #[arg(long = "root", value_name = "[ID=]ENV:PATH")]
+    pub roots: Vec<String>,
     /// What commands may do
     #[arg(short, long, value_name = "MODE", value_parser = ["read-only", "workspace-write", "danger-full-access"])]
     pub sandbox: Option<String>,
@@ -165,8 +215,10 @@ impl AgentOptions {
             provider: self.provider.or(outer.provider),
             model: self.model.or(outer.model),
             environments: joined(outer.environments, self.environments),
+            attached: joined(outer.attached, self.attached),
             cd: self.cd.or(outer.cd),
             add_dirs: joined(outer.add_dirs, self.add_dirs),
+            roots: joined(outer.roots, self.roots),
             sandbox: self.sandbox.or(outer.sandbox),
             dangerously_bypass_approvals_and_sandbox: self.dangerously_bypass_approvals_and_sandbox
                 || outer.dangerously_bypass_approvals_and_sandbox,

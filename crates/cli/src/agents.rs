@@ -3,19 +3,21 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use outpost_environment::{Definition, Registry};
 use outpost_runtime::live::LiveThread;
 use outpost_runtime::policy::ApprovalPolicy;
 use outpost_runtime::{Runtime, StartThread};
 use outpost_store::ListQuery;
 use outpost_thread::{Fact, Raw, SelectionChanged, Settings, SettingsChanged, Thread, ThreadId};
 use outpost_wire::PathUri;
-use outpost_wire::intent::{Attachment, EnvironmentId, Selection};
+use outpost_wire::intent::{Attachment, CapabilityRoot, EnvironmentId, Selection};
 
 use crate::Process;
 use crate::agent_args::{AgentOptions, Which};
 use crate::assembly::{Assembly, Wish};
 use crate::commands::thread::find;
 use crate::config::Config;
+use crate::environments::token;
 use crate::follow::Follow;
 use crate::home::Home;
 
@@ -58,6 +60,7 @@ struct Here {
     is_named: bool,
     more: Vec<PathUri>,
     environments: Vec<String>,
+    roots: Vec<CapabilityRoot>,
 }
 
 impl Agents {
@@ -83,6 +86,9 @@ impl Agents {
             keeps_sessions: true,
         };
         let assembly = Assembly::new(&home, wish, own).await?;
+        for attached in &options.attached {
+            attach(assembly.runtime.registry(), attached, own).with_context(|| format!("--attach {attached}"))?;
+        }
         let is_set = |key: &str| own.settings.iter().any(|setting| setting.split('=').next().map(str::trim) == Some(key));
         let runtime = assembly.runtime.config();
         let names_model = options.provider().is_some() || options.model.is_some() || is_set("model") || is_set("model_provider");
@@ -120,8 +126,10 @@ impl Agents {
         if self.settings != Settings::default() {
             changes.push(SettingsChanged { settings: self.settings.clone() }.into());
         }
-        if let Some(selection) = self.here.other_selection(self.runtime(), before.selection.as_ref()).await? {
-            changes.push(SelectionChanged { selection: Some(selection), capability_roots: None }.into());
+        let selection = self.here.other_selection(self.runtime(), before.selection.as_ref()).await?;
+        let capability_roots = Some(self.here.roots.clone()).filter(|roots| !roots.is_empty());
+        if selection.is_some() || capability_roots.is_some() {
+            changes.push(SelectionChanged { selection, capability_roots }.into());
         }
         if !changes.is_empty() {
             thread.change(changes).await?;
@@ -137,6 +145,7 @@ impl Agents {
         start.created.program_version = Some(env!("CARGO_PKG_VERSION").into());
         start.created.settings = self.settings.clone();
         start.created.selection = Some(self.here.selection(self.runtime()).await?);
+        start.created.capability_roots.clone_from(&self.here.roots);
         start.ephemeral = birth.ephemeral;
         let thread = self.runtime().start(start).await?;
         let before = thread.snapshot().await?;
@@ -150,6 +159,13 @@ impl Agents {
         let last = page.threads.iter().find(|thread| thread.parent.is_none());
         last.map(|thread| thread.id).context("there is no thread yet")
     }
+}
+
+/// `NAME=URL`: an executor for this run only, in the place of one of that name that is written down.
+fn attach(registry: &Registry, attached: &str, own: &Process) -> anyhow::Result<()> {
+    let (name, url) = attached.split_once('=').context("NAME=URL was expected")?;
+    registry.add(EnvironmentId::parse_own(name)?, Definition::url(url, token(url, &own.variables)?)?)?;
+    Ok(())
 }
 
 impl Here {
@@ -167,7 +183,8 @@ impl Here {
             None => PathUri::from_native(&present)?,
         };
         let more = options.add_dirs.iter().map(|named| directory("--add-dir", named)).collect::<anyhow::Result<_>>()?;
-        Ok(Self { cwd, is_named: options.cd.is_some(), more, environments: options.environments.clone() })
+        let roots = options.roots.iter().map(|text| root(text)).collect::<anyhow::Result<_>>()?;
+        Ok(Self { cwd, is_named: options.cd.is_some(), more, environments: options.environments.clone(), roots })
     }
 
     /// Of a new thread.
@@ -234,4 +251,15 @@ impl Here {
         });
         Selection::new(refined.collect()).map_err(|duplicate| anyhow::anyhow!("environment `{}` is named twice", duplicate.0))
     }
+}
+
+/// `--root [ID=]ENV:PATH`; without an id, the folder's name is it.
+fn root(text: &str) -> anyhow::Result<CapabilityRoot> {
+    let usage = || format!("`{text}` is no capability root: write [ID=]ENV:/PATH");
+    let (id, place) = text.split_once('=').map_or((None, text), |(id, place)| (Some(id), place));
+    let (environment, path) = place.split_once(':').with_context(usage)?;
+    let path = PathUri::from_syntax(path).with_context(usage)?;
+    let folder = || path.split().map(|(_, name)| String::from_utf8_lossy(&name.0).into_owned());
+    let id = id.map(str::to_owned).or_else(folder).with_context(usage)?;
+    Ok(CapabilityRoot::new(id, EnvironmentId::parse(environment)?, path))
 }

@@ -6,7 +6,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::agent_args::{EXEC_HELP, ExecArguments};
+use crate::agent_args::{CHAT_HELP, ChatArguments, EXEC_HELP, ExecArguments};
 use crate::serve_args::{SERVE_HELP, ServeArguments, TOKEN_HELP, TokenCommand};
 use crate::thread_args::{THREAD_HELP, ThreadArguments};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
@@ -43,6 +43,9 @@ impl Arguments {
         let matches = Self::command().mut_arg("settings", |setting| setting.value_parser(collect)).get_matches();
         let mut arguments = Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
         arguments.settings = std::mem::take(&mut *settings.lock().unwrap_or_else(PoisonError::into_inner));
+        // They are read verb by verb; what counts is where they stand.
+        let given: Vec<String> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
+        arguments.settings.sort_by_cached_key(|setting| given.iter().rposition(|word| word.ends_with(setting.as_str())));
         arguments
     }
 }
@@ -68,6 +71,9 @@ pub enum Command {
     /// Let an agent work on a prompt, and show what it does
     #[command(after_help = EXEC_HELP)]
     Exec(Box<ExecArguments>),
+    /// Talk with an agent, line by line
+    #[command(after_help = CHAT_HELP)]
+    Chat(Box<ChatArguments>),
     /// Run a command in an environment and stay with it, whatever happens to the connection
     #[command(after_help = RUN_HELP)]
     Run(RunArguments),
@@ -95,13 +101,50 @@ pub enum Command {
         #[command(subcommand)]
         command: TokenCommand,
     },
-    /// Look at this machine: what is enforced here by what, and what to do about the rest
+    /// Look at this machine, its configuration, environments and threads, and say what to do about what is wrong
     #[command(after_help = DOCTOR_HELP)]
     Doctor(DoctorArguments),
+    /// See it work, on this machine alone: no key, no server, under half a minute
+    #[command(after_help = DEMO_HELP)]
+    Demo,
+    /// Write JSON Schema of both protocols: what clients say to threads, and what is said to executors
+    #[command(after_help = SCHEMA_HELP)]
+    Schema(SchemaArguments),
+    /// Print what a shell needs to complete the words of this program
+    #[command(after_help = COMPLETIONS_HELP)]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
 }
 
+const SCHEMA_HELP: &str = "\
+Examples:
+  outpost schema                   both on standard output, as {\"app\": …, \"exec\": …}
+  outpost schema --out schemas     schemas/app.json and schemas/exec.json";
+
+#[derive(Args)]
+pub struct SchemaArguments {
+    /// Write app.json and exec.json into this directory; it is made if there is none
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+}
+
+const DEMO_HELP: &str = "\
+A second executor is started as `worker` in a throw-away directory. One thread works here and there with the offline model, which
+only runs what it is told; the connection is cut, the program is killed, the thread is resumed and forked. Everything but the
+thread is removed at the end. Where the sandbox cannot be held, the demo says so and goes on without one.";
+
+const COMPLETIONS_HELP: &str = "\
+Examples:
+  outpost completions bash > ~/.local/share/bash-completion/completions/outpost
+  outpost completions zsh  > ~/.zfunc/_outpost              with ~/.zfunc in fpath
+  outpost completions fish > ~/.config/fish/completions/outpost.fish";
+
 const DOCTOR_HELP: &str = "\
-A sandbox is tried out; nothing is changed. It exits with 1 if a promise of the default policy (workspace-write) cannot be held here, else with 0.";
+It looks at the host, the listeners' tokens, the sandbox, the configuration, every environment that is written down, the newest threads and
+the model provider. A sandbox is tried out, environments are connected, the provider is asked for its models; nothing is changed. What looks
+like a secret is not shown. It exits with 1 if something is broken: a promise of the default policy (workspace-write), a file, a machine.";
 
 #[derive(Args)]
 pub struct DoctorArguments {
@@ -118,8 +161,9 @@ impl Command {
             Self::Executor(_) | Self::AppServer(_) | Self::Keeper(_) => true,
             Self::Run(arguments) => arguments.place.is_here(),
             Self::Shell(arguments) => arguments.place.is_here(),
-            Self::Exec(_) | Self::Serve(_) => true,
-            Self::Reference | Self::Doctor(_) | Self::Env { .. } | Self::Cp(_) | Self::Thread(_) | Self::Token { .. } => false,
+            Self::Exec(_) | Self::Chat(_) | Self::Serve(_) => true,
+            Self::Demo | Self::Reference | Self::Schema(_) | Self::Completions { .. } | Self::Doctor(_) => false,
+            Self::Env { .. } | Self::Cp(_) | Self::Thread(_) | Self::Token { .. } => false,
         }
     }
 }

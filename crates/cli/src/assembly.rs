@@ -1,6 +1,7 @@
 //! The runtime as this program runs it: home, store, environments, models.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,12 +9,15 @@ use anyhow::Context;
 use outpost_environment::{Registry, SessionMemory};
 use outpost_executor::Executor;
 use outpost_runtime::config::RuntimeConfig;
-use outpost_runtime::model::{Provider, built_in};
+use outpost_runtime::mcp::{Layer, McpConfig, Source};
+use outpost_runtime::model::{Model, ModelError, Provider, built_in};
 use outpost_runtime::models::{Models, Variables as ModelVariables};
 use outpost_runtime::rules::{Rule, Rules};
+use outpost_runtime::skills::host::{HostRoot, SkillScope};
 use outpost_runtime::{Parts, Runtime};
 use outpost_store::{Clock, MemoryStore, Store};
 use outpost_thread::ThreadId;
+use outpost_wire::PathUri;
 use serde::Deserialize;
 use uuid::Uuid;
 
@@ -74,6 +78,8 @@ impl Assembly {
                 budgets: config.budgets,
                 context_windows: windows,
                 questions,
+                host_skills: host_skills(home, &own.variables),
+                mcp: McpConfig { source: servers(&config), ..McpConfig::default() },
                 ..RuntimeConfig::default()
             },
             store: store::open_for(&config, home, Some(own.secrets.clone())).await?,
@@ -85,7 +91,10 @@ impl Assembly {
             ids,
             thread_ids: Arc::new(|| ThreadId::new(Uuid::now_v7())),
         };
-        Ok(Self { runtime: Runtime::new(parts), executor, note })
+        let runtime = Runtime::new(parts);
+        let file = home.rules();
+        runtime.keep_rules_with(Arc::new(move |rule| keep_rule(&file, rule).map_err(|error| error.to_string())));
+        Ok(Self { runtime, executor, note })
     }
 
     /// Ends what runs here.
@@ -93,6 +102,15 @@ impl Assembly {
         self.runtime.shutdown(Duration::from_secs(10)).await;
         self.executor.shut_down().await;
     }
+}
+
+/// The provider that threads ask by default, and why it is not the one that a newcomer expects, if so.
+pub fn default_provider(config: &Config, own: &Variables) -> (String, Option<String>, Result<Model, ModelError>) {
+    let (provider, note) = choose(config.model_provider.clone(), own);
+    let known = own.clone();
+    let variables: ModelVariables = Arc::new(move |name| known.get(name)?.to_str().map(str::to_owned));
+    let models = Models::new(providers(config, own), (provider.clone(), String::new()), variables, Arc::new(String::new));
+    (provider, note, models.get(None))
 }
 
 /// The table of providers: those that are built in, as the variables and the configuration have them, and the user's own.
@@ -117,6 +135,14 @@ fn text(own: &Variables, name: &str) -> Option<String> {
     own.get(name).map(|value| value.to_string_lossy().trim().to_owned()).filter(|value| !value.is_empty())
 }
 
+/// Where this machine keeps skills: our home, the user's, and the administrator's.
+fn host_skills(home: &Home, own: &Variables) -> Vec<HostRoot> {
+    let user = own.get("HOME").map(|user| PathBuf::from(user).join(".agents/skills"));
+    let folders = [Some((SkillScope::User, home.path().join("skills"))), user.map(|path| (SkillScope::User, path))];
+    let folders = folders.into_iter().flatten().chain([(SkillScope::Admin, PathBuf::from("/etc/outpost/skills"))]);
+    folders.filter_map(|(scope, path)| Some(HostRoot { scope, path: PathUri::from_native(&path).ok()? })).collect()
+}
+
 /// With neither a configuration nor a key there is the provider that needs none.
 fn choose(wanted: Option<String>, own: &Variables) -> (String, Option<String>) {
     if let Some(provider) = wanted {
@@ -137,6 +163,15 @@ fn default_model(provider: &str) -> &'static str {
     }
 }
 
+/// The MCP servers of `config.toml`, read anew whenever they are asked for.
+fn servers(config: &Config) -> Source {
+    let config = config.clone();
+    Source::new(move |_| {
+        let now = config.read_again().map_err(|error| format!("{error:#}"))?;
+        Layer::of(now.mcp_servers.as_ref()).map_err(|error| format!("config.toml: {error}"))
+    })
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RuleFile {
@@ -144,8 +179,16 @@ struct RuleFile {
     rules: Vec<Rule>,
 }
 
+/// Adds a rule to the user's file.
+fn keep_rule(file: &Path, rule: &Rule) -> std::io::Result<()> {
+    use std::io::Write;
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut file = std::fs::OpenOptions::new().append(true).create(true).mode(0o600).open(file)?;
+    file.write_all(format!("\n{}", rule.to_toml()).as_bytes())
+}
+
 /// The user's command rules. A file that cannot be read forbids nothing, so it is an error.
-fn rules(home: &Home) -> anyhow::Result<Rules> {
+pub fn rules(home: &Home) -> anyhow::Result<Rules> {
     let file = home.rules();
     let text = match std::fs::read_to_string(&file) {
         Ok(text) => text,

@@ -3,7 +3,7 @@
 pub mod reference;
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use outpost_runtime::config::Budgets;
@@ -35,6 +35,17 @@ pub struct Config {
     /// Everything, as it was written, for those who want to see it.
     #[serde(skip)]
     written: Table,
+    /// MCP servers by name, as they are written.
+    pub mcp_servers: Option<serde_json::Value>,
+    #[serde(skip)]
+    from: From,
+}
+
+/// Where a configuration came from, so that it can be read again.
+#[derive(Debug, Clone, Default)]
+struct From {
+    file: Option<PathBuf>,
+    overrides: Vec<String>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -68,15 +79,35 @@ impl Config {
         for key in table.keys().filter(|key| !reference::is_known(key)) {
             tracing::warn!(key, "config.toml: this key is not known and has no effect");
         }
-        let config: Self = Value::Table(table.clone()).try_into().context("config.toml")?;
-        Ok(Self { written: table, ..config })
+        let mut config: Self = Value::Table(table.clone()).try_into().context("config.toml")?;
+        config.written = table;
+        config.from = From { file: file.map(Path::to_path_buf), overrides: overrides.to_vec() };
+        Ok(config)
+    }
+
+    /// The same file as it is now, with the same settings over it.
+    pub fn read_again(&self) -> anyhow::Result<Self> {
+        Self::load(self.from.file.as_deref(), &self.from.overrides)
+    }
+
+    /// Whether a text would do as the file.
+    pub fn check(text: &str) -> Result<(), String> {
+        let table = text.parse::<Table>().map_err(|error| error.to_string())?;
+        Value::Table(table).try_into::<Self>().map_err(|error| error.to_string())?.sandbox().map_err(|error| error.to_string())?;
+        Ok(())
     }
 
     /// What others may see of it: everything but what may be a secret.
     pub fn shown(&self) -> serde_json::Value {
         let mut shown = serde_json::to_value(&self.written).unwrap_or_default();
-        hide(&mut shown);
+        outpost_server::hide_secrets(&mut shown);
         shown
+    }
+
+    /// Keys of a file that have no effect.
+    pub fn unknown_keys(file: &Path) -> Vec<String> {
+        let table = std::fs::read_to_string(file).ok().and_then(|text| text.parse::<Table>().ok()).unwrap_or_default();
+        table.keys().filter(|key| !reference::is_known(key)).cloned().collect()
     }
 
     /// The sandbox of threads that choose none.
@@ -96,17 +127,6 @@ impl Config {
             other => other,
         })
     }
-}
-
-/// Takes out what may be a secret: headers, query parameters, variables, and whatever is named like one.
-fn hide(value: &mut serde_json::Value) {
-    let Some(members) = value.as_object_mut() else { return };
-    let is_secret = |name: &str| {
-        let name = name.to_ascii_lowercase();
-        matches!(name.as_str(), "http_headers" | "query_params" | "env") || name.ends_with("token") || name.ends_with("api_key")
-    };
-    members.retain(|name, _| !is_secret(name));
-    members.values_mut().for_each(hide);
 }
 
 /// Sets `a.b.c=value`. A value that is no TOML is a text.

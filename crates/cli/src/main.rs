@@ -15,6 +15,7 @@ mod home;
 mod local;
 mod logging;
 mod outages;
+mod panics;
 mod progress;
 mod reach;
 mod screen;
@@ -51,6 +52,7 @@ fn main() -> ExitCode {
     let secrets = Secrets::default();
     variables.register(&secrets);
     logging::start(secrets.clone());
+    let bugs = panics::watch(secrets.clone());
     if let Err(error) = undumpable {
         tracing::warn!(%error, "the memory of this process can be read by others of its user");
     }
@@ -60,16 +62,20 @@ fn main() -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return commands::complain(&error.into(), commands::FAILED),
     };
-    let code = runtime.block_on(async {
+    let work = async {
         let process = Process { variables, secrets, settings: arguments.settings };
         match arguments.command {
             Command::Executor(arguments) => commands::executor::run(arguments, &process).await,
             Command::AppServer(arguments) => commands::app_server::run(*arguments, &process).await,
             Command::Keeper(arguments) => commands::keeper::run(arguments, &process).await,
             Command::Run(arguments) => commands::run::run(arguments, &process).await,
+            Command::Schema(arguments) => commands::schema::run(&arguments),
             Command::Reference => commands::reference(),
-            Command::Doctor(arguments) => commands::doctor::run(&arguments, &process),
+            Command::Doctor(arguments) => commands::doctor::run(&arguments, &process).await,
             Command::Exec(arguments) => commands::exec::run(*arguments, &process).await,
+            Command::Chat(arguments) => commands::chat::run(*arguments, &process).await,
+            Command::Demo => commands::demo::run(&process).await,
+            Command::Completions { shell } => commands::completions::run(shell),
             Command::Shell(arguments) => commands::shell::run(arguments, &process).await,
             Command::Env { command } => commands::env::run(command, &process).await,
             Command::Cp(arguments) => commands::cp::run(arguments, &process).await,
@@ -77,7 +83,8 @@ fn main() -> ExitCode {
             Command::Serve(arguments) => commands::serve::run(arguments, &process).await,
             Command::Token { command } => commands::token::run(command),
         }
-    });
+    };
+    let code = bugs.run(|| runtime.block_on(work));
     // A thread may still be waiting for a line of standard input that never comes.
     runtime.shutdown_background();
     code

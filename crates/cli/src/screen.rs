@@ -25,6 +25,15 @@ pub struct Screen {
     live: bool,
     waits_for: Option<(String, Instant)>,
     is_drawn: bool,
+    /// A line that was begun and not ended: a prompt, or a part of an answer.
+    open: Option<Open>,
+}
+
+/// Where a line was begun.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Open {
+    Output,
+    Prompt,
 }
 
 impl Screen {
@@ -37,15 +46,11 @@ impl Screen {
             Colour::Never => false,
             Colour::Auto => live && !is_set("NO_COLOR"),
         };
-        Self { colours, live, waits_for: None, is_drawn: false }
+        Self { colours, live, waits_for: None, is_drawn: false, open: None }
     }
 
     pub fn thread(&mut self, id: ThreadId) {
         self.say(Style::Quiet, &format!("thread {id}"));
-    }
-
-    pub fn note(&self, text: &str) {
-        self.put(Style::Note, text);
     }
 
     pub fn show(&mut self, event: &Event) {
@@ -140,6 +145,44 @@ impl Screen {
         out.flush()
     }
 
+    /// A part of an answer, as it comes.
+    pub fn stream(&mut self, delta: &str) -> io::Result<()> {
+        self.wait_for_nothing();
+        let mut out = io::stdout().lock();
+        if out.is_terminal() {
+            write!(out, "{}", clean(delta))?
+        } else {
+            write!(out, "{delta}")?
+        }
+        self.open = Some(Open::Output);
+        out.flush()
+    }
+
+    /// Asks for a line.
+    pub fn prompt(&mut self, mark: &str) {
+        self.wait_for_nothing();
+        self.end_line();
+        if self.live {
+            let mut err = io::stderr().lock();
+            let _ = write!(err, "{mark}").and_then(|()| err.flush());
+            self.open = Some(Open::Prompt);
+        }
+    }
+
+    /// What was typed ended the line by itself.
+    pub fn typed(&mut self) {
+        self.open = None;
+    }
+
+    /// Ends a line that was begun.
+    pub fn end_line(&mut self) {
+        let _ = match self.open.take() {
+            Some(Open::Output) => writeln!(io::stdout()),
+            Some(Open::Prompt) => writeln!(io::stderr()),
+            None => Ok(()),
+        };
+    }
+
     /// What went wrong, if anything did.
     pub fn problem(&mut self, problem: Option<&str>) {
         if let Some(problem) = problem {
@@ -158,7 +201,7 @@ impl Screen {
 
     /// Draws the last line anew.
     pub fn tick(&mut self) {
-        let Some((what, since)) = self.waits_for.as_ref().filter(|_| self.live) else { return };
+        let Some((what, since)) = self.waits_for.as_ref().filter(|_| self.live && self.open.is_none()) else { return };
         let seconds = since.elapsed().as_secs();
         if seconds < 1 {
             return;
@@ -172,6 +215,7 @@ impl Screen {
 
     pub fn say(&mut self, style: Style, text: &str) {
         self.wipe();
+        self.end_line();
         self.put(style, text);
     }
 

@@ -24,6 +24,7 @@ use crate::environment::{ConnectPolicy, EnvironmentOptions, Observer};
 use crate::http::Bodies;
 use crate::session::{Greeting, Listener, Processes, greet};
 use crate::state::{Connected, Failure, FailureKind, Identity, PeerHandle, State};
+use crate::watching::Watches;
 
 pub struct Supervisor {
     pub name: String,
@@ -33,6 +34,7 @@ pub struct Supervisor {
     pub observer: Observer,
     pub processes: Arc<Processes>,
     pub bodies: Arc<Bodies>,
+    pub watches: Arc<Watches>,
     pub identity: Arc<Mutex<Option<Identity>>>,
     pub wanted: Arc<Notify>,
     pub stop: CancellationToken,
@@ -240,7 +242,7 @@ impl Supervisor {
             Err(_) => return Err(Refused::Absent(format!("no connection within {:?}", self.options.connect_timeout))),
         };
         let (peer, driver) = Peer::new(link, PeerOptions::default(), |_| {
-            Arc::new(Listener { processes: self.processes.clone(), bodies: self.bodies.clone() })
+            Arc::new(Listener { processes: self.processes.clone(), bodies: self.bodies.clone(), watches: self.watches.clone() })
         });
         let mut driver = AbortOnDropHandle::new(tokio::spawn(driver));
         let deadline = Instant::now() + self.options.initialize_timeout;

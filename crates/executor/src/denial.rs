@@ -12,7 +12,9 @@ const WORDS: [&[u8]; 7] = [
     b"landlock",
     b"failed to write file",
 ];
-const LONGEST: usize = 24;
+/// What they print when there is no network.
+const OFFLINE: [&[u8]; 4] = [b"network is unreachable", b"could not resolve", b"name resolution", b"name or service not known"];
+const LONGEST: usize = 32;
 /// What a process exits with that was killed for a forbidden system call.
 const BAD_CALL: i32 = 128 + 31;
 
@@ -20,11 +22,17 @@ const BAD_CALL: i32 = 128 + 31;
 #[derive(Default)]
 pub struct DenialWatch {
     was_seen: bool,
+    /// Whether the sandbox has no network.
+    is_offline: bool,
     /// The end of what each stream said last, because a word may come in two pieces.
     tails: [Vec<u8>; 2],
 }
 
 impl DenialWatch {
+    pub fn new(is_offline: bool) -> Self {
+        Self { is_offline, ..Self::default() }
+    }
+
     pub fn see(&mut self, stream: Stream, bytes: &[u8]) {
         if self.was_seen {
             return;
@@ -32,7 +40,8 @@ impl DenialWatch {
         let tail = &mut self.tails[usize::from(stream == Stream::Stderr)];
         let mut text = std::mem::take(tail);
         text.extend(bytes.iter().map(u8::to_ascii_lowercase));
-        self.was_seen = WORDS.iter().any(|word| memchr::memmem::find(&text, word).is_some());
+        let offline = OFFLINE.iter().filter(|_| self.is_offline);
+        self.was_seen = WORDS.iter().chain(offline).any(|word| memchr::memmem::find(&text, word).is_some());
         let keep = text.len().saturating_sub(LONGEST);
         *tail = text.split_off(keep);
     }
@@ -55,5 +64,14 @@ mod tests {
         assert!(!watch.is_likely(1) && watch.is_likely(BAD_CALL));
         watch.see(Stream::Stderr, b"le system");
         assert!(watch.is_likely(1) && !watch.is_likely(0));
+    }
+
+    #[test]
+    fn a_network_that_is_not_there_counts_where_the_sandbox_took_it() {
+        for is_offline in [true, false] {
+            let mut watch = DenialWatch::new(is_offline);
+            watch.see(Stream::Stderr, b"curl: (6) Could not resolve host: example.org");
+            assert_eq!(watch.is_likely(6), is_offline);
+        }
     }
 }

@@ -26,6 +26,8 @@ pub struct Grounds {
     pub temporary: Option<PathBuf>,
     /// Our own files: out of reach, whatever a request says.
     pub own: Vec<PathBuf>,
+    /// What of them is meant to be read: skills and plugins. Still only by those who may read where it is.
+    pub shared: Vec<PathBuf>,
     /// What no request exceeds.
     pub ceiling: Policy,
 }
@@ -83,9 +85,18 @@ impl Grounds {
         let about = context.workspace_roots.iter().flatten().chain(&context.cwd);
         let about = about.map(|uri| resolved(&uri.to_native()?)).collect::<Result<_, PolicyError>>()?;
         let mut rules = Rules::new(rules, globs, network).about(about);
+        let mut shown = Vec::new();
+        // A ceiling speaks for itself.
+        for shared in self.shared.iter().filter(|shared| self.ceiling == Policy::Open && shared.is_dir()) {
+            let shared = resolved(shared)?;
+            if rules.access(&shared).access >= Access::Read {
+                shown.push(shared);
+            }
+        }
         for own in &self.own {
             rules = rules.held_to(Rule { path: resolved(own)?, access: Access::Deny, origin: Origin::Own });
         }
+        let rules = shown.into_iter().fold(rules, Rules::showing);
         Ok(Policy::Confined(Arc::new(rules)))
     }
 
@@ -295,5 +306,93 @@ mod tests {
         std::os::unix::fs::symlink(root.join("real"), root.join("link")).unwrap();
         let policy = Grounds::default().policy(Some(&context(json!([special("project_roots", "write")]), &root.join("link")))).unwrap();
         assert_eq!(access(&policy, &root.join("real/x")), Access::Write);
+    }
+
+    mod malformed {
+        use proptest::prelude::*;
+
+        use super::*;
+
+        /// What somebody may put where something else belongs.
+        fn junk() -> impl Strategy<Value = Value> {
+            prop_oneof![
+                Just(Value::Null),
+                any::<bool>().prop_map(Value::from),
+                any::<i64>().prop_map(Value::from),
+                ".{0,12}".prop_map(Value::from),
+                prop::sample::select(vec!["..", "\0", "file://", "file:///../..", "/", "~", "**", "["]).prop_map(Value::from),
+                Just(json!([])),
+                Just(json!({})),
+                Just(json!([[[{"type": "special"}]]])),
+            ]
+        }
+
+        /// Damages the value behind the n-th member or element: takes it away, renames it, or puts something else there.
+        fn damage(value: &mut Value, left: &mut usize, how: u8, junk: &Value) -> bool {
+            match value {
+                Value::Object(members) => {
+                    for key in members.keys().cloned().collect::<Vec<_>>() {
+                        if *left == 0 {
+                            let old = members.remove(&key).unwrap_or_default();
+                            match how % 3 {
+                                0 => {}
+                                1 => drop(members.insert(format!("{key}x"), old)),
+                                _ => drop(members.insert(key, junk.clone())),
+                            }
+                            return true;
+                        }
+                        *left -= 1;
+                        if members.get_mut(&key).is_some_and(|inner| damage(inner, left, how, junk)) {
+                            return true;
+                        }
+                    }
+                    false
+                }
+                Value::Array(items) => items.iter_mut().any(|item| {
+                    if *left == 0 {
+                        *item = junk.clone();
+                        return true;
+                    }
+                    *left -= 1;
+                    damage(item, left, how, junk)
+                }),
+                _ => false,
+            }
+        }
+
+        proptest! {
+            /// A policy that was damaged on its way is refused or still confines. It never becomes none.
+            #[test]
+            fn no_damage_opens_a_policy(at in 0..60_usize, how in any::<u8>(), junk in junk()) {
+                let directory = tempfile::tempdir().unwrap();
+                let root = directory.path().canonicalize().unwrap();
+                std::fs::write(root.join("secret"), "").unwrap();
+                let secret = json!({"path": {"type": "path", "path": PathUri::from_native(&root.join("secret")).unwrap().to_string()}, "access": "deny"});
+                let pattern = json!({"path": {"type": "glob_pattern", "pattern": "**/*.env"}, "access": "none"});
+                let whole = context(json!([special("root", "read"), special("project_roots", "write"), secret, pattern]), &root);
+                let mut text = serde_json::to_value(&whole).unwrap();
+                damage(&mut text, &mut at.clone(), how, &junk);
+                let Ok(damaged) = serde_json::from_value::<SandboxContext>(text) else { return Ok(()) };
+                let Ok(policy) = Grounds::default().policy(Some(&damaged)) else { return Ok(()) };
+                prop_assert!(!matches!(policy, Policy::Open), "{damaged:?}");
+                prop_assert_eq!(policy.rules().unwrap().network, Network::Restricted);
+            }
+
+            /// Whatever stands in a path, a subpath or a pattern, what is denied stays denied and nothing panics.
+            #[test]
+            fn no_words_take_back_a_denial(text in ".{0,24}", deep in "[a-z./*?\\[\\]{}\0]{0,24}") {
+                let directory = tempfile::tempdir().unwrap();
+                let root = directory.path().canonicalize().unwrap();
+                std::fs::create_dir(root.join("secret")).unwrap();
+                let denied = json!({"path": {"type": "path", "path": PathUri::from_native(&root.join("secret")).unwrap().to_string()}, "access": "deny"});
+                let mut below = special("project_roots", "write");
+                below["path"]["value"]["subpath"] = json!(deep);
+                below["missing_path_behavior"] = json!("skip");
+                let entries = json!([special("root", "read"), below, denied,
+                    {"path": {"type": "glob_pattern", "pattern": text}, "access": "deny"}]);
+                let Ok(policy) = Grounds::default().policy(Some(&context(entries, &root))) else { return Ok(()) };
+                prop_assert_eq!(access(&policy, &root.join("secret/x")), Access::Deny);
+            }
+        }
     }
 }

@@ -83,6 +83,8 @@ pub struct ReadRequest {
 pub struct Adoption {
     pub fingerprint: String,
     pub is_confined: bool,
+    /// Its sandbox has no network.
+    pub is_offline: bool,
 }
 
 /// The same for equal parameters, also in a later start.
@@ -94,7 +96,7 @@ pub fn fingerprint(params: &StartParams) -> String {
 impl Process {
     /// Takes over a child that was just started.
     pub fn adopt(child: Child, params: StartParams, adoption: Adoption, session: &Arc<Session>) -> Arc<Self> {
-        let Adoption { fingerprint, is_confined } = adoption;
+        let Adoption { fingerprint, is_confined, is_offline } = adoption;
         let config = session.config();
         let Child { kin, input, output, errors, terminal, end } = child;
         let process = Arc::new(Self {
@@ -111,7 +113,7 @@ impl Process {
             input: ProcessInput::new(input, params.tty),
             state: Mutex::new(State {
                 log: OutputLog::new(config.output, config.spool_directory.as_deref()),
-                denial: is_confined.then(DenialWatch::default),
+                denial: is_confined.then(|| DenialWatch::new(is_offline)),
                 target: None,
                 pushed: Cursor { seq: 0, bytes: 0 },
                 polled: None,

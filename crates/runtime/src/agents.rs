@@ -8,7 +8,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// How far agents may make agents.
 #[derive(Debug, Clone, Copy)]
 pub struct AgentLimits {
-    /// Of one tree, besides its root, at the same time.
+    /// Of one tree, besides its root, at work at the same time.
     pub most: usize,
     /// A root may make agents at depth 1, those at depth 2, and so on.
     pub depth: u32,
@@ -26,10 +26,17 @@ pub struct Tree {
     tokens: AtomicU64,
 }
 
-/// A place in a tree. It is given back when it is dropped.
+/// A place in a tree. Whoever works holds one of its permits, and gives it back with the end of the work.
 pub struct Seat {
     tree: Arc<Tree>,
-    _permit: Option<OwnedSemaphorePermit>,
+    permit: Permit,
+}
+
+enum Permit {
+    /// A root needs none.
+    Needless,
+    Held(#[expect(dead_code, reason = "it is held")] OwnedSemaphorePermit),
+    None,
 }
 
 impl Tree {
@@ -39,19 +46,41 @@ impl Tree {
 
     /// The root's own place.
     pub fn root(self: &Arc<Self>) -> Seat {
-        Seat { tree: self.clone(), _permit: None }
+        Seat { tree: self.clone(), permit: Permit::Needless }
     }
 
-    /// A place for another agent, if there is one. Two who ask at once cannot both get the last.
+    /// The place of an agent that does nothing yet.
+    pub fn resting(self: &Arc<Self>) -> Seat {
+        Seat { tree: self.clone(), permit: Permit::None }
+    }
+
+    /// A place for another agent that is about to work, if there is one.
     pub fn seat(self: &Arc<Self>) -> Option<Seat> {
-        let permit = self.permits.clone().try_acquire_owned().ok()?;
-        Some(Seat { tree: self.clone(), _permit: Some(permit) })
+        let mut seat = self.resting();
+        seat.work().then_some(seat)
     }
 }
 
 impl Seat {
     pub fn tree(&self) -> &Arc<Tree> {
         &self.tree
+    }
+
+    /// Whether work may begin. Two who ask at once cannot both get the last permit.
+    pub fn work(&mut self) -> bool {
+        if matches!(self.permit, Permit::None)
+            && let Ok(permit) = self.tree.permits.clone().try_acquire_owned()
+        {
+            self.permit = Permit::Held(permit);
+        }
+        !matches!(self.permit, Permit::None)
+    }
+
+    /// The work is done.
+    pub fn rest(&mut self) {
+        if matches!(self.permit, Permit::Held(_)) {
+            self.permit = Permit::None;
+        }
     }
 
     pub fn used(&self, tokens: u64) {
@@ -75,6 +104,13 @@ mod tests {
         assert!(first.is_some() && second.is_some() && tree.seat().is_none());
         drop(first);
         assert!(tree.seat().is_some());
+        let (mut third, mut late) = (tree.seat().unwrap(), tree.resting());
+        assert!(!late.work());
+        third.rest();
+        assert!(late.work() && !third.work());
+        let mut root = root;
+        root.rest();
+        assert!(root.work(), "a root needs no permit");
         root.used(5);
         second.unwrap().used(2);
         assert_eq!(root.tree_tokens(), 7);

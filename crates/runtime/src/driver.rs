@@ -7,8 +7,10 @@
 mod calls;
 mod commands;
 mod compaction;
+mod servers;
 mod step;
 
+use step::Told;
 pub(crate) use step::user_message;
 
 use std::collections::HashMap;
@@ -16,7 +18,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outpost_store::{AppendError, Lease, Need, ReadError, Store};
-use outpost_thread::{CallId, Checkpoint, Context, Entry, Fact, InterruptReason, Step, Thread, TurnFinished, TurnId, TurnStatus};
+use outpost_thread::{
+    ApprovalId, CallId, Checkpoint, Context, Entry, Fact, InterruptReason, Step, Thread, TurnFinished, TurnId, TurnStatus,
+};
 use outpost_thread::{CompactReason, Marker, Raw, TurnStarted};
 use serde_json::json;
 use thiserror::Error;
@@ -28,9 +32,10 @@ use crate::agents::Seat;
 use crate::approvals::Grants;
 use crate::feed::Feed;
 use crate::live::{Command, Event, Status};
-use crate::model::{Answer, ModelError};
+use crate::mcp::Binding;
+use crate::model::{Answer, History, ModelError};
 use crate::runtime::Shared;
-use crate::surroundings::Surroundings;
+use crate::tools::mcp::CallQuestion;
 use crate::tools::processes::Processes;
 use crate::tools::{CallEnd, StepTools};
 
@@ -74,6 +79,8 @@ pub(crate) struct Driver {
     lease: Lease,
     thread: Thread,
     context: Option<Context>,
+    /// The context as it goes over the wire.
+    history: History,
     feed: Arc<Feed<Event>>,
     status: watch::Sender<Status>,
     mailbox: mpsc::Receiver<Command>,
@@ -83,18 +90,23 @@ pub(crate) struct Driver {
     calls: HashMap<CallId, RunningCall>,
     /// What the present step froze. Nothing after a restart: then it is captured anew.
     step: Option<Arc<StepTools>>,
-    /// What the model was told of its environments last.
-    told: Option<Surroundings>,
+    /// What the model was told last of what is around it.
+    told: Told,
     processes: Arc<Processes>,
     grants: Grants,
     /// What users answered to calls that wait for more than a yes.
     answers: HashMap<CallId, Raw>,
-    /// The place among the agents of a tree; given back when the driver ends.
-    seat: Option<Seat>,
+    /// The place among the agents of a tree.
+    seat: Seat,
     /// Why the context is being compacted, while it is.
     compacting: CompactReason,
     /// Somebody waits for the answer to a command right now.
     is_asked: bool,
+    /// The MCP servers that run as long as this thread is loaded.
+    servers: Option<Arc<Binding>>,
+    /// What running calls ask the user.
+    questions: (mpsc::UnboundedSender<CallQuestion>, mpsc::UnboundedReceiver<CallQuestion>),
+    elicitations: HashMap<ApprovalId, servers::Waiting>,
 }
 
 /// What a driver needs to begin.
@@ -106,7 +118,7 @@ pub(crate) struct Start {
     pub feed: Arc<Feed<Event>>,
     pub status: watch::Sender<Status>,
     pub mailbox: mpsc::Receiver<Command>,
-    pub seat: Option<Seat>,
+    pub seat: Seat,
 }
 
 impl Driver {
@@ -119,6 +131,7 @@ impl Driver {
             lease,
             thread,
             context: None,
+            history: History::default(),
             feed,
             status,
             mailbox,
@@ -126,13 +139,16 @@ impl Driver {
             asking: None,
             calls: HashMap::new(),
             step: None,
-            told: None,
+            told: Told::default(),
             processes,
             grants: Grants::default(),
             answers: HashMap::new(),
             seat,
             compacting: CompactReason::Full,
             is_asked: false,
+            servers: None,
+            questions: mpsc::unbounded_channel(),
+            elicitations: HashMap::new(),
         }
     }
 
@@ -140,6 +156,10 @@ impl Driver {
     pub async fn run(mut self) {
         self.tell_status();
         let stop = loop {
+            // Whoever asked in an earlier life does not wait any more.
+            if let Err(stop) = self.end_orphans().await {
+                break stop;
+            }
             if let Err(stop) = self.advance().await {
                 break stop;
             }
@@ -167,9 +187,11 @@ impl Driver {
                 // A call that was cancelled has its end written by whoever cancelled it.
                 Err(_) => Ok(()),
             },
+            Some(question) = self.questions.1.recv() => self.ask_user(question).await,
             () = tokio::time::sleep(CONTEXT_KEPT), if sleeps => {
                 self.context = None;
-                self.told = None;
+                self.history = History::default();
+                self.told = Told::default();
                 Ok(())
             }
             // Somebody who listens may say something any time; they are looked at again later.
@@ -287,7 +309,7 @@ impl Driver {
         if let Some(limit) = over(budgets.thread_tokens, total) {
             return Some(format!("this thread has used its {limit} tokens (`budgets.thread_tokens`)"));
         }
-        if let Some(limit) = over(budgets.tree_tokens, self.seat.as_ref().map_or(0, Seat::tree_tokens)) {
+        if let Some(limit) = over(budgets.tree_tokens, self.seat.tree_tokens()) {
             return Some(format!("this thread and its agents have used their {limit} tokens (`budgets.tree_tokens`)"));
         }
         self.out_of_time()
@@ -346,6 +368,9 @@ impl Driver {
         self.record(facts, Need::BeforeCompleted).await?;
         self.answers.clear();
         self.step = None;
+        if self.thread.queued.is_empty() {
+            self.seat.rest();
+        }
         self.keep_checkpoint().await;
         Ok(())
     }

@@ -88,6 +88,11 @@ impl<E: Clone> Feed<E> {
         let next = self.0.lock().first;
         Cursor { shared: self.0.clone(), next }
     }
+
+    /// A reader that goes on at a number, be it forgotten or yet to come.
+    pub fn replay_from(&self, number: u64) -> Cursor<E> {
+        Cursor { shared: self.0.clone(), next: number }
+    }
 }
 
 impl<E> Feed<E> {
@@ -116,6 +121,11 @@ impl<E> Shared<E> {
 }
 
 impl<E: Clone> Cursor<E> {
+    /// The number of the event that it reads next.
+    pub fn position(&self) -> u64 {
+        self.next
+    }
+
     /// The next event, as soon as there is one.
     pub async fn next(&mut self) -> Read<E> {
         let shared = self.shared.clone();
@@ -165,6 +175,8 @@ mod tests {
         assert_eq!(drain(&mut early), [Read::Event(1), Read::Event(2), Read::Event(3)]);
         assert_eq!(drain(&mut late), [Read::Event(3)]);
         assert_eq!(drain(&mut feed.replay()), [Read::Event(1), Read::Event(2), Read::Event(3)]);
+        let mut rest = feed.replay_from(2);
+        assert_eq!((drain(&mut rest), rest.position()), (vec![Read::Event(3)], 3));
     }
 
     #[test]

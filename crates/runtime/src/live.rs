@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use outpost_thread::{
-    Approval, ApprovalId, CallId, Decision, Entry, Fact, InputOrigin, InterruptReason, Raw, Settings, Thread, ThreadId, TurnId,
+    Approval, ApprovalId, CallId, Decision, Entry, Fact, InputOrigin, InterruptReason, Raw, Seq, Settings, Thread, ThreadId, TurnId,
 };
 use outpost_wire::intent::Selection;
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::feed::{Cursor, Feed};
+use crate::mcp::{Binding, McpEvent};
 use crate::model::Progress;
 
 /// What happens in a loaded thread. Entries are in the store before anybody hears of them; everything else is only told
@@ -33,6 +34,8 @@ pub enum Event {
         exit_code: Option<i32>,
     },
     Status(Status),
+    /// Of its MCP servers.
+    Mcp(McpEvent),
 }
 
 /// What a thread is doing, in a word.
@@ -57,7 +60,8 @@ impl Status {
             None if thread.queued.is_empty() => Self::Idle,
             None => Self::Active { waits_for_approval: false, waits_for_input: false },
             Some(turn) => {
-                let is_input = |approval: &&Approval| matches!(approval.asked.kind.as_str(), "userInput" | "dynamicTool");
+                let is_input =
+                    |approval: &&Approval| matches!(approval.asked.kind.as_str(), "userInput" | "dynamicTool" | "mcpElicitation");
                 let inputs = turn.approvals.iter().filter(is_input).count();
                 Self::Active { waits_for_approval: turn.approvals.len() > inputs, waits_for_input: inputs > 0 }
             }
@@ -135,6 +139,16 @@ pub enum CommandError {
     Invalid(String),
 }
 
+/// A command that outlived its call and still runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Terminal {
+    /// What the model calls it.
+    pub session: u64,
+    pub call: CallId,
+    /// The entry that asked for it.
+    pub asked_seq: Seq,
+}
+
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, CommandError>>;
 
 pub(crate) enum Command {
@@ -159,6 +173,15 @@ pub(crate) enum Command {
         reply: Reply<TurnId>,
     },
     Snapshot(oneshot::Sender<Thread>),
+    /// MCP servers that the thread is to keep running instead of those that it has.
+    KeepServers(Arc<Binding>),
+    /// The commands that outlived their calls and still run.
+    Terminals(oneshot::Sender<Vec<Terminal>>),
+    /// Ends one of them, or all.
+    Terminate {
+        session: Option<u64>,
+        reply: Reply<usize>,
+    },
     Shutdown {
         reason: InterruptReason,
         reply: oneshot::Sender<()>,
@@ -172,6 +195,8 @@ pub struct LiveThread {
     pub(crate) mailbox: mpsc::Sender<Command>,
     pub(crate) feed: Arc<Feed<Event>>,
     pub(crate) status: watch::Receiver<Status>,
+    /// It works for the runtime itself, and nobody else hears of it.
+    pub(crate) internal: bool,
 }
 
 impl LiveThread {
@@ -228,6 +253,23 @@ impl LiveThread {
         let (reply, answer) = oneshot::channel();
         self.mailbox.send(Command::Snapshot(reply)).await.map_err(|_| CommandError::Closed)?;
         answer.await.map_err(|_| CommandError::Closed)
+    }
+
+    /// The thread keeps these servers running as long as it is loaded. A step that runs goes on with its own.
+    pub(crate) async fn keep_servers(&self, servers: Arc<Binding>) {
+        let _ = self.mailbox.send(Command::KeepServers(servers)).await;
+    }
+
+    /// The commands that outlived their calls and still run.
+    pub async fn terminals(&self) -> Result<Vec<Terminal>, CommandError> {
+        let (reply, answer) = oneshot::channel();
+        self.mailbox.send(Command::Terminals(reply)).await.map_err(|_| CommandError::Closed)?;
+        answer.await.map_err(|_| CommandError::Closed)
+    }
+
+    /// Ends one of them, or all if none is named; how many there were to end.
+    pub async fn terminate(&self, session: Option<u64>) -> Result<usize, CommandError> {
+        self.ask(|reply| Command::Terminate { session, reply }).await
     }
 
     /// Waits until no turn is running and nothing is queued.

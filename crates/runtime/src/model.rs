@@ -5,6 +5,7 @@
 
 mod chat;
 mod exchange;
+mod history;
 mod offline;
 mod provider;
 mod responses;
@@ -18,6 +19,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use thiserror::Error;
 
+pub use history::History;
 pub use provider::{Key, Provider, ProviderError, WireApi, built_in};
 
 use crate::model::retry::Tries;
@@ -30,7 +32,7 @@ pub type Item = Raw;
 pub struct Prompt {
     pub model: String,
     pub instructions: Arc<str>,
-    pub items: Vec<Item>,
+    pub history: History,
     pub tools: Arc<[ToolSpec]>,
     /// What the final answer must look like, as a JSON schema.
     pub output_schema: Option<Arc<Value>>,
@@ -183,6 +185,14 @@ impl Model {
             tracing::debug!(provider = self.provider.name, %error, "asking the model again");
             progress(Progress::Retrying { attempt: again.attempt, of: again.of, reason: error.to_string() });
             tokio::time::sleep(again.wait).await;
+        }
+    }
+
+    /// Whether the provider answers at all: the status of its list of models. Nothing for one that needs no network.
+    pub async fn reach(&self) -> Result<Option<u16>, ModelError> {
+        match self.provider.wire_api {
+            WireApi::Offline => Ok(None),
+            WireApi::Responses | WireApi::Chat => self.call().get("models").await.map(Some),
         }
     }
 

@@ -125,6 +125,31 @@ impl Rule {
             && self.prefix.iter().zip(words).enumerate().all(|(n, (own, word))| own.matches(word) || (n == 0 && own.matches(name(word))))
     }
 
+    /// The rule as it stands in `rules.toml`. A JSON text is a TOML text, too.
+    pub fn to_toml(&self) -> String {
+        let text = |text: &str| serde_json::Value::from(text).to_string();
+        let words: Vec<String> = self
+            .prefix
+            .iter()
+            .map(|word| match word {
+                Word::One(word) => text(word),
+                Word::AnyOf(words) => format!("[{}]", words.iter().map(|word| text(word)).collect::<Vec<_>>().join(", ")),
+            })
+            .collect();
+        let decision = match self.decision {
+            Decision::Allow => "allow",
+            Decision::Ask => "ask",
+            Decision::Forbid => "forbid",
+        };
+        let mut rule = format!("[[rules]]\nprefix = [{}]\ndecision = \"{decision}\"\n", words.join(", "));
+        for (name, value) in [("reason", &self.reason), ("environment", &self.environment)] {
+            if let Some(value) = value {
+                rule.push_str(&format!("{name} = {}\n", text(value)));
+            }
+        }
+        rule
+    }
+
     /// The prefix and the reason, for people.
     pub fn describe(&self) -> String {
         let words: Vec<String> = self
@@ -139,6 +164,27 @@ impl Rule {
             Some(reason) => format!("`{}`: {reason}", words.join(" ")),
             None => format!("`{}`", words.join(" ")),
         }
+    }
+}
+
+/// Programs that run whatever they are given.
+const ANYTHING: &[&str] = &[
+    "ash", "awk", "bash", "csh", "dash", "doas", "env", "eval", "exec", "find", "fish", "ksh", "lua", "nice", "node", "nohup", "perl",
+    "php", "python", "python2", "python3", "ruby", "sh", "ssh", "sudo", "tcsh", "time", "timeout", "xargs", "zsh",
+];
+
+/// Programs with so many verbs that their bare name says nothing.
+const VERBS: &[&str] = &["cargo", "docker", "gh", "git", "go", "kubectl", "make", "npm", "npx", "pip", "pnpm", "podman", "uv", "yarn"];
+
+/// Whether a rule that allows these first words would allow nearly everything. Such rules are neither offered nor made by an answer;
+/// who wants one writes it into `rules.toml`.
+pub fn is_broad(prefix: &[String]) -> bool {
+    let Some((program, rest)) = prefix.split_first() else { return true };
+    let program = name(program);
+    match rest {
+        [] => ANYTHING.contains(&program) || VERBS.contains(&program) || program.is_empty(),
+        // An interpreter with the name of a script is one program; with an option it is any.
+        [first, ..] => ANYTHING.contains(&program) && (first.starts_with('-') || !first.contains(['.', '/'])),
     }
 }
 
@@ -196,6 +242,17 @@ mod tests {
         ];
         for (command, expected) in cases {
             assert_eq!(decision(command), expected, "{command}");
+        }
+    }
+
+    #[test]
+    fn broad_rules_are_recognised() {
+        let broad = |words: &str| is_broad(&words.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
+        for words in ["", "bash", "/bin/bash", "bash -c", "python3 -m", "sudo rm", "env X=1", "git", "xargs rm", "timeout 5"] {
+            assert!(broad(words), "{words}");
+        }
+        for words in ["git push", "cargo test", "ls", "python3 tools/check.py", "npm run build", "make test"] {
+            assert!(!broad(words), "{words}");
         }
     }
 

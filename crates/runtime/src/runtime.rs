@@ -7,11 +7,13 @@ mod open;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use outpost_environment::Registry;
-use outpost_store::{Clock, Store};
+use outpost_environment::{Discoveries, Registry};
+use outpost_store::{Clock, MemoryStore, Store};
 use outpost_thread::{Raw, Thread, ThreadId};
+use outpost_wire::intent::EnvironmentId;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex as AsyncMutex;
+use uuid::Uuid;
 
 pub use manage::{ForkThread, ShutdownReport, StartThread, ThreadError};
 
@@ -20,8 +22,12 @@ use crate::config::RuntimeConfig;
 use crate::counts::{Counted, Counts};
 use crate::feed::{Cursor, Feed, FeedLimits};
 use crate::live::{LiveThread, Status};
-use crate::models::Models;
-use crate::rules::Rules;
+use crate::mcp::Mcp;
+use crate::model::built_in;
+use crate::models::{Models, Variables};
+use crate::rules::{Rule, RuleError, Rules};
+use crate::skills::host::HostSkills;
+use crate::tools::StepTools;
 
 /// What a runtime is made of. Everything that has an effect on the world outside is passed in.
 pub struct Parts {
@@ -38,6 +44,26 @@ pub struct Parts {
     pub thread_ids: Arc<dyn Fn() -> ThreadId + Send + Sync>,
 }
 
+impl Parts {
+    /// What a program gets that embeds a runtime and leaves the rest open: the built-in providers with keys from `variables`, no
+    /// command rules, random ids; threads that are not to be kept stay in memory.
+    pub fn new(config: RuntimeConfig, store: Store, registry: Registry, clock: Clock, variables: Variables) -> Self {
+        let ids: Arc<dyn Fn() -> String + Send + Sync> = Arc::new(|| Uuid::now_v7().to_string());
+        let asked = (config.model_provider.clone(), config.model.clone());
+        Self {
+            config,
+            store,
+            ephemeral: Store::Memory(MemoryStore::new(clock.clone(), None)),
+            registry,
+            models: Models::new(built_in(), asked, variables, ids.clone()),
+            rules: Rules::default(),
+            clock,
+            ids,
+            thread_ids: Arc::new(|| ThreadId::new(Uuid::now_v7())),
+        }
+    }
+}
+
 /// All threads of one program. Cheap to clone.
 #[derive(Clone)]
 pub struct Runtime(pub(crate) Arc<Shared>);
@@ -47,16 +73,26 @@ pub(crate) struct Shared {
     pub store: Store,
     pub ephemeral: Store,
     pub registry: Registry,
+    pub mcp: Mcp,
     pub models: Models,
     rules: Mutex<Arc<Rules>>,
+    rule_keeper: Mutex<Option<RuleKeeper>>,
     pub clock: Clock,
     pub ids: Arc<dyn Fn() -> String + Send + Sync>,
     pub thread_ids: Arc<dyn Fn() -> ThreadId + Send + Sync>,
     threads: Mutex<HashMap<ThreadId, Arc<Slot>>>,
     trees: Mutex<HashMap<String, Weak<Tree>>>,
     created: Feed<ThreadId>,
+    /// What capability roots hold, for all threads.
+    pub discoveries: Discoveries,
+    pub host_skills: HostSkills,
     pub counts: Counts,
+    /// Skills that environments must have before a model is asked anything about them.
+    required_skills: Mutex<HashMap<EnvironmentId, Vec<String>>>,
 }
+
+/// Writes down a rule that a user made by an answer, for later starts of the program; or says why it cannot.
+pub type RuleKeeper = Arc<dyn Fn(&Rule) -> Result<(), String> + Send + Sync>;
 
 /// One thread's place. Whoever loads it holds the lock, so that two who ask get the same one.
 #[derive(Default)]
@@ -72,20 +108,26 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Runtime {
     pub fn new(parts: Parts) -> Self {
         let Parts { config, store, ephemeral, registry, models, rules, clock, ids, thread_ids } = parts;
+        let mcp = Mcp::new(config.mcp.clone(), ids.clone());
         Self(Arc::new(Shared {
             config,
             store,
             ephemeral,
             registry,
+            mcp,
             models,
             rules: Mutex::new(Arc::new(rules)),
+            rule_keeper: Mutex::default(),
             clock,
             ids,
             thread_ids,
             threads: Mutex::default(),
             trees: Mutex::default(),
             created: Feed::new(FeedLimits::default()),
+            discoveries: Discoveries::default(),
+            host_skills: HostSkills::default(),
             counts: Counts::default(),
+            required_skills: Mutex::default(),
         }))
     }
 
@@ -126,18 +168,33 @@ impl Runtime {
         self.0.counts.now()
     }
 
+    /// Who keeps rules that users make by their answers. Without one they hold as long as this program runs.
+    pub fn keep_rules_with(&self, keeper: RuleKeeper) {
+        *lock(&self.0.rule_keeper) = Some(keeper);
+    }
+
+    /// Says which skills an environment must have. A turn that works there fails before the model is asked if one is missing.
+    pub fn require_skills(&self, environment: EnvironmentId, names: Vec<String>) {
+        let mut required = lock(&self.0.required_skills);
+        if names.is_empty() {
+            required.remove(&environment);
+        } else {
+            required.insert(environment, names);
+        }
+    }
+
     pub fn config(&self) -> &RuntimeConfig {
         &self.0.config
     }
 
-    /// A loaded thread.
+    /// A loaded thread that does not work for the runtime itself.
     pub fn get(&self, id: ThreadId) -> Option<LiveThread> {
-        self.0.live(id)
+        self.0.live(id).filter(|live| !live.internal)
     }
 
     /// The loaded threads, by id. Those that work for the runtime itself are not among them.
     pub fn loaded(&self) -> Vec<ThreadId> {
-        let mut ids: Vec<ThreadId> = self.0.all_live().into_iter().map(|live| live.id).collect();
+        let mut ids: Vec<ThreadId> = self.0.all_live().into_iter().filter(|live| !live.internal).map(|live| live.id).collect();
         ids.sort();
         ids
     }
@@ -145,6 +202,11 @@ impl Runtime {
     /// Ids of threads as they come to be: those that are still remembered, and then every new one.
     pub fn created(&self) -> Cursor<ThreadId> {
         self.0.created.replay()
+    }
+
+    /// The same from a number on, as [`Cursor::position`] tells it: for those who have read before.
+    pub fn created_from(&self, number: u64) -> Cursor<ThreadId> {
+        self.0.created.replay_from(number)
     }
 }
 
@@ -169,7 +231,7 @@ impl Shared {
         live.filter(|live| !live.is_closed())
     }
 
-    fn all_live(&self) -> Vec<LiveThread> {
+    pub fn all_live(&self) -> Vec<LiveThread> {
         let slots: Vec<Arc<Slot>> = lock(&self.threads).values().cloned().collect();
         slots.iter().filter_map(|slot| lock(&slot.live).clone()).filter(|live| !live.is_closed()).collect()
     }
@@ -196,6 +258,17 @@ impl Shared {
         }
     }
 
+    /// What the ready environments of a step must have and lack, as a sentence.
+    pub fn lacking_skills(&self, tools: &StepTools) -> Option<String> {
+        let required = lock(&self.required_skills);
+        tools.view.workplaces().find_map(|place| {
+            let environment = &place.attachment.environment_id;
+            let lacking = tools.capabilities.lacking(environment, required.get(environment)?);
+            let names = lacking.join("`, `");
+            (!lacking.is_empty()).then(|| format!("environment `{environment}` must have the skill `{names}` and does not"))
+        })
+    }
+
     /// The date, for the model.
     pub fn today(&self) -> String {
         let days = i64::try_from((self.clock)() / 86_400_000).unwrap_or(0);
@@ -215,10 +288,31 @@ impl Shared {
         tree
     }
 
-    /// A place for a thread in its tree: roots always have one.
-    fn seat(&self, thread: &Thread) -> Option<Seat> {
+    /// The place of a thread in its tree. One that was in the middle of its work goes on, also where others took its place meanwhile.
+    fn seat(&self, thread: &Thread) -> Seat {
         let tree = self.tree(thread);
-        if thread.metadata.parent.is_none() { Some(tree.root()) } else { tree.seat() }
+        if thread.metadata.parent.is_none() {
+            return tree.root();
+        }
+        let mut seat = tree.resting();
+        if thread.turn.is_some() {
+            seat.work();
+        }
+        seat
+    }
+
+    /// Takes up a rule that a user made by an answer, and has it kept for other programs. Not to be kept is no reason to refuse it.
+    pub fn amend(&self, rule: Rule) -> Result<(), RuleError> {
+        let mut rules = lock(&self.rules);
+        let mut amended = Rules::clone(&rules);
+        amended.push(rule.clone())?;
+        *rules = Arc::new(amended);
+        drop(rules);
+        let keeper = lock(&self.rule_keeper).clone();
+        if let Some(Err(reason)) = keeper.map(|keep| keep(&rule)) {
+            tracing::warn!(rule = rule.describe(), reason, "a rule holds only as long as this program runs");
+        }
+        Ok(())
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use outpost_runtime::model::{
-    Answer, Key, Model, ModelError, Progress, Prompt, Provider, ToolInput, ToolSpec, WireApi, built_in, http_client,
+    Answer, History, Key, Model, ModelError, Progress, Prompt, Provider, ToolInput, ToolSpec, WireApi, built_in, http_client,
 };
 use outpost_testkit::model::{Reply, ScriptedModel, call, message, response_events};
 use outpost_thread::Raw;
@@ -29,7 +29,9 @@ fn prompt() -> Prompt {
     Prompt {
         model: "test".into(),
         instructions: "be brief".into(),
-        items: vec![Raw::from(json!({"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]}))],
+        history: History::new(vec![Raw::from(
+            json!({"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}]}),
+        )]),
         tools: [
             ToolSpec { name: "exec_command".into(), description: "runs".into(), input: ToolInput::Object(json!({"type": "object"})) },
             ToolSpec {

@@ -11,6 +11,7 @@ use outpost_thread::ThreadId;
 use outpost_wire::app::event::Notice;
 use outpost_wire::{Fault, RequestId, envelope};
 
+use crate::belongings::Belongings;
 use crate::fault;
 use crate::server::Shared;
 use crate::subscription::Subscription;
@@ -32,6 +33,7 @@ pub struct Connection {
     pub id: u64,
     pub server: Arc<Shared>,
     pub outlet: Outlet,
+    pub belongings: Belongings,
     peer: Peer,
     subscriptions: Mutex<HashMap<ThreadId, Arc<Subscription>>>,
     in_flight: AtomicUsize,
@@ -67,12 +69,14 @@ impl Outlet {
 /// Serves one client until its link ends.
 pub async fn serve(server: Arc<Shared>, link: Link) {
     let name = link.name.clone();
+    server.follow_environments();
     let mut made = None;
     let (_peer, driver) = Peer::new(link, PeerOptions::default(), |peer| {
         let connection = Arc::new(Connection {
             id: server.next_connection(),
             server: server.clone(),
             outlet: Outlet { sink: peer.sink().clone(), client: Arc::default() },
+            belongings: Belongings::default(),
             peer: peer.clone(),
             subscriptions: Mutex::default(),
             in_flight: AtomicUsize::new(0),
@@ -143,6 +147,11 @@ impl Connection {
         let mut subscriptions = self.lock();
         subscriptions.retain(|_, old| !old.is_over());
         subscriptions.insert(subscription.thread(), subscription);
+    }
+
+    /// The threads that it hears of.
+    pub fn threads(&self) -> Vec<ThreadId> {
+        self.lock().values().filter(|subscription| !subscription.is_over()).map(|subscription| subscription.thread()).collect()
     }
 
     pub fn unsubscribe(&self, thread: ThreadId) -> bool {

@@ -8,12 +8,18 @@
 //! it to the client in order, without a gap and without holding anything up; `questions.rs` knows what clients were asked.
 
 pub mod admission;
+mod belongings;
+mod configuration;
 mod connection;
+mod excerpt;
 pub mod executors;
 mod fault;
+mod fuzzy;
 mod input;
+mod jobs;
 mod methods;
 pub mod metrics;
+mod news;
 pub mod projection;
 mod questions;
 mod relay;
@@ -24,4 +30,5 @@ mod table;
 pub mod tokens;
 pub mod web;
 
+pub use configuration::hide_secrets;
 pub use server::{Facts, Parts, Server};

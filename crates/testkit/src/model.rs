@@ -65,6 +65,10 @@ pub struct ScriptedModel {
 #[derive(Default)]
 struct Script {
     replies: VecDeque<Reply>,
+    /// Replies for those who said these words last.
+    cases: Vec<(String, VecDeque<Reply>)>,
+    /// For requests that contain a text.
+    special: Vec<(String, Reply)>,
     requests: Vec<Request>,
 }
 
@@ -84,7 +88,18 @@ impl ScriptedModel {
     }
 
     pub async fn with(replies: impl Into<VecDeque<Reply>>) -> Self {
-        let script = Arc::new(Mutex::new(Script { replies: replies.into(), requests: vec![] }));
+        Self::serve(Script { replies: replies.into(), ..Script::default() }).await
+    }
+
+    /// Serves replies in order to whoever's last words contain the given ones, and `done` to everybody else: for clients that ask
+    /// questions of their own in between.
+    pub async fn with_cases(cases: Vec<(&str, Vec<Reply>)>) -> Self {
+        let cases = cases.into_iter().map(|(words, replies)| (words.to_owned(), replies.into())).collect();
+        Self::serve(Script { cases, ..Script::default() }).await
+    }
+
+    async fn serve(script: Script) -> Self {
+        let script = Arc::new(Mutex::new(script));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let serving = script.clone();
@@ -104,6 +119,11 @@ impl ScriptedModel {
     /// Adds a reply to the end of the script.
     pub fn push(&self, reply: Reply) {
         self.script.lock().unwrap().replies.push_back(reply);
+    }
+
+    /// A reply to the first request that contains this text, for scripts with several voices. The first that fits counts.
+    pub fn push_for(&self, text: &str, reply: Reply) {
+        self.script.lock().unwrap().special.push((text.into(), reply));
     }
 
     /// The requests for answers so far.
@@ -139,11 +159,28 @@ async fn answer(stream: TcpStream, script: Arc<Mutex<Script>>) -> Option<()> {
     let is_chat = wire.ends_with("/chat/completions");
     let reply = {
         let mut script = script.lock().unwrap();
+        let text = String::from_utf8_lossy(&body);
+        let special = script.special.iter().position(|(wanted, _)| text.contains(wanted.as_str()));
+        let special = special.map(|at| script.special.remove(at).1);
         let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
+        let last = last_words(&body);
         script.requests.push(Request { path, head, body });
-        script.replies.pop_front().unwrap_or_else(|| if is_chat { chat_done() } else { Reply::message("done") })
+        let case = script.cases.iter_mut().find(|(words, _)| last.contains(words.as_str()));
+        let fitting = case.and_then(|(_, replies)| replies.pop_front());
+        special
+            .or(fitting)
+            .or_else(|| script.replies.pop_front())
+            .unwrap_or_else(|| if is_chat { chat_done() } else { Reply::message("done") })
     };
     send(stream, reply).await
+}
+
+/// What the user said last, in a request of the Responses API.
+fn last_words(body: &Value) -> String {
+    let items = body["input"].as_array().map_or(&[][..], Vec::as_slice);
+    let texts = items.iter().rev().filter(|item| item["role"] == "user").map(|item| item["content"].to_string());
+    // What the agent says for itself begins with a tag.
+    texts.into_iter().find(|text| !text.contains("\"text\":\"<")).unwrap_or_default()
 }
 
 fn chat_done() -> Reply {
@@ -190,9 +227,13 @@ pub fn response_events(items: &[Value]) -> String {
 
 /// A message that comes in words.
 fn streamed_events(text: &str) -> Vec<Value> {
-    let begun = json!({"type": "response.output_item.added", "item": {"type": "message", "id": "msg", "role": "assistant", "content": []}});
-    let words = text.split_inclusive(' ').map(|word| json!({"type": "response.output_text.delta", "item_id": "msg", "delta": word}));
-    let done = json!({"type": "response.output_item.done", "item": message(text)});
+    // Clients tell messages apart by their ids.
+    let mut whole = message(text);
+    whole["id"] = format!("msg-{}", text.replace(' ', "-")).into();
+    let id = &whole["id"];
+    let begun = json!({"type": "response.output_item.added", "item": {"type": "message", "id": id, "role": "assistant", "content": []}});
+    let words = text.split_inclusive(' ').map(|word| json!({"type": "response.output_text.delta", "item_id": id, "delta": word}));
+    let done = json!({"type": "response.output_item.done", "item": whole});
     std::iter::once(begun).chain(words).chain([done]).collect()
 }
 

@@ -4,6 +4,8 @@
 //! [`crate::Thread::context_start`]. Items are carried as they were received. Results stand in the order of the calls, not in
 //! the order in which they ended; a call without a result gets one that says so; steering stands where a step took it up.
 
+use std::sync::Arc;
+
 use serde::Deserialize;
 use serde_json::json;
 
@@ -17,7 +19,7 @@ use crate::turn::{InterruptReason, Marker, TurnFinished, TurnStatus};
 /// The model items of a thread, from its last compaction on.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Context {
-    items: Vec<Raw>,
+    items: Arc<Vec<Raw>>,
     /// Which entry each item comes from.
     from: Vec<Seq>,
     waiting: Vec<WaitingInput>,
@@ -49,9 +51,22 @@ impl Context {
         &self.items
     }
 
+    /// The items for somebody who keeps them for a while. They are not copied; what is added meanwhile is not theirs.
+    pub fn shared(&self) -> Arc<Vec<Raw>> {
+        self.items.clone()
+    }
+
     /// The items, and the entry that each comes from.
     pub fn located(&self) -> impl Iterator<Item = (Seq, &Raw)> {
-        self.from.iter().copied().zip(&self.items)
+        self.from.iter().copied().zip(self.items.iter())
+    }
+
+    /// What the user said last: the messages after everything else, and those that steer the turn and are taken up by its next step.
+    pub fn last_words(&self, turn: &TurnId) -> Vec<&Raw> {
+        let is_message = |item: &&Raw| user_text(item).is_some();
+        let trailing = self.items.iter().rev().take_while(is_message).count();
+        let steering = self.waiting.iter().filter(|waiting| waiting.turn.as_ref() == Some(turn)).flat_map(|waiting| &waiting.items);
+        self.items[self.items.len() - trailing..].iter().chain(steering).filter(|item| is_user_message(item)).collect()
     }
 
     /// The entries that must be at hand before a compaction can be the beginning of a context.
@@ -123,7 +138,7 @@ impl Context {
     }
 
     fn push(&mut self, seq: Seq, item: Raw) {
-        self.items.push(item);
+        Arc::make_mut(&mut self.items).push(item);
         self.from.push(seq);
     }
 
@@ -164,7 +179,7 @@ impl Context {
     }
 
     fn compact(&mut self, compaction: &ContextCompacted, seq: Seq) {
-        let old: Vec<(Seq, Raw)> = std::mem::take(&mut self.from).into_iter().zip(std::mem::take(&mut self.items)).collect();
+        let old: Vec<(Seq, Raw)> = std::mem::take(&mut self.from).into_iter().zip(std::mem::take(Arc::make_mut(&mut self.items))).collect();
         for kept in &compaction.kept {
             match kept {
                 Kept::Item(item) => self.push(seq, item.clone()),
@@ -196,8 +211,23 @@ pub(crate) fn model_items(entry: &Entry) -> Vec<Raw> {
 struct TextPart<'a> {
     #[serde(rename = "type", borrow)]
     kind: std::borrow::Cow<'a, str>,
-    #[serde(borrow)]
+    #[serde(borrow, default)]
     text: Option<std::borrow::Cow<'a, str>>,
+    #[serde(borrow, default)]
+    name: Option<std::borrow::Cow<'a, str>>,
+    #[serde(borrow, default)]
+    path: Option<std::borrow::Cow<'a, str>>,
+}
+
+impl TextPart<'_> {
+    /// A text as it is, and a skill that the client named as the user would name it.
+    fn said(self) -> Option<String> {
+        match self.kind.as_ref() {
+            "text" => self.text.map(Into::into),
+            "skill" => self.path.filter(|path| path.starts_with("skill://")).or(self.name).map(|skill| format!("${skill}")),
+            _ => None,
+        }
+    }
 }
 
 /// An input as the model sees it: its own items, or one user message made of its texts.
@@ -209,8 +239,7 @@ pub(crate) fn input_items(input: &InputReceived) -> Vec<Raw> {
         .content
         .iter()
         .filter_map(|part| serde_json::from_str::<TextPart<'_>>(part.get()).ok())
-        .filter(|part| part.kind == "text")
-        .filter_map(|part| part.text)
+        .filter_map(|part| part.said())
         .map(|text| json!({"type": "input_text", "text": text}))
         .collect();
     if texts.is_empty() { Vec::new() } else { vec![Raw::from(json!({"type": "message", "role": "user", "content": texts}))] }

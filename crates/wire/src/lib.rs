@@ -12,7 +12,10 @@ pub mod fault;
 pub mod intent;
 pub mod method;
 pub mod path;
+#[cfg(feature = "schema")]
+pub mod schema;
 pub mod secrets;
+pub mod skill;
 
 pub use base64::Base64;
 pub use encode::Encode;

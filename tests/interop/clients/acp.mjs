@@ -1,13 +1,11 @@
 // An editor's side of the Agent Client Protocol, with the adapter between it and our app server.
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
-import { createRequire } from "node:module";
 import path from "node:path";
 import { Readable, Writable } from "node:stream";
 import * as acp from "@agentclientprotocol/sdk";
 
-const packages = path.dirname(createRequire(import.meta.url).resolve("@agentclientprotocol/sdk/package.json"));
-const adapter = spawn("node", [path.join(packages, "../codex-acp/dist/index.js")], {
+const adapter = spawn("node", [path.join(import.meta.dirname, "node_modules/@agentclientprotocol/codex-acp/dist/index.js")], {
   stdio: ["pipe", "pipe", "inherit"],
   env: { ...process.env, CODEX_PATH: process.env.OUTPOST, NO_BROWSER: "1", INITIAL_AGENT_MODE: "agent-full-access" },
 });

@@ -91,6 +91,7 @@ pub async fn assemble(home: &Home, own: &Process) -> anyhow::Result<(Assembly, S
         cwd: PathUri::from_native(&here)?,
         version: env!("CARGO_PKG_VERSION").into(),
         config: shown,
+        check_config: Config::check,
     };
     let server = Server::new(Parts { runtime: assembly.runtime.clone(), facts, clock: Arc::new(store::now) });
     Ok((assembly, server))

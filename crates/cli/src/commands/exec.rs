@@ -2,6 +2,7 @@
 
 mod lines;
 mod prompt;
+mod shapes;
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -17,9 +18,10 @@ use crate::Process;
 use crate::agent_args::{ExecArguments, ExecRequest, Which};
 use crate::agents::{Agents, Audience, Birth, Open};
 use crate::commands;
-use crate::commands::exec::lines::Lines;
+use crate::commands::exec::lines::{Lines, failed};
+use crate::commands::exec::shapes::Line;
 use crate::follow::Follow;
-use crate::screen::{Screen, why};
+use crate::screen::{Screen, Style, why};
 use crate::signals::Watched;
 
 /// How often a line that shows the time is drawn anew.
@@ -35,7 +37,6 @@ pub async fn run(arguments: ExecArguments, own: &Process) -> ExitCode {
 async fn work(request: ExecRequest, own: &Process) -> anyhow::Result<u8> {
     let ExecRequest { options, which, prompt } = request;
     let input = prompt::read(&options, prompt, which != Which::New)?;
-    let mut signals = Signals::new()?;
     let agents = Agents::new(&options.agent, Audience::Nobody, own).await?;
     let birth = Birth {
         source: "exec",
@@ -44,12 +45,13 @@ async fn work(request: ExecRequest, own: &Process) -> anyhow::Result<u8> {
         ephemeral: options.ephemeral,
     };
     let Open { thread, mut follow, before } = agents.open(&which, birth).await?;
+    // Until here a signal simply ends the program.
+    let mut signals = Signals::new()?;
     let mut report =
         if options.json { Report::Lines(Lines::default()) } else { Report::Screen(Screen::new(options.color, &own.variables)) };
-    report.note(agents.note(&before));
     let mut end = End::default();
     let told = async {
-        report.begin(&before)?;
+        report.begin(&before, agents.note(&before))?;
         refuse_open_questions(&thread, &before).await;
         if let Some(input) = input {
             thread.input(input).await?;
@@ -187,18 +189,17 @@ enum Report {
 }
 
 impl Report {
-    fn note(&self, note: Option<&str>) {
-        match (self, note) {
-            (Self::Screen(screen), Some(note)) => screen.note(note),
-            // For programs it is in the answers themselves.
-            _ => {}
-        }
-    }
-
-    fn begin(&mut self, thread: &Thread) -> anyhow::Result<()> {
+    fn begin(&mut self, thread: &Thread, note: Option<&str>) -> anyhow::Result<()> {
         match self {
-            Self::Screen(screen) => screen.thread(thread.id),
-            Self::Lines(lines) => print(lines.begin(thread))?,
+            Self::Screen(screen) => {
+                screen.thread(thread.id);
+                note.into_iter().for_each(|note| screen.say(Style::Note, note));
+            }
+            Self::Lines(lines) => {
+                let mut first = lines.begin(thread);
+                first.extend(note.map(|note| lines.warning(note.to_owned())));
+                print(&first)?;
+            }
         }
         Ok(())
     }
@@ -206,7 +207,7 @@ impl Report {
     fn event(&mut self, event: &Event) -> anyhow::Result<()> {
         match self {
             Self::Screen(screen) => screen.show(event),
-            Self::Lines(lines) => print(lines.event(event))?,
+            Self::Lines(lines) => print(&lines.event(event))?,
         }
         Ok(())
     }
@@ -219,7 +220,7 @@ impl Report {
 
     fn end(&mut self, end: &End) -> anyhow::Result<()> {
         match self {
-            Self::Lines(lines) => print(end.broken.iter().flat_map(|reason| lines.broken(reason)).collect())?,
+            Self::Lines(_) => print(&end.broken.as_deref().map(failed).unwrap_or_default())?,
             Self::Screen(screen) => {
                 screen.answer(end.answer.as_deref())?;
                 let problem = end.broken.clone().or_else(|| end.turn.as_ref().and_then(why));
@@ -231,10 +232,14 @@ impl Report {
 }
 
 /// One line each. An error means that nobody reads any more.
-fn print(events: Vec<serde_json::Value>) -> anyhow::Result<()> {
+fn print(lines: &[Line]) -> anyhow::Result<()> {
+    let mut text = String::new();
+    for line in lines {
+        text.push_str(&serde_json::to_string(line)?);
+        text.push('\n');
+    }
     let mut out = io::stdout().lock();
-    let written = events.iter().try_for_each(|event| writeln!(out, "{event}"));
-    written.and_then(|()| out.flush()).context("standard output cannot be written")
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("standard output cannot be written")
 }
 
 fn write_answer(file: &Path, answer: Option<&str>) -> anyhow::Result<()> {

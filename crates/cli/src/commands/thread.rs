@@ -5,8 +5,9 @@ mod change;
 mod list;
 mod show;
 mod times;
-mod transcript;
+pub mod transcript;
 mod transfer;
+mod why;
 
 use std::io::{BufRead, IsTerminal, Write};
 use std::process::ExitCode;
@@ -41,6 +42,10 @@ pub async fn run(arguments: ThreadArguments, own: &Process) -> ExitCode {
 }
 
 async fn dispatch(arguments: ThreadArguments, own: &Process) -> anyhow::Result<ExitCode> {
+    // This one looks at environments, too, and so opens more than a store.
+    if let ThreadCommand::Why(name) = &arguments.command {
+        return why::why(&name.thread, arguments.store, arguments.json, own).await;
+    }
     let desk = Desk { store: store::open(arguments.store.as_deref(), &own.settings).await?, json: arguments.json };
     match arguments.command {
         ThreadCommand::List(arguments) => desk.list(arguments).await,
@@ -54,6 +59,7 @@ async fn dispatch(arguments: ThreadArguments, own: &Process) -> anyhow::Result<E
         ThreadCommand::Import(arguments) => desk.import(arguments).await,
         ThreadCommand::Export(arguments) => desk.export(arguments).await,
         ThreadCommand::Takeover(names) => desk.takeover(names).await,
+        ThreadCommand::Why(_) => Ok(ExitCode::SUCCESS),
     }
 }
 

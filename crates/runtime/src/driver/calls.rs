@@ -84,7 +84,14 @@ impl Driver {
         let (cancel, over) = (CancellationToken::new(), CancellationToken::new());
         let before: Vec<CancellationToken> =
             self.calls.values().filter(|earlier| alone || earlier.alone).map(|earlier| earlier.over.clone()).collect();
-        let context = CallContext { shared: self.shared.clone(), thread: self.thread.clone(), turn: turn.clone(), cancel: cancel.clone() };
+        let context = CallContext {
+            shared: self.shared.clone(),
+            thread: self.thread.clone(),
+            turn: turn.clone(),
+            cancel: cancel.clone(),
+            feed: self.feed.clone(),
+            questions: self.questions.0.clone(),
+        };
         let (named, ends) = (call.clone(), over.clone().drop_guard());
         let task = self.work.spawn(async move {
             let _ends = ends;
@@ -102,7 +109,8 @@ impl Driver {
             // Its turn was ended meanwhile, and its end was written then.
             return Ok(());
         }
-        let mut facts: Vec<Fact> = end.facts.clone();
+        let mut facts: Vec<Fact> = self.end_questions(&call);
+        facts.extend(end.facts.clone());
         facts.push(finished(&turn, &call, end).into());
         self.record(facts, Need::Stored).await
     }

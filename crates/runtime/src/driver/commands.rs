@@ -3,10 +3,13 @@
 use outpost_store::{AppendError, Need};
 use outpost_thread::{ApprovalAnswered, ApprovalId, Decision, Fact, InputId, InputOrigin, InputReceived, InterruptReason, Raw};
 use outpost_thread::{CallId, CallStarted, SelectionChanged, Settings, SettingsChanged, TurnId, TurnKind, TurnStarted, TurnStatus};
+use serde::Deserialize;
 use serde_json::json;
 
 use super::{Driver, Stop};
-use crate::live::{Accepted, Command, CommandError, InputMode, NewInput};
+use crate::live::{Accepted, Command, CommandError, InputMode, NewInput, Terminal};
+use crate::rules::{self, Rule, Word};
+use crate::tools::earlier::asked_at;
 
 /// What a command came to; an error that concerns only it is not the driver's end.
 type Outcome<T> = Result<Result<T, CommandError>, Stop>;
@@ -34,6 +37,13 @@ impl Driver {
                 answer(outcome, reply)
             }
             Command::Change(facts, reply) => {
+                let named = facts
+                    .iter()
+                    .find_map(|fact| if let Fact::SelectionChanged(change) = fact { change.capability_roots.as_ref() } else { None });
+                if let Some(Err(error)) = named.map(|roots| self.shared.check_roots(roots, &self.thread.capability_roots)) {
+                    let _ = reply.send(Err(CommandError::Invalid(error.to_string())));
+                    return Ok(());
+                }
                 let outcome = self.record(facts, Need::Stored).await.map(Ok);
                 answer(outcome, reply)
             }
@@ -49,6 +59,18 @@ impl Driver {
                 let _ = reply.send(self.thread.clone());
                 Ok(())
             }
+            Command::KeepServers(servers) => {
+                self.keep_servers(servers);
+                Ok(())
+            }
+            Command::Terminals(reply) => {
+                let _ = reply.send(self.terminals());
+                Ok(())
+            }
+            Command::Terminate { session, reply } => {
+                let ended = self.terminate(session);
+                answer(Ok(Ok(ended)), reply)
+            }
             Command::Shutdown { reason, reply } => {
                 if let Some(turn) = self.thread.turn.as_ref().map(|turn| turn.id.clone()) {
                     self.finish_turn(turn, TurnStatus::Interrupted, Some(reason), None).await?;
@@ -58,6 +80,25 @@ impl Driver {
                 Err(Stop::Unloaded)
             }
         }
+    }
+
+    /// The commands that outlived their calls and still run.
+    fn terminals(&self) -> Vec<Terminal> {
+        let running = self.processes.running().into_iter();
+        running.map(|(session, running)| Terminal { session, call: running.call.clone(), asked_seq: asked_at(session).0 }).collect()
+    }
+
+    /// Asks such commands to end; that they have ended is told when it happens.
+    fn terminate(&self, session: Option<u64>) -> usize {
+        let wanted = self.processes.running().into_iter().filter(|(own, _)| session.is_none_or(|session| session == *own));
+        let wanted: Vec<_> = wanted.map(|(_, running)| running).collect();
+        let count = wanted.len();
+        tokio::spawn(async move {
+            for running in wanted {
+                let _ = tokio::time::timeout(std::time::Duration::from_secs(5), running.process.terminate()).await;
+            }
+        });
+        count
     }
 
     async fn input(&mut self, input: NewInput) -> Outcome<Accepted> {
@@ -78,6 +119,9 @@ impl Driver {
             (_, Some(_)) => None,
         };
         let is_idle = self.thread.turn.is_none();
+        if is_idle && !self.seat.work() {
+            return Ok(Err(CommandError::Invalid(self.shared.too_many_agents())));
+        }
         let id = InputId((self.shared.ids)());
         let mut facts = changes(input.settings, input.selection);
         facts.push(
@@ -124,13 +168,27 @@ impl Driver {
     async fn take_answer(&mut self, approval: ApprovalId, decision: Decision, detail: Option<Raw>) -> Outcome<()> {
         let asked = self.thread.turn.iter().flat_map(|turn| &turn.approvals).find(|asked| asked.id == approval).cloned();
         let Some(asked) = asked else { return Ok(Err(CommandError::NoQuestion(approval))) };
+        if decision.permits()
+            && let Some(rule) = amendment(&asked.asked.kind, detail.as_ref())
+        {
+            let amended = rule
+                .map_err(CommandError::Invalid)
+                .and_then(|rule| self.shared.amend(rule).map_err(|error| CommandError::Invalid(error.to_string())));
+            if let Err(error) = amended {
+                return Ok(Err(error));
+            }
+        }
         if decision == Decision::ApprovedForThread {
             self.grants.remember(&asked.asked);
         }
         if let (Some(call), Some(detail)) = (&asked.call, &detail) {
             self.answers.insert(call.clone(), detail.clone());
         }
+        let said = self.elicitations.remove(&approval).map(|waiting| (waiting, detail.clone()));
         self.record(vec![ApprovalAnswered { approval, decision, detail }.into()], Need::Stored).await?;
+        if let Some((waiting, detail)) = said {
+            waiting.answer(decision, detail.as_ref());
+        }
         Ok(Ok(()))
     }
 
@@ -174,6 +232,24 @@ impl Driver {
         self.spawn(turn.clone(), run);
         Ok(Ok(turn))
     }
+}
+
+/// The rule that an answer about a command makes, if it names the first words of commands that may run from now on; or why it
+/// may not be made.
+fn amendment(kind: &str, answer: Option<&Raw>) -> Option<Result<Rule, String>> {
+    #[derive(Deserialize)]
+    struct Amended {
+        prefix: Vec<String>,
+    }
+    let prefix = answer.filter(|_| kind == "command")?.read::<Amended>().ok()?.prefix;
+    if prefix.iter().any(|word| word.is_empty() || word.chars().any(char::is_control)) {
+        return Some(Err("a rule is made of words, and one of these is none".into()));
+    }
+    if rules::is_broad(&prefix) {
+        return Some(Err(format!("a rule that allows every command with `{}` would allow everything; name more words", prefix.join(" "))));
+    }
+    let reason = Some("allowed by an answer".into());
+    Some(Ok(Rule { prefix: prefix.into_iter().map(Word::One).collect(), decision: rules::Decision::Allow, reason, environment: None }))
 }
 
 /// What stays for later turns, as facts.

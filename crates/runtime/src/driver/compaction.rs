@@ -4,9 +4,9 @@
 use outpost_store::Need;
 use outpost_thread::{CompactReason, ContextCompacted, Kept, Raw, TurnId, is_user_message, said};
 
-use super::step::user_message;
+use super::step::{Told, user_message};
 use super::{Done, Driver, Stop};
-use crate::model::{Answer, ModelError, Prompt};
+use crate::model::{Answer, History, ModelError, Prompt};
 
 /// So much of what the user said is kept word by word, in bytes.
 const KEPT_BYTES: usize = 80_000;
@@ -29,7 +29,7 @@ impl Driver {
         let prompt = Prompt {
             model: self.shared.models.model_name(&self.thread.settings),
             instructions: self.shared.instructions(&self.thread),
-            items,
+            history: History::new(items),
             tools: [].into(),
             output_schema: None,
             effort: self.thread.settings.reasoning_effort.clone(),
@@ -41,9 +41,9 @@ impl Driver {
             let mut prompt = prompt;
             let answer = loop {
                 match model.ask(&prompt, &|_| {}).await {
-                    Err(ModelError::ContextExceeded { .. }) if prompt.items.len() > 2 => {
-                        let cut = (prompt.items.len() / 4).max(1);
-                        prompt.items.drain(..cut);
+                    Err(ModelError::ContextExceeded { .. }) if prompt.history.items().len() > 2 => {
+                        let cut = (prompt.history.items().len() / 4).max(1);
+                        prompt.history = History::new(prompt.history.items()[cut..].to_vec());
                     }
                     answer => break answer,
                 }
@@ -59,9 +59,7 @@ impl Driver {
             Err(error) => return self.fail_turn(turn, &error).await,
         };
         let summary: String = answer.items.iter().filter_map(said).collect();
-        if let Some(seat) = &self.seat {
-            seat.used(answer.usage.total_tokens);
-        }
+        self.seat.used(answer.usage.total_tokens);
         let mut kept = self.last_words();
         let bytes: usize = kept.iter().map(|(_, bytes)| bytes).sum();
         let text = format!("<context_summary>\n{}\n</context_summary>", summary.trim());
@@ -72,7 +70,7 @@ impl Driver {
         let compacted = ContextCompacted { turn: Some(turn), reason: self.compacting, kept: beginning, tokens, window };
         self.record(vec![compacted.into()], Need::Stored).await?;
         // Whatever was told about the surroundings is gone with the rest.
-        self.told = None;
+        self.told = Told::default();
         Ok(())
     }
 

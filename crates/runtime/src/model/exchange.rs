@@ -24,7 +24,7 @@ pub struct Call<'a> {
 
 impl Call<'_> {
     /// Posts a body; done when the head of a good answer is there.
-    pub async fn post(&self, path: &str, body: Vec<u8>, progress: OnProgress<'_>) -> Result<Events, ModelError> {
+    pub async fn post(&self, path: &str, body: impl Into<reqwest::Body>, progress: OnProgress<'_>) -> Result<Events, ModelError> {
         let request = self.http.post(self.provider.endpoint(path)?).headers(self.headers()?).body(body);
         let response = match timeout(self.provider.idle(), request.send()).await {
             Ok(Ok(response)) => response,
@@ -39,6 +39,13 @@ impl Call<'_> {
         }
         let name = self.provider.name.clone();
         Ok(Events { response, decoder: Decoder::default(), idle: self.provider.idle(), provider: name, ended: false })
+    }
+
+    /// The status of a page.
+    pub async fn get(&self, path: &str) -> Result<u16, ModelError> {
+        let request = self.http.get(self.provider.endpoint(path)?).headers(self.headers()?);
+        let response = request.send().await.map_err(|error| self.unreachable(&error.without_url()))?;
+        Ok(response.status().as_u16())
     }
 
     fn headers(&self) -> Result<HeaderMap, ProviderError> {

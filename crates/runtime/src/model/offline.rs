@@ -24,7 +24,7 @@ enum Line {
 }
 
 pub fn answer(prompt: &Prompt, ids: &(dyn Fn() -> String + Send + Sync), progress: OnProgress<'_>) -> Answer {
-    let (script, outputs) = read(&prompt.items);
+    let (script, outputs) = read(prompt.history.items());
     let items = respond(&script, &outputs, ids);
     for item in &items {
         progress(Progress::ItemStarted { item: item.clone() });
@@ -32,7 +32,7 @@ pub fn answer(prompt: &Prompt, ids: &(dyn Fn() -> String + Send + Sync), progres
     }
     let bytes = |items: &[Item]| items.iter().map(|item| item.get().len() as u64).sum::<u64>() / 4;
     let items: Vec<Item> = items.into_iter().map(Item::from).collect();
-    let (input, output) = (bytes(&prompt.items), bytes(&items));
+    let (input, output) = (bytes(prompt.history.items()), bytes(&items));
     let usage = Usage { input_tokens: input, output_tokens: output, total_tokens: input + output, ..Usage::default() };
     Answer { items, usage }
 }

@@ -1,16 +1,16 @@
 //! The Responses API.
 
 use serde::Serialize;
-use serde::ser::{SerializeSeq, Serializer};
 use serde_json::{Value, json};
 
 use super::exchange::{Call, Told};
+use super::history::Pieces;
 use super::{Answer, Item, ModelError, OnProgress, Progress, Prompt, ToolInput, ToolSpec, Usage};
 
 /// Asks once.
 pub async fn ask(call: &Call<'_>, prompt: &Prompt, progress: OnProgress<'_>) -> Result<Answer, ModelError> {
-    let body = serde_json::to_vec(&Request::of(prompt)).map_err(|error| call.nonsense(error))?;
-    let mut events = call.post("responses", body, progress).await?;
+    let body = body(prompt).map_err(|error| call.nonsense(error))?;
+    let mut events = call.post("responses", reqwest::Body::wrap(body), progress).await?;
     let mut answer = Answer::default();
     while let Some(data) = events.next().await? {
         let event: Value = match serde_json::from_slice(&data) {
@@ -72,13 +72,17 @@ fn usage(usage: &Value) -> Usage {
     }
 }
 
-/// The body of a request. History is written straight from where it lies; it is not copied first.
+/// What stands before the history in the body of a request.
 #[derive(Serialize)]
-struct Request<'a> {
+struct Before<'a> {
     model: &'a str,
     #[serde(skip_serializing_if = "str::is_empty")]
     instructions: &'a str,
-    input: Items<'a>,
+}
+
+/// What stands behind it.
+#[derive(Serialize)]
+struct After<'a> {
     tools: Vec<Value>,
     tool_choice: &'static str,
     parallel_tool_calls: bool,
@@ -92,39 +96,29 @@ struct Request<'a> {
     prompt_cache_key: &'a str,
 }
 
-struct Items<'a>(&'a [Item]);
-
-impl Serialize for Items<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut items = serializer.serialize_seq(Some(self.0.len()))?;
-        for item in self.0 {
-            items.serialize_element(item)?;
-        }
-        items.end()
-    }
-}
-
-impl<'a> Request<'a> {
-    fn of(prompt: &'a Prompt) -> Self {
-        Self {
-            model: &prompt.model,
-            instructions: &prompt.instructions,
-            input: Items(&prompt.items),
-            tools: prompt.tools.iter().map(tool).collect(),
-            tool_choice: "auto",
-            parallel_tool_calls: true,
-            reasoning: prompt.effort.as_ref().map(|effort| json!({"effort": effort, "summary": "auto"})),
-            text: prompt
-                .output_schema
-                .as_ref()
-                .map(|schema| json!({"format": {"type": "json_schema", "name": "answer", "strict": true, "schema": **schema}})),
-            store: false,
-            stream: true,
-            // Reasoning comes back sealed, so that it can be handed over again without being stored by the provider.
-            include: ["reasoning.encrypted_content"],
-            prompt_cache_key: &prompt.cache_key,
-        }
-    }
+/// The body of a request: one object, whose middle is the history as it lies.
+fn body(prompt: &Prompt) -> serde_json::Result<Pieces> {
+    let mut before = serde_json::to_vec(&Before { model: &prompt.model, instructions: &prompt.instructions })?;
+    before.pop();
+    before.extend_from_slice(b",\"input\":[");
+    let after = After {
+        tools: prompt.tools.iter().map(tool).collect(),
+        tool_choice: "auto",
+        parallel_tool_calls: true,
+        reasoning: prompt.effort.as_ref().map(|effort| json!({"effort": effort, "summary": "auto"})),
+        text: prompt
+            .output_schema
+            .as_ref()
+            .map(|schema| json!({"format": {"type": "json_schema", "name": "answer", "strict": true, "schema": **schema}})),
+        store: false,
+        stream: true,
+        // Reasoning comes back sealed, so that it can be handed over again without being stored by the provider.
+        include: ["reasoning.encrypted_content"],
+        prompt_cache_key: &prompt.cache_key,
+    };
+    let mut end = serde_json::to_vec(&after)?;
+    end.splice(..1, *b"],");
+    Ok(prompt.history.body(before, end))
 }
 
 fn tool(tool: &ToolSpec) -> Value {

@@ -1,5 +1,6 @@
 //! Starting, resuming, forking and ending threads.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,13 +9,15 @@ use outpost_thread::{
     Entry, Fact, ForkError, ForkPoint, InputId, InputOrigin, InputReceived, InterruptReason, Marker, Outline, Parent, Raw,
 };
 use outpost_thread::{Settings, Thread, ThreadCreated, ThreadForked, ThreadId};
-use outpost_wire::intent::{CapabilityRoot, RootsError};
+use outpost_wire::intent::{CapabilityRoot, EnvironmentId, RootsError};
 use thiserror::Error;
 use tokio::sync::oneshot;
 
 use super::{Runtime, Shared, lock};
 use crate::agents::Seat;
+use crate::capabilities::StepCapabilities;
 use crate::live::{Command, LiveThread};
+use crate::mcp::layers::{Layer, merged, problems};
 
 #[derive(Debug, Error)]
 pub enum ThreadError {
@@ -30,6 +33,8 @@ pub enum ThreadError {
     Store(#[from] ForkStoreError),
     #[error(transparent)]
     Roots(#[from] RootsError),
+    #[error("capability root `{root}` is in environment `{environment}`, which does not exist; add the environment first, or name another")]
+    UnknownEnvironment { root: String, environment: EnvironmentId },
     #[error("{0}")]
     Invalid(String),
 }
@@ -85,6 +90,7 @@ pub struct ShutdownReport {
 
 impl Runtime {
     pub async fn start(&self, start: StartThread) -> Result<LiveThread, ThreadError> {
+        self.0.check_roots(&start.created.capability_roots, &[])?;
         self.0.start(start, None).await
     }
 
@@ -93,13 +99,36 @@ impl Runtime {
         self.0.clone().load(id).await
     }
 
+    /// The same by the file that it is kept in.
+    pub async fn resume_journal(&self, path: &Path) -> Result<LiveThread, ThreadError> {
+        self.0.clone().load_journal(path).await
+    }
+
     /// The same, also if another program holds it.
     pub async fn take_over(&self, id: ThreadId) -> Result<LiveThread, ThreadError> {
         self.0.clone().load_as(id, ClaimMode::TakeOver).await
     }
 
     pub async fn fork(&self, fork: ForkThread) -> Result<LiveThread, ThreadError> {
+        if let Some(roots) = &fork.forked.capability_roots {
+            self.0.check_roots(roots, &[])?;
+        }
         self.0.fork(fork, None).await
+    }
+
+    /// How often an executor has told what a folder holds, rather than that it is still the same.
+    pub fn capability_bundles(&self) -> u64 {
+        self.0.discoveries.told()
+    }
+
+    /// Why each capability root of a thread is in its next step, or why not, and what it offers. Environments that are only
+    /// starting are waited for as a step would.
+    pub async fn why(&self, id: ThreadId) -> Result<StepCapabilities, ThreadError> {
+        let thread = match self.get(id) {
+            Some(live) => live.snapshot().await.map_err(|error| ThreadError::Invalid(error.to_string()))?,
+            None => outpost_store::open(&self.0.store, id).await?.thread,
+        };
+        Ok(self.0.why(&thread).await)
     }
 
     /// Unloads a thread; its running turn is interrupted with this reason. It can be resumed.
@@ -135,6 +164,7 @@ impl Runtime {
                 Err(_) => {}
             }
         }
+        self.0.mcp.pool.shut_down(within).await;
         for ids in [&mut report.completed, &mut report.submit_failed, &mut report.timed_out] {
             ids.sort_by_key(ToString::to_string);
         }
@@ -143,22 +173,12 @@ impl Runtime {
 
     /// A thread and all agents below it: as stored and as loaded, each once, parents before children.
     pub async fn subtree(&self, root: ThreadId) -> Result<Vec<ThreadId>, ThreadError> {
-        let mut found = vec![root];
-        let mut next = 0;
-        while let Some(id) = found.get(next).copied() {
-            next += 1;
-            let thread = match self.get(id) {
-                Some(live) => live.snapshot().await.ok(),
-                None => match outpost_store::open(&self.0.store, id).await {
-                    Ok(opened) => Some(opened.thread),
-                    Err(error) if id == root => return Err(error.into()),
-                    Err(_) => None,
-                },
-            };
-            let children = thread.map(|thread| thread.agents.into_keys().collect::<Vec<_>>()).unwrap_or_default();
-            found.extend(children.into_iter().filter(|child| !found.contains(child)).collect::<Vec<_>>());
-        }
-        Ok(found)
+        self.0.subtree(root).await
+    }
+
+    /// Unloads a thread and all agents below it; returns whom that concerned. All of them can be resumed.
+    pub async fn unload_tree(&self, root: ThreadId, reason: InterruptReason) -> Result<Vec<ThreadId>, ThreadError> {
+        self.0.unload_tree(root, reason).await
     }
 }
 
@@ -169,6 +189,16 @@ enum Outcome {
 }
 
 impl Shared {
+    /// The check of roots that somebody names: those that are known already may be in environments that are gone.
+    pub fn check_roots(&self, roots: &[CapabilityRoot], known: &[CapabilityRoot]) -> Result<(), ThreadError> {
+        CapabilityRoot::check_all(roots)?;
+        let unknown = |root: &&CapabilityRoot| !known.contains(root) && self.registry.status(root.environment_id()).is_none();
+        match roots.iter().find(unknown) {
+            Some(root) => Err(ThreadError::UnknownEnvironment { root: root.id.clone(), environment: root.environment_id().clone() }),
+            None => Ok(()),
+        }
+    }
+
     pub(super) async fn start(self: &Arc<Self>, start: StartThread, seat: Option<Seat>) -> Result<LiveThread, ThreadError> {
         let StartThread { mut created, reserved, history, ephemeral } = start;
         CapabilityRoot::check_all(&created.capability_roots)?;
@@ -177,6 +207,7 @@ impl Shared {
         {
             return Err(ThreadError::Invalid(format!("there is no model provider `{provider}`")));
         }
+        self.check_servers(&created.settings)?;
         let id = reserved.unwrap_or_else(|| (self.thread_ids)());
         created.thread = id;
         if created.settings.compact_at.is_none() {
@@ -214,10 +245,22 @@ impl Shared {
     /// Starts the driver of a thread that is new, and tells of it.
     fn bring_up(self: &Arc<Self>, store: Store, lease: Lease, thread: Thread, seat: Option<Seat>) -> LiveThread {
         let id = thread.id;
-        let seat = seat.or_else(|| self.seat(&thread));
+        let seat = seat.unwrap_or_else(|| self.seat(&thread));
         let live = self.run(store, lease, thread, seat);
-        self.created.publish(id, 32);
+        if !live.internal {
+            self.created.publish(id, 32);
+        }
         live
+    }
+
+    /// Servers that a client gives a thread are checked before there is a thread.
+    fn check_servers(&self, settings: &Settings) -> Result<(), ThreadError> {
+        let layer = Layer::of_thread(settings).map_err(ThreadError::Invalid)?;
+        // Whether what it changes fits what lies in files is seen when both are put together.
+        let whole = |value: &serde_json::Value| value.get("command").is_some() || value.get("url").is_some() || !value.is_object();
+        let own = Layer(layer.0.into_iter().filter(|(_, value)| whole(value)).collect());
+        let problems = problems(&merged(&Layer::default(), &own, self.mcp.pool.limits()));
+        if problems.is_empty() { Ok(()) } else { Err(ThreadError::Invalid(problems.join("; "))) }
     }
 
     fn compact_at(&self, settings: &Settings) -> u64 {
@@ -260,7 +303,7 @@ impl Shared {
             return Err(format!("agents may be nested {} deep, not deeper", self.config.agents.depth));
         }
         let seat = self.tree(maker).seat();
-        let seat = seat.ok_or_else(|| format!("there are {} agents already; close one first", self.config.agents.most))?;
+        let seat = seat.ok_or_else(|| self.too_many_agents())?;
         let session = maker.metadata.session.clone().unwrap_or_else(|| maker.id.to_string());
         let parent = Parent { thread: maker.id, depth, path: None, nickname: None, role: None };
         let source = Some(Raw::from(serde_json::json!({"subAgent": {"thread_spawn": {"parent_thread_id": maker.id, "depth": depth}}})));
@@ -288,6 +331,39 @@ impl Shared {
             self.start(start, Some(seat)).await
         };
         started.map_err(|error| error.to_string())
+    }
+
+    pub fn too_many_agents(&self) -> String {
+        format!("{} agents are at work already, and there may be no more; wait for one of them, or close one", self.config.agents.most)
+    }
+
+    /// A thread and all agents below it: as stored and as loaded, each once, parents before children.
+    pub async fn subtree(&self, root: ThreadId) -> Result<Vec<ThreadId>, ThreadError> {
+        let mut found = vec![root];
+        let mut next = 0;
+        while let Some(id) = found.get(next).copied() {
+            next += 1;
+            let thread = match self.state_of(id).await {
+                Err(error) if id == root => return Err(error),
+                state => state.ok(),
+            };
+            let children = thread.map(|thread| thread.agents.into_keys().collect::<Vec<_>>()).unwrap_or_default();
+            found.extend(children.into_iter().filter(|child| !found.contains(child)).collect::<Vec<_>>());
+        }
+        Ok(found)
+    }
+
+    /// Unloads a thread and all agents below it, makers first, so that nobody makes more meanwhile.
+    pub async fn unload_tree(&self, root: ThreadId, reason: InterruptReason) -> Result<Vec<ThreadId>, ThreadError> {
+        let mut ended = Vec::new();
+        self.unload(root, reason).await;
+        for id in self.subtree(root).await? {
+            if self.live(id).is_some() {
+                self.unload(id, reason).await;
+            }
+            ended.push(id);
+        }
+        Ok(ended)
     }
 
     pub async fn unload(&self, id: ThreadId, reason: InterruptReason) {

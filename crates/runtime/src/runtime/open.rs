@@ -1,5 +1,7 @@
 //! From a stored thread to a running driver.
 
+use std::path::Path;
+use std::pin::Pin;
 use std::sync::Arc;
 
 use outpost_store::{ClaimMode, Lease, Need, Store};
@@ -20,6 +22,22 @@ impl Shared {
     /// A thread, loaded if it was not. Two who ask at the same time get the same one.
     pub async fn load(self: Arc<Self>, id: ThreadId) -> Result<LiveThread, ThreadError> {
         self.load_as(id, ClaimMode::IfFree).await
+    }
+
+    /// A thread by its journal.
+    pub(super) async fn load_journal(self: Arc<Self>, path: &Path) -> Result<LiveThread, ThreadError> {
+        let invalid = |why: String| ThreadError::Invalid(format!("{}: {why}", path.display()));
+        let id = path.file_stem().and_then(|name| name.to_str()).and_then(|name| name.parse::<ThreadId>().ok());
+        let id = id.ok_or_else(|| invalid("a journal is named after its thread".into()))?;
+        let Store::Local(store) = &self.store else { return Err(invalid("this store has no journals".into())) };
+        let real = |path: &Path| path.canonicalize().ok();
+        let own = store.journal(id);
+        match own.as_deref().and_then(real) {
+            Some(own) if Some(&own) == real(path).as_ref() => self.load(id).await,
+            Some(own) if self.live(id).is_some() => Err(invalid(format!("thread {id} is running already, from {}", own.display()))),
+            Some(own) => Err(invalid(format!("thread {id} is kept in {}", own.display()))),
+            None => Err(invalid("it is not one of this home; `outpost thread import` takes it in".into())),
+        }
     }
 
     pub(super) async fn load_as(self: Arc<Self>, id: ThreadId, mode: ClaimMode) -> Result<LiveThread, ThreadError> {
@@ -59,7 +77,44 @@ impl Shared {
             appended.entries.iter().for_each(|entry| drop(thread.apply(entry)));
         }
         let seat = self.seat(&thread);
-        Ok(self.run(store, lease, thread, seat))
+        let agents: Vec<ThreadId> = thread.agents.iter().filter(|(_, agent)| agent.open).map(|(id, _)| *id).collect();
+        let live = self.run(store, lease, thread, seat);
+        if !agents.is_empty() {
+            // Agents that were in the middle of their work when the program ended go on with it, and so do theirs.
+            tokio::spawn(async move {
+                for id in agents {
+                    self.clone().busy(id).await;
+                }
+            });
+        }
+        Ok(live)
+    }
+
+    /// A thread that has work to do, loaded if it was not.
+    // Boxed, because loading a thread wakes its agents, which loads threads.
+    pub fn busy(self: Arc<Self>, id: ThreadId) -> Pin<Box<dyn Future<Output = Option<LiveThread>> + Send>> {
+        Box::pin(async move {
+            if let Some(live) = self.live(id) {
+                return matches!(live.status(), Status::Active { .. }).then_some(live);
+            }
+            let thread = self.state_of(id).await.ok()?;
+            if thread.turn.is_none() && thread.queued.is_empty() {
+                return None;
+            }
+            let loaded = self.load(id).await;
+            loaded.inspect_err(|error| tracing::warn!(thread = %id, %error, "an agent cannot go on")).ok()
+        })
+    }
+
+    /// How a thread stands, be it loaded or not.
+    pub(super) async fn state_of(&self, id: ThreadId) -> Result<Thread, ThreadError> {
+        if let Some(live) = self.live(id)
+            && let Ok(thread) = live.snapshot().await
+        {
+            return Ok(thread);
+        }
+        let store = self.store_of(id).await;
+        Ok(outpost_store::open(&store, id).await?.thread)
     }
 
     /// Threads that are not kept are in a store of their own.
@@ -76,12 +131,12 @@ impl Shared {
     }
 
     /// Starts the driver of a thread.
-    pub(super) fn run(self: &Arc<Self>, store: Store, lease: Lease, thread: Thread, seat: Option<Seat>) -> LiveThread {
+    pub(super) fn run(self: &Arc<Self>, store: Store, lease: Lease, thread: Thread, seat: Seat) -> LiveThread {
         let id = thread.id;
         let (mailbox, commands) = mpsc::channel(MAILBOX);
         let (status, watched) = watch::channel(Status::of(&thread));
         let feed = Arc::new(Feed::new(FeedLimits::default()));
-        let live = LiveThread { id, mailbox, feed: feed.clone(), status: watched };
+        let live = LiveThread { id, mailbox, feed: feed.clone(), status: watched, internal: is_internal(&thread) };
         *lock(&self.slot(id).live) = Some(live.clone());
         let driver = Driver::new(Start { shared: self.clone(), store, lease, thread, feed, status, mailbox: commands, seat });
         let (shared, own) = (self.clone(), live.clone());
@@ -92,6 +147,7 @@ impl Shared {
             let is_own = |slot: &Arc<super::Slot>| lock(&slot.live).as_ref().is_some_and(|live| live.mailbox.same_channel(&own.mailbox));
             if threads.get(&id).is_some_and(is_own) {
                 threads.remove(&id);
+                shared.mcp.forget(id);
             }
         });
         live
@@ -106,4 +162,10 @@ impl Shared {
             _ => None,
         })
     }
+}
+
+/// Whether a thread works for the runtime itself, by who started it.
+fn is_internal(thread: &Thread) -> bool {
+    let source = thread.metadata.source.as_ref().and_then(|source| source.read::<serde_json::Value>().ok());
+    source.is_some_and(|source| source.get("internal").is_some())
 }

@@ -139,8 +139,8 @@ async fn wait_for(wait: Wait, context: &CallContext) -> Result<Value, String> {
     let any_is_done = async {
         let mut settling = JoinSet::new();
         for id in &ids {
-            // Who is not loaded does nothing.
-            let Some(agent) = context.shared.live(*id) else { return };
+            // Also one whose work was cut off when the program ended, and that nobody has taken up yet.
+            let Some(agent) = context.shared.clone().busy(*id).await else { return };
             settling.spawn(async move { agent.settled().await });
         }
         settling.join_next().await;
@@ -170,7 +170,7 @@ async fn interrupt(target: &Target, context: &CallContext) -> Result<Value, Stri
 
 async fn close(target: &Target, context: &CallContext) -> Result<(Value, Vec<Fact>), String> {
     let id = own(&target.target, context)?;
-    context.shared.unload(id, InterruptReason::Replaced).await;
+    context.shared.unload_tree(id, InterruptReason::Replaced).await.map_err(|error| error.to_string())?;
     let closed = AgentClosed { child: id, reason: None };
     Ok((json!({"closed": true}), vec![closed.into()]))
 }

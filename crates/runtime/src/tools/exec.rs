@@ -20,6 +20,7 @@ use super::{Asked, CallContext, CallEnd, Plan, ResultType, Run, StepTools, Work}
 use crate::approvals::{Question, key};
 use crate::patch;
 use crate::policy::{Course, Request, decide};
+use crate::rules;
 
 const DEFAULT_YIELD: u64 = 10_000;
 const DEFAULT_OUTPUT_TOKENS: usize = 10_000;
@@ -128,7 +129,7 @@ impl StepTools {
             Course::Ask { why, .. } => {
                 let detail = json!({
                     "key": granted, "command": exec.cmd, "cwd": cwd.to_syntax(), "environmentId": id, "why": why,
-                    "reason": exec.justification, "escalated": escalated, "prefixRule": exec.prefix_rule,
+                    "reason": exec.justification, "escalated": escalated, "prefixRule": offered(&exec),
                 });
                 return Plan::Ask(Question { kind: "command", environment: Some(id), detail });
             }
@@ -234,6 +235,14 @@ impl StepTools {
 
 fn command_detail(command: &str, cwd: &PathUri, id: &EnvironmentId, source: &str) -> Value {
     json!({"type": "commandExecution", "command": command, "cwd": cwd.to_syntax(), "environmentId": id, "source": source})
+}
+
+/// The rule that the model suggests, if it is about this very command and not about nearly everything.
+fn offered(exec: &ExecCommand) -> Option<&Vec<String>> {
+    let prefix = exec.prefix_rule.as_ref().filter(|prefix| !rules::is_broad(prefix))?;
+    let script = rules::split(&exec.cmd);
+    let is_own = script.commands.iter().any(|words| words.starts_with(prefix));
+    (script.is_plain && is_own).then_some(prefix)
 }
 
 /// A directory as the model names it, below another one unless it is absolute.

@@ -3,13 +3,23 @@
 
 mod account;
 mod choices;
+mod commands;
 mod config;
 mod environments;
+mod files;
+mod goals;
+mod lists;
+mod mcp;
 mod models;
 mod overview;
+mod place;
+mod queue;
 mod reading;
+mod search;
 mod session;
 mod shelf;
+mod skills;
+mod terminals;
 mod threads;
 mod turns;
 mod work;
@@ -32,11 +42,20 @@ pub fn table() -> Table {
     let table = shelf::register(table);
     let table = turns::register(table);
     let table = work::register(table);
+    let table = terminals::register(table);
     let table = environments::register(table);
     let table = config::register(table);
     let table = models::register(table);
     let table = overview::register(table);
-    account::register(table)
+    let table = account::register(table);
+    let table = files::register(table);
+    let table = commands::register(table);
+    let table = goals::register(table);
+    let table = queue::register(table);
+    let table = skills::register(table);
+    let table = mcp::register(table);
+    let table = search::register(table);
+    lists::register(table)
 }
 
 fn thread_id(text: &str) -> Result<ThreadId, Fault> {
@@ -47,4 +66,21 @@ fn thread_id(text: &str) -> Result<ThreadId, Fault> {
 fn loaded(connection: &Arc<Connection>, text: &str) -> Result<LiveThread, Fault> {
     let id = thread_id(text)?;
     connection.server.runtime.get(id).ok_or_else(|| fault::thread_not_found(id))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::Value;
+
+    #[test]
+    fn every_method_is_in_the_schema_and_no_other() {
+        let schema: Value = serde_json::from_str(include_str!("../../../../schema/app.json")).unwrap();
+        let described: BTreeSet<&str> = schema["methods"].as_object().unwrap().keys().map(String::as_str).collect();
+        let table = super::table();
+        let served: BTreeSet<&str> = table.names().iter().copied().collect();
+        let missing: Vec<_> = served.symmetric_difference(&described).collect();
+        assert!(missing.is_empty(), "add or remove these in outpost_wire::schema, then run `cargo xtask schema`: {missing:?}");
+    }
 }

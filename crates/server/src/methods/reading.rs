@@ -178,7 +178,7 @@ async fn list(connection: Arc<Connection>, params: ThreadListParams) -> Result<T
 }
 
 /// Kinds of sources as lists keep them: as one word.
-fn sources(kinds: &[String]) -> Vec<String> {
+pub fn sources(kinds: &[String]) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     for kind in kinds {
         let word = if kind.starts_with("subAgent") { "subAgent" } else { kind.as_str() };

@@ -29,7 +29,7 @@ pub fn register(table: Table) -> Table {
 }
 
 /// Writes a change of a thread's description, loaded or not.
-async fn describe(server: &Shared, id: ThreadId, change: MetadataChanged) -> Result<(), Fault> {
+pub async fn describe(server: &Shared, id: ThreadId, change: MetadataChanged) -> Result<(), Fault> {
     if let Some(live) = server.runtime.get(id) {
         return live.change(vec![change.into()]).await.map_err(fault::command);
     }

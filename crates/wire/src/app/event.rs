@@ -3,7 +3,11 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::commands::{CommandExecOutputDelta, ProcessExited, ProcessOutputDelta};
+use super::files::FsChanged;
+use super::goals::{ThreadGoalCleared, ThreadGoalUpdated};
 use super::item::Item;
+use super::queue::ThreadQueueChanged;
 use super::settings::ThreadSettings;
 use super::thread::{Thread, ThreadStatus};
 use super::turn::{Turn, TurnError};
@@ -26,6 +30,12 @@ macro_rules! notices {
                 match self {
                     $(Self::$name(_) => $wire,)+
                 }
+            }
+
+            /// The shape of each.
+            #[cfg(feature = "schema")]
+            pub fn schemas(generator: &mut schemars::SchemaGenerator) -> Vec<(&'static str, schemars::Schema)> {
+                vec![$(($wire, generator.subschema_for::<$shape>())),+]
             }
 
             fn params(&self, out: &mut Vec<u8>) {
@@ -70,6 +80,13 @@ notices! {
     "item/mcpToolCall/progress" => McpToolCallProgress(McpToolCallProgress),
     "mcpServer/startupStatus/updated" => McpServerStatusUpdated(McpServerStatusUpdated),
     "serverRequest/resolved" => ServerRequestResolved(ServerRequestResolved),
+    "thread/goal/updated" => ThreadGoalUpdated(ThreadGoalUpdated),
+    "thread/goal/cleared" => ThreadGoalCleared(ThreadGoalCleared),
+    "thread/queue/changed" => ThreadQueueChanged(ThreadQueueChanged),
+    "fs/changed" => FsChanged(FsChanged),
+    "command/exec/outputDelta" => CommandExecOutputDelta(CommandExecOutputDelta),
+    "process/outputDelta" => ProcessOutputDelta(ProcessOutputDelta),
+    "process/exited" => ProcessExited(ProcessExited),
     "error" => Error(ErrorNotice),
     "warning" => Warning(Warning),
     /// Ours.

@@ -4,16 +4,40 @@
 //! them; they are read leniently, and members that are not known are ignored. Ids, paths and URLs are plain texts here:
 //! whoever uses them checks them, so that a refusal can be worded as clients expect it.
 
+/// Declares shapes that all look alike; members behind a semicolon may be left out.
+macro_rules! records {
+    ($($(#[$doc:meta])* $name:ident {
+        $($(#[$note:meta])* $member:ident: $shape:ty),* $(; $($(#[$more:meta])* $optional:ident: $other:ty),+)? $(,)?
+    })+) => {
+        $($(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+        pub struct $name {
+            $($(#[$note])* pub $member: $shape,)*
+            $($($(#[$more])* #[serde(default)] pub $optional: $other,)+)?
+        })+
+    };
+}
+
 pub mod account;
 pub mod approval;
+pub mod commands;
 pub mod config;
 pub mod environment;
 pub mod event;
+pub mod files;
+pub mod goals;
 pub mod item;
+pub mod lists;
+pub mod mcp;
 pub mod models;
 pub mod overview;
+pub mod queue;
+pub mod search;
 pub mod session;
 pub mod settings;
+pub mod skills;
 pub mod thread;
 pub mod turn;
 

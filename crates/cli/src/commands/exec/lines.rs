@@ -1,16 +1,18 @@
-//! A turn as programs read it: one event a line, in the shapes that clients of `codex exec --json` know.
+//! A turn as programs read it: one event a line.
 //!
-//! An entry becomes an event; nothing is told twice. What these shapes have no word for (agents, pictures that are looked at,
+//! An entry becomes a line; nothing is told twice. What these shapes have no word for (agents, pictures that are looked at,
 //! waiting) is not told, except where it fails.
 
 use std::collections::HashMap;
 
 use outpost_runtime::live::Event;
+use outpost_runtime::mcp::McpEvent;
 use outpost_runtime::model::Progress;
 use outpost_runtime::tools::output::HeadTail;
-use outpost_thread::{CallFinished, CallId, CallOutcome, CallStarted, Fact, Raw, Thread, Tokens, TurnFinished, TurnStatus, said};
-use serde_json::{Map, Value, json};
+use outpost_thread::{CallFinished, CallId, CallOutcome, CallStarted, Fact, Raw, Thread, Tokens, TurnFinished, said};
+use serde_json::Value;
 
+use super::shapes::{Change, Item, Line, Message, Status, Todo};
 use crate::screen::why;
 
 /// So many tokens of a command's output are told, its beginning and its end.
@@ -23,12 +25,14 @@ pub struct Lines {
     usage: Tokens,
     calls: HashMap<CallId, Call>,
     /// The plan of the running turn: its item, and its steps as they were told last.
-    plan: Option<(String, Value)>,
+    plan: Option<(String, Vec<Todo>)>,
 }
 
 /// A call that was told as started.
 struct Call {
-    item: String,
+    /// In which order calls were told.
+    order: usize,
+    id: String,
     kind: Kind,
     /// Goes on behind its call.
     goes_on: bool,
@@ -36,23 +40,23 @@ struct Call {
 
 enum Kind {
     Command { command: String, output: HeadTail },
-    Files { changes: Value },
+    Files { changes: Vec<Change> },
     Mcp { detail: Value },
 }
 
 impl Lines {
     /// The first lines: which thread it is, and what is under way in it.
-    pub fn begin(&mut self, thread: &Thread) -> Vec<Value> {
+    pub fn begin(&mut self, thread: &Thread) -> Vec<Line> {
         self.usage = thread.usage.total;
-        let mut events = vec![json!({"type": "thread.started", "thread_id": thread.id})];
+        let mut lines = vec![Line::ThreadStarted { thread_id: thread.id }];
         if let Some(turn) = &thread.turn {
-            events.push(json!({"type": "turn.started"}));
-            events.extend(turn.calls.iter().filter_map(|call| self.call_started(call.started.as_ref()?)));
+            lines.push(Line::TurnStarted {});
+            lines.extend(turn.calls.iter().filter_map(|call| self.call_started(call.started.as_ref()?)));
         }
-        events
+        lines
     }
 
-    pub fn event(&mut self, event: &Event) -> Vec<Value> {
+    pub fn event(&mut self, event: &Event) -> Vec<Line> {
         match event {
             Event::Entry(entry) => self.fact(&entry.fact),
             Event::Output { call, bytes } => {
@@ -63,30 +67,34 @@ impl Lines {
             }
             Event::ProcessEnded { call, exit_code } => self.process_ended(call, *exit_code).into_iter().collect(),
             Event::Progress { progress: Progress::Retrying { attempt, of, reason }, .. } => {
-                vec![self.warning(&format!("{reason}; asking again ({attempt} of {of})"))]
+                vec![self.warning(format!("{reason}; asking again ({attempt} of {of})"))]
             }
-            Event::Progress { .. } | Event::Status(_) => vec![],
+            Event::Mcp(McpEvent::Startup { server, error: Some(error), .. }) => {
+                vec![self.warning(format!("MCP server `{server}`: {error}"))]
+            }
+            Event::Progress { .. } | Event::Mcp(_) | Event::Status(_) => vec![],
         }
     }
 
-    /// The thread had to stop.
-    pub fn broken(&mut self, reason: &str) -> Vec<Value> {
-        failed(reason)
+    /// Something that did not end the turn.
+    pub fn warning(&mut self, message: String) -> Line {
+        let id = self.next_item();
+        Line::ItemCompleted { item: Item::Error { id, message } }
     }
 
-    fn fact(&mut self, fact: &Fact) -> Vec<Value> {
+    fn fact(&mut self, fact: &Fact) -> Vec<Line> {
         match fact {
-            Fact::TurnStarted(_) => vec![json!({"type": "turn.started"})],
+            Fact::TurnStarted(_) => vec![Line::TurnStarted {}],
             Fact::ModelAnswered(answered) => {
                 self.usage = self.usage.plus(answered.usage.unwrap_or_default());
-                answered.items.iter().filter_map(|item| self.answered(item)).collect()
+                answered.items.iter().filter_map(|item| self.answered(item)).map(|item| Line::ItemCompleted { item }).collect()
             }
             Fact::CallStarted(started) => self.call_started(started).into_iter().collect(),
             Fact::CallFinished(finished) => self.call_finished(finished).into_iter().collect(),
             Fact::ApprovalAsked(asked) => {
-                let detail: Value = read(asked.detail.as_ref());
+                let detail = read(asked.detail.as_ref());
                 let what = detail["command"].as_str().unwrap_or(&asked.kind);
-                vec![self.warning(&format!("`{what}` needs an answer, and nobody is there to give one: it is refused"))]
+                vec![self.warning(format!("`{what}` needs an answer, and nobody is there to give one: it is refused"))]
             }
             Fact::TurnFinished(finished) => self.turn_finished(finished),
             _ => vec![],
@@ -94,51 +102,48 @@ impl Lines {
     }
 
     /// What the model said or thought.
-    fn answered(&mut self, item: &Raw) -> Option<Value> {
-        let value: Value = read(Some(item));
+    fn answered(&mut self, item: &Raw) -> Option<Item> {
+        let value = read(Some(item));
         match value["type"].as_str()? {
             "message" => {
                 let text = said(item).filter(|text| !text.is_empty())?;
-                Some(self.completed("agent_message", json!({"text": text})))
+                Some(Item::AgentMessage { id: self.next_item(), text })
             }
             "reasoning" => {
-                let parts = |name: &str| value[name].as_array().cloned().unwrap_or_default();
-                let texts = [parts("summary"), parts("content")].into_iter().find(|parts| !parts.is_empty())?;
-                let text: Vec<&str> = texts.iter().filter_map(|part| part["text"].as_str()).collect();
-                Some(self.completed("reasoning", json!({"text": text.join("\n")})))
+                let texts = |name: &str| value[name].as_array().into_iter().flatten().filter_map(|part| part["text"].as_str());
+                let text =
+                    [texts("summary").collect::<Vec<_>>(), texts("content").collect()].into_iter().find(|texts| !texts.is_empty())?;
+                Some(Item::Reasoning { id: self.next_item(), text: text.join("\n") })
             }
-            "web_search_call" => {
-                Some(self.completed("web_search", json!({"query": value["action"]["query"].as_str().unwrap_or_default()})))
-            }
+            "web_search_call" => Some(Item::WebSearch { id: self.next_item(), query: text(&value["action"]["query"]) }),
             _ => None,
         }
     }
 
-    fn call_started(&mut self, started: &CallStarted) -> Option<Value> {
-        let detail: Value = read(started.detail.as_ref());
+    fn call_started(&mut self, started: &CallStarted) -> Option<Line> {
+        let detail = read(started.detail.as_ref());
         let kind = match detail["type"].as_str()? {
-            "commandExecution" => {
-                Kind::Command { command: detail["command"].as_str().unwrap_or_default().to_owned(), output: HeadTail::default() }
-            }
+            "commandExecution" => Kind::Command { command: text(&detail["command"]), output: HeadTail::default() },
             "fileChange" => Kind::Files { changes: changes(&detail) },
             "mcpToolCall" => Kind::Mcp { detail },
-            "plan" => return self.planned(&detail),
+            "plan" => return Some(self.planned(&detail)),
             _ => return None,
         };
-        let call = Call { item: self.next_item(), kind, goes_on: false };
-        let event = call.event("item.started", &call.state("in_progress", None, &Value::Null));
+        let call = Call { order: self.items, id: self.next_item(), kind, goes_on: false };
+        let item = call.item(Status::InProgress, None, &Value::Null);
         self.calls.insert(started.call.clone(), call);
-        Some(event)
+        Some(Line::ItemStarted { item })
     }
 
-    fn call_finished(&mut self, finished: &CallFinished) -> Option<Value> {
-        let detail: Value = read(finished.detail.as_ref());
+    fn call_finished(&mut self, finished: &CallFinished) -> Option<Line> {
+        let detail = read(finished.detail.as_ref());
         let Some(mut call) = self.calls.remove(&finished.call) else {
-            // It ended before it began: nobody could do it, or somebody said no.
+            // It ended before it began, because it could not be done. A refusal was told with its question.
             let why = detail["error"].as_str().filter(|_| finished.outcome == CallOutcome::Failed)?;
-            return Some(self.warning(why));
+            return Some(self.warning(why.to_owned()));
         };
-        if !detail["sessionId"].is_null() && detail["exitCode"].is_null() {
+        let exit_code = detail["exitCode"].as_i64();
+        if !detail["sessionId"].is_null() && exit_code.is_none() {
             call.goes_on = true;
             self.calls.insert(finished.call.clone(), call);
             return None;
@@ -148,61 +153,45 @@ impl Lines {
         {
             output.push(text.as_bytes());
         }
-        let exit_code = detail["exitCode"].as_i64();
-        let done = finished.outcome == CallOutcome::Completed && exit_code.unwrap_or(0) == 0;
-        Some(call.event("item.completed", &call.state(if done { "completed" } else { "failed" }, exit_code, &detail)))
+        let is_done = finished.outcome == CallOutcome::Completed && exit_code.unwrap_or(0) == 0;
+        let item = call.item(if is_done { Status::Completed } else { Status::Failed }, exit_code, &detail);
+        Some(Line::ItemCompleted { item })
     }
 
     /// A command that outlived its call has ended.
-    fn process_ended(&mut self, call: &CallId, exit_code: Option<i32>) -> Option<Value> {
+    fn process_ended(&mut self, call: &CallId, exit_code: Option<i32>) -> Option<Line> {
         if !self.calls.get(call)?.goes_on {
             return None;
         }
         let call = self.calls.remove(call)?;
-        let status = if exit_code == Some(0) { "completed" } else { "failed" };
-        Some(call.event("item.completed", &call.state(status, exit_code.map(i64::from), &Value::Null)))
+        let status = if exit_code == Some(0) { Status::Completed } else { Status::Failed };
+        Some(Line::ItemCompleted { item: call.item(status, exit_code.map(i64::from), &Value::Null) })
     }
 
-    fn planned(&mut self, detail: &Value) -> Option<Value> {
-        let step = |step: &Value| json!({"text": step["step"], "completed": step["status"] == "completed"});
-        let steps: Value = detail["plan"].as_array()?.iter().map(step).collect();
-        let (kind, item) = match self.plan.take() {
-            Some((item, _)) => ("item.updated", item),
-            None => ("item.started", self.next_item()),
-        };
-        let event = event(kind, &item, "todo_list", json!({"items": steps}));
-        self.plan = Some((item, steps));
-        Some(event)
+    fn planned(&mut self, detail: &Value) -> Line {
+        let todo = |step: &Value| Todo { text: text(&step["step"]), completed: step["status"] == "completed" };
+        let items: Vec<Todo> = detail["plan"].as_array().into_iter().flatten().map(todo).collect();
+        let known = self.plan.take().map(|(id, _)| id);
+        let (is_new, id) = (known.is_none(), known.unwrap_or_else(|| self.next_item()));
+        self.plan = Some((id.clone(), items.clone()));
+        let item = Item::TodoList { id, items };
+        if is_new { Line::ItemStarted { item } } else { Line::ItemUpdated { item } }
     }
 
-    fn turn_finished(&mut self, finished: &TurnFinished) -> Vec<Value> {
-        let mut events = Vec::new();
-        if let Some((item, steps)) = self.plan.take() {
-            events.push(event("item.completed", &item, "todo_list", json!({"items": steps})));
-        }
+    fn turn_finished(&mut self, finished: &TurnFinished) -> Vec<Line> {
+        let mut lines = Vec::new();
         // What still runs ends with this program.
         let mut left: Vec<Call> = self.calls.drain().map(|(_, call)| call).collect();
-        left.sort_by(|one, other| one.item.len().cmp(&other.item.len()).then_with(|| one.item.cmp(&other.item)));
-        events.extend(left.iter().map(|call| call.event("item.completed", &call.state("failed", None, &Value::Null))));
-        if finished.status == TurnStatus::Completed {
-            events.push(json!({"type": "turn.completed", "usage": {
-                "input_tokens": self.usage.input, "cached_input_tokens": self.usage.cached_input,
-                "cache_write_input_tokens": self.usage.cache_write_input, "output_tokens": self.usage.output,
-                "reasoning_output_tokens": self.usage.reasoning_output,
-            }}));
-        } else {
-            events.extend(failed(&why(finished).unwrap_or_default()));
+        left.sort_by_key(|call| call.order);
+        lines.extend(left.iter().map(|call| Line::ItemCompleted { item: call.item(Status::Failed, None, &Value::Null) }));
+        if let Some((id, items)) = self.plan.take() {
+            lines.push(Line::ItemCompleted { item: Item::TodoList { id, items } });
         }
-        events
-    }
-
-    fn warning(&mut self, message: &str) -> Value {
-        self.completed("error", json!({"message": message}))
-    }
-
-    fn completed(&mut self, kind: &str, members: Value) -> Value {
-        let item = self.next_item();
-        event("item.completed", &item, kind, members)
+        match why(finished) {
+            None => lines.push(Line::TurnCompleted { usage: self.usage.into() }),
+            Some(why) => lines.extend(failed(&why)),
+        }
+        lines
     }
 
     fn next_item(&mut self) -> String {
@@ -212,52 +201,47 @@ impl Lines {
 }
 
 impl Call {
-    fn event(&self, kind: &str, members: &Value) -> Value {
-        let item = match &self.kind {
-            Kind::Command { .. } => "command_execution",
-            Kind::Files { .. } => "file_change",
-            Kind::Mcp { .. } => "mcp_tool_call",
-        };
-        event(kind, &self.item, item, members.clone())
-    }
-
-    /// Its members at this moment; `end` is what is known at its end.
-    fn state(&self, status: &str, exit_code: Option<i64>, end: &Value) -> Value {
+    /// As it is at this moment; `end` is what is known at its end.
+    fn item(&self, status: Status, exit_code: Option<i64>, end: &Value) -> Item {
+        let id = self.id.clone();
         match &self.kind {
             Kind::Command { command, output } => {
-                json!({"command": command, "aggregated_output": output.show(OUTPUT).text, "exit_code": exit_code, "status": status})
+                let aggregated_output = output.show(OUTPUT).text;
+                Item::CommandExecution { id, command: command.clone(), aggregated_output, exit_code, status }
             }
             Kind::Files { changes: planned } => {
-                let made = if end["changes"].is_array() { changes(end) } else { planned.clone() };
-                json!({"changes": made, "status": status})
+                let changes = if end["changes"].is_array() { changes(end) } else { planned.clone() };
+                Item::FileChange { id, changes, status }
             }
             Kind::Mcp { detail } => {
-                let error = end["error"].as_str().map(|message| json!({"message": message})).or_else(|| end.get("error").cloned());
-                json!({"server": detail["server"], "tool": detail["tool"], "arguments": detail["arguments"],
-                    "result": end["result"], "error": error, "status": status})
+                let message = end["error"].as_str().or_else(|| end["error"]["message"].as_str());
+                Item::McpToolCall {
+                    id,
+                    server: detail["server"].clone(),
+                    tool: detail["tool"].clone(),
+                    arguments: detail["arguments"].clone(),
+                    result: end["result"].clone(),
+                    error: message.map(|message| Message { message: message.to_owned() }),
+                    status,
+                }
             }
         }
     }
 }
 
-/// An event about an item, with all that the item has.
-fn event(kind: &str, item: &str, item_type: &str, members: Value) -> Value {
-    let mut all = Map::new();
-    all.insert("id".into(), item.into());
-    all.insert("type".into(), item_type.into());
-    if let Value::Object(members) = members {
-        all.extend(members);
-    }
-    json!({"type": kind, "item": all})
+/// A turn that did not end well, or a thread that had to stop.
+pub fn failed(message: &str) -> Vec<Line> {
+    let message = message.to_owned();
+    vec![Line::Error { message: message.clone() }, Line::TurnFailed { error: Message { message } }]
 }
 
-fn failed(message: &str) -> Vec<Value> {
-    vec![json!({"type": "error", "message": message}), json!({"type": "turn.failed", "error": {"message": message}})]
-}
-
-fn changes(detail: &Value) -> Value {
-    let change = |change: &Value| json!({"path": change["path"], "kind": change["kind"]["type"]});
+fn changes(detail: &Value) -> Vec<Change> {
+    let change = |change: &Value| Change { path: text(&change["path"]), kind: text(&change["kind"]["type"]) };
     detail["changes"].as_array().into_iter().flatten().map(change).collect()
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
 }
 
 fn read(raw: Option<&Raw>) -> Value {

@@ -5,11 +5,11 @@ use serde_json::{Value, json};
 use crate::model::{Item, Prompt};
 
 pub fn of(prompt: &Prompt) -> Vec<Value> {
-    let mut messages = Vec::with_capacity(prompt.items.len() + 1);
+    let mut messages = Vec::with_capacity(prompt.history.items().len() + 1);
     if !prompt.instructions.is_empty() {
         messages.push(json!({"role": "system", "content": &*prompt.instructions}));
     }
-    for item in &prompt.items {
+    for item in prompt.history.items() {
         add(&mut messages, item);
     }
     messages
@@ -91,14 +91,14 @@ fn image(part: &Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Item;
+    use crate::model::{History, Item};
 
     fn messages_of(items: &[Value]) -> Value {
         let items = items.iter().cloned().map(Item::from).collect();
         let prompt = Prompt {
             model: "m".into(),
             instructions: "be brief".into(),
-            items,
+            history: History::new(items),
             tools: [].into(),
             output_schema: None,
             effort: None,
