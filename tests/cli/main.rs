@@ -1,9 +1,11 @@
 //! The command line, as a person or a script meets it.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod chat;
 mod cp;
 mod doctor;
 mod env;
+mod exec;
 mod executor;
 mod run;
 mod shell;

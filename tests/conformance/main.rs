@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod attributes;
+mod discovery;
 mod dispatch;
 mod envelope;
 mod files;
@@ -16,6 +17,8 @@ mod processes;
 mod reads;
 mod retention;
 mod sessions;
+mod settings;
+mod snapshots;
 mod stdin;
 mod streams;
 mod support;

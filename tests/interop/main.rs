@@ -2,6 +2,7 @@
 //! it in `OUTPOST_TEST_CODEX`.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod clients;
 mod codex_client;
 mod codex_environment;
 mod codex_executor;

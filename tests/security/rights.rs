@@ -1,10 +1,12 @@
 //! X1, X5: sandboxed code has no rights beyond its policy, and a policy that cannot be held is refused.
 
+use std::os::unix::fs::PermissionsExt;
+
 use outpost_testkit::bench::with;
 use serde_json::json;
 
 use crate::as_root_and_user;
-use crate::support::{Ground, Who};
+use crate::support::{Ground, Who, directory, entry, give};
 
 as_root_and_user! {
     async fn nobody_inside_is_root_or_can_become_it(who: Who) {
@@ -30,6 +32,28 @@ as_root_and_user! {
             let (_, second) = ground.run(&mut other, &policy, "id -u").await;
             assert_ne!(first, second);
         }
+    }
+
+    async fn the_tools_in_a_closed_home_can_be_used_and_not_changed(who: Who) {
+        let home = directory(who);
+        std::fs::set_permissions(home.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
+        let tool = home.path().join("tool");
+        std::fs::write(&tool, "#!/bin/sh\necho works\n").unwrap();
+        std::fs::set_permissions(&tool, std::fs::Permissions::from_mode(0o700)).unwrap();
+        give(who, &tool);
+        let ground = Ground::at_home(who, home.path(), &[]);
+        let mut client = ground.client().await;
+        let policy = ground.workspace_write();
+        let tool = tool.display();
+        assert_eq!(ground.run(&mut client, &policy, &tool.to_string()).await, (0, "works\n".into()));
+        for script in [format!("echo >> {tool}"), format!("rm {tool}"), format!("touch {tool}.new")] {
+            let (code, output) = ground.run(&mut client, &policy, &script).await;
+            assert_ne!(code, 0, "{script}: {output}");
+        }
+        // A policy that does not let the home be read still does not.
+        let entries = json!([{"path": {"type": "special", "value": {"kind": "minimal"}}, "access": "read"}, entry(&ground.path(""), "write")]);
+        let (code, output) = ground.run(&mut client, &ground.policy(entries), &tool.to_string()).await;
+        assert_ne!(code, 0, "{output}");
     }
 
     async fn files_that_lend_rights_cannot_be_made(who: Who) {

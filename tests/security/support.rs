@@ -93,9 +93,14 @@ impl Ground {
     }
 
     pub fn with(who: Who, arguments: &[&str]) -> Self {
+        Self::at_home(who, Path::new("/nonexistent"), arguments)
+    }
+
+    /// An executor whose user has this home.
+    pub fn at_home(who: Who, home: &Path, arguments: &[&str]) -> Self {
         let needs_copy = who == Who::User && is_root();
         let mut command = Command::new(if needs_copy { program() } else { OUTPOST.into() });
-        command.args(["executor", "--no-auth"]).args(arguments).env("HOME", "/nonexistent").current_dir("/");
+        command.args(["executor", "--no-auth"]).args(arguments).env("HOME", home).current_dir("/");
         if needs_copy {
             command.uid(NOBODY).gid(NOBODY);
         }

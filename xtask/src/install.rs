@@ -31,6 +31,46 @@ pub fn codex() -> anyhow::Result<PathBuf> {
     Ok(program)
 }
 
+/// Clients of the app protocol and of `exec --json` that others wrote, as they are released.
+const NODE_CLIENTS: [&str; 5] = [
+    "@openai/codex-sdk@0.163.0",
+    "@agentclientprotocol/codex-acp@2.6.0",
+    "@agentclientprotocol/sdk@2.4.0",
+    "ai-sdk-provider-codex-app-server@1.1.7",
+    "ai@6",
+];
+const PYTHON_CLIENT: &str = "openai-codex==0.163.0";
+/// What that one stands on. Its other dependency is a copy of the peer's program, which is not needed.
+const PYTHON_LIBRARIES: [&str; 6] = ["pydantic", "pydantic-core", "annotated-types", "typing-extensions", "typing-inspection", "packaging"];
+
+/// A directory with `node_modules`, and `python` with a virtual environment.
+pub fn clients() -> anyhow::Result<PathBuf> {
+    let directory = directory().join("clients");
+    let stamp = directory.join(".installed");
+    let wanted = format!("{} {PYTHON_CLIENT}", NODE_CLIENTS.join(" "));
+    if std::fs::read_to_string(&stamp).is_ok_and(|text| text == wanted) {
+        return Ok(directory);
+    }
+    need("npm", "npm")?;
+    std::fs::create_dir_all(&directory)?;
+    let npm = ["install", "--no-audit", "--no-fund", "--legacy-peer-deps", "--ignore-scripts", "--prefix"];
+    sh(Command::new("npm").args(npm).arg(&directory).args(NODE_CLIENTS))?;
+    if Command::new("python3").args(["-c", "import ensurepip, venv"]).status().is_ok_and(|status| !status.success()) {
+        debian("python3-venv")?;
+    }
+    let python = directory.join("python");
+    sh(Command::new("python3").args(["-m", "venv"]).arg(&python))?;
+    let pip = || {
+        let mut pip = Command::new(python.join("bin/pip"));
+        pip.args(["install", "--quiet", "--disable-pip-version-check"]);
+        pip
+    };
+    sh(pip().args(["--no-deps", PYTHON_CLIENT]))?;
+    sh(pip().args(PYTHON_LIBRARIES))?;
+    std::fs::write(stamp, wanted)?;
+    Ok(directory)
+}
+
 /// The peer's program itself, without the launcher that starts it: that one costs time of its own.
 pub fn codex_without_launcher() -> anyhow::Result<PathBuf> {
     codex()?;

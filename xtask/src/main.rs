@@ -1,7 +1,8 @@
-//! Chores of the project: `cargo xtask test | soak NAME | bench NAME | dist`. Whatever a chore needs it installs by itself.
+//! Chores of the project: `cargo xtask test | soak NAME | bench NAME | docs | dist`. Whatever a chore needs it installs by itself.
 
 mod bench;
 mod dist;
+mod docs;
 mod install;
 mod soak;
 mod test;
@@ -21,6 +22,7 @@ usage: cargo xtask test            install what the tests need and run all of th
                                    figures of the executor against a bare server and the peer, 3 rounds by default
        cargo xtask bench environments [--rounds N]
                                    memory of registered environments, step views, reconnects
+       cargo xtask docs            write the pages that are made from the code
        cargo xtask dist            a static program that can be copied to any machine of this kind
        cargo xtask bench threads [--small] [--markdown]
                                    figures of threads: writing, opening, forking, listing, searching, memory
@@ -52,6 +54,7 @@ fn run() -> anyhow::Result<()> {
         ["soak", "store"] => soak::store(1_000, 100_000),
         ["bench", "exec", options @ ..] => bench::exec(options),
         ["bench", "environments", options @ ..] => bench::environments(options),
+        ["docs"] => docs::run(),
         ["dist"] => dist::run(),
         ["bench", "threads", options @ ..] => bench::threads(options),
         ["bench", "turns", options @ ..] => bench::turns(options),

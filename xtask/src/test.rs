@@ -9,5 +9,8 @@ pub fn run() -> anyhow::Result<()> {
     let codex = install::codex()?;
     install::shells()?;
     install::postgres()?;
-    sh(cargo().args(["test", "--workspace", "--features", "outpost/interop"]).env("OUTPOST_TEST_CODEX", codex))
+    let clients = install::clients()?;
+    let mut tests = cargo();
+    tests.args(["test", "--workspace", "--features", "outpost/interop"]);
+    sh(tests.env("OUTPOST_TEST_CODEX", codex).env("OUTPOST_TEST_CLIENTS", clients))
 }

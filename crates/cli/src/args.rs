@@ -1,11 +1,16 @@
 //! The command line.
 
+use std::convert::Infallible;
 use std::ffi::OsString;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::agent_args::{CHAT_HELP, ChatArguments, EXEC_HELP, ExecArguments};
+use crate::serve_args::{SERVE_HELP, ServeArguments, TOKEN_HELP, TokenCommand};
 use crate::thread_args::{THREAD_HELP, ThreadArguments};
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use outpost_environment::Target;
 use outpost_executor::HttpTarget;
 use outpost_rpc::door::{HostName, Origin};
 use outpost_rpc::listen::ListenAddr;
@@ -17,8 +22,32 @@ const YEAR: u64 = 366 * 24 * 3600;
 #[derive(Parser)]
 #[command(name = "outpost", version, disable_help_subcommand = true, after_help = EXIT_CODES)]
 pub struct Arguments {
+    /// A setting of config.toml for this run, such as model="qwen3" or budgets.turn_tokens=5000; may be given several times,
+    /// before or after the verb. A value that is no TOML is a text
+    #[arg(short = 'c', long = "config", value_name = "KEY=VALUE", global = true)]
+    pub settings: Vec<String>,
     #[command(subcommand)]
     pub command: Command,
+}
+
+impl Arguments {
+    /// Those of this process. Ends it if they make no sense, or if help is asked for.
+    pub fn of_this_process() -> Self {
+        // Of a global flag clap keeps only what stands behind the innermost verb, so settings are collected as they are read.
+        let settings = Arc::new(Mutex::new(Vec::new()));
+        let collected = settings.clone();
+        let collect = move |text: &str| -> Result<String, Infallible> {
+            collected.lock().unwrap_or_else(PoisonError::into_inner).push(text.to_owned());
+            Ok(text.to_owned())
+        };
+        let matches = Self::command().mut_arg("settings", |setting| setting.value_parser(collect)).get_matches();
+        let mut arguments = Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+        arguments.settings = std::mem::take(&mut *settings.lock().unwrap_or_else(PoisonError::into_inner));
+        // They are read verb by verb; what counts is where they stand.
+        let given: Vec<String> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
+        arguments.settings.sort_by_cached_key(|setting| given.iter().rposition(|word| word.ends_with(setting.as_str())));
+        arguments
+    }
 }
 
 const EXIT_CODES: &str = "\
@@ -30,12 +59,21 @@ pub enum Command {
     /// Serve this machine's processes and files to a client
     #[command(visible_alias = "exec-server", after_help = EXECUTOR_HELP)]
     Executor(Box<ExecutorArguments>),
+    /// Serve threads to clients of the app protocol: SDKs, editors, terminal UIs
+    #[command(after_help = APP_SERVER_HELP)]
+    AppServer(Box<AppServerArguments>),
     /// The detached executor behind `--keep`; started by it
     #[command(name = "__keeper", hide = true)]
     Keeper(KeeperArguments),
+    /// The page about config.toml, for `cargo xtask docs`
+    #[command(name = "__reference", hide = true)]
+    Reference,
     /// Let an agent work on a prompt, and show what it does
     #[command(after_help = EXEC_HELP)]
-    Exec(ExecArguments),
+    Exec(Box<ExecArguments>),
+    /// Talk with an agent, line by line
+    #[command(after_help = CHAT_HELP)]
+    Chat(Box<ChatArguments>),
     /// Run a command in an environment and stay with it, whatever happens to the connection
     #[command(after_help = RUN_HELP)]
     Run(RunArguments),
@@ -54,10 +92,39 @@ pub enum Command {
     /// List, show, fork, check, import and export threads
     #[command(after_help = THREAD_HELP)]
     Thread(ThreadArguments),
+    /// Serve clients, executors that dial in and metrics on one address
+    #[command(after_help = SERVE_HELP)]
+    Serve(Box<ServeArguments>),
+    /// Make, list and revoke tokens for clients and for executors that dial in
+    #[command(after_help = TOKEN_HELP)]
+    Token {
+        #[command(subcommand)]
+        command: TokenCommand,
+    },
     /// Look at this machine: what is enforced here by what, and what to do about the rest
     #[command(after_help = DOCTOR_HELP)]
     Doctor(DoctorArguments),
+    /// See it work, on this machine alone: no key, no server, under half a minute
+    #[command(after_help = DEMO_HELP)]
+    Demo,
+    /// Print what a shell needs to complete the words of this program
+    #[command(after_help = COMPLETIONS_HELP)]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
 }
+
+const DEMO_HELP: &str = "\
+A second executor is started as `worker` in a throw-away directory. One thread works here and there with the offline model, which
+only runs what it is told; the connection is cut, the program is killed, the thread is resumed and forked. Everything but the
+thread is removed at the end. Where the sandbox cannot be held, the demo says so and goes on without one.";
+
+const COMPLETIONS_HELP: &str = "\
+Examples:
+  outpost completions bash > ~/.local/share/bash-completion/completions/outpost
+  outpost completions zsh  > ~/.zfunc/_outpost              with ~/.zfunc in fpath
+  outpost completions fish > ~/.config/fish/completions/outpost.fish";
 
 const DOCTOR_HELP: &str = "\
 A sandbox is tried out; nothing is changed. It exits with 1 if a promise of the default policy (workspace-write) cannot be held here, else with 0.";
@@ -74,11 +141,12 @@ impl Command {
     /// command behind `--via` is the user's own and may need them.
     pub fn serves_commands(&self) -> bool {
         match self {
-            Self::Executor(_) | Self::Keeper(_) => true,
+            Self::Executor(_) | Self::AppServer(_) | Self::Keeper(_) => true,
             Self::Run(arguments) => arguments.place.is_here(),
             Self::Shell(arguments) => arguments.place.is_here(),
-            Self::Exec(_) => true,
-            Self::Doctor(_) | Self::Env { .. } | Self::Cp(_) | Self::Thread(_) => false,
+            Self::Exec(_) | Self::Chat(_) | Self::Serve(_) => true,
+            Self::Demo | Self::Reference | Self::Completions { .. } | Self::Doctor(_) => false,
+            Self::Env { .. } | Self::Cp(_) | Self::Thread(_) | Self::Token { .. } => false,
         }
     }
 }
@@ -90,6 +158,9 @@ Examples:
   outpost executor --listen unix:///run/user/1000/x.sock  only this user can connect
   outpost executor --listen ws://10.0.0.5:7000 --ws-auth capability-token --ws-token-file /etc/outpost/token
   ssh -T box outpost executor --listen stdio --keep       for `outpost run --via`; sessions survive a dropped ssh
+  OUTPOST_TOKEN=… outpost executor --join wss://hub.example.org --id gpu
+                                                          no port is opened here; `outpost token create --executor gpu`
+                                                          on the server prints the token
 
 The first line of standard output is the URL to connect to. GET /readyz answers 200 once it serves. Without --ws-auth
 and --no-auth, a websocket asks for the token in OUTPOST_HOME/tokens/executor, which is made on the first start;
@@ -97,9 +168,19 @@ and --no-auth, a websocket asks for the token in OUTPOST_HOME/tokens/executor, w
 
 #[derive(Args)]
 pub struct ExecutorArguments {
-    /// Where to listen: ws://IP:PORT, unix://PATH or stdio
-    #[arg(long, value_name = "URL", default_value = "ws://127.0.0.1:0")]
-    pub listen: ListenAddr,
+    /// Where to listen: ws://IP:PORT, unix://PATH or stdio [default: ws://127.0.0.1:0, or nowhere with --join]
+    #[arg(long, value_name = "URL")]
+    pub listen: Option<ListenAddr>,
+    /// Dial in to an `outpost serve` instead of waiting for it to come (ws://HOST:PORT, wss://HOST); may be given several times
+    #[arg(long, value_name = "URL", requires = "id")]
+    pub join: Vec<Target>,
+    /// With --join: the id under which this machine is known there
+    #[arg(long, value_name = "ID", requires = "join")]
+    pub id: Option<String>,
+    /// With --join: a file with the token that the server handed out; one for all servers, or one for each in the same order.
+    /// Without it OUTPOST_TOKEN counts
+    #[arg(long, value_name = "FILE", requires = "join")]
+    pub token_file: Vec<PathBuf>,
     /// With stdio: keep sessions when the connection is lost. A detached executor then serves them; it is started when it
     /// is needed and goes when nothing is left in it
     #[arg(long)]
@@ -122,6 +203,41 @@ pub struct ExecutorArguments {
     pub confinement: ConfinementArguments,
     #[command(flatten)]
     pub auth: AuthArguments,
+}
+
+const APP_SERVER_HELP: &str = "\
+Examples:
+  outpost app-server                                      for a client that starts it: one JSON message per line
+  outpost app-server --listen ws://127.0.0.1:7001         clients show the token of this home
+  outpost app-server --listen off                         only for this user, at OUTPOST_HOME/run/app.sock
+
+With a websocket the first line of standard output is the URL to connect to. GET /readyz answers 200 once it serves. Without --ws-auth
+and --no-auth a websocket asks for the token in OUTPOST_HOME/tokens/app, which is made on the first start. A server on
+standard input and output ends with its input.";
+
+#[derive(Args)]
+pub struct AppServerArguments {
+    /// Where to listen: stdio://, ws://IP:PORT, unix://PATH or off
+    #[arg(long, value_name = "URL", default_value = "stdio://")]
+    pub listen: AppListen,
+    #[command(flatten)]
+    pub auth: AuthArguments,
+}
+
+/// Where an app server listens.
+#[derive(Clone)]
+pub enum AppListen {
+    At(ListenAddr),
+    /// Only at the socket of its home.
+    Off,
+}
+
+impl std::str::FromStr for AppListen {
+    type Err = outpost_rpc::listen::ListenAddrError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == "off" { Ok(Self::Off) } else { text.parse().map(Self::At) }
+    }
 }
 
 #[derive(Args, Clone)]
@@ -446,56 +562,4 @@ fn name_and_value(text: &str) -> Result<(String, Option<String>), String> {
         Some((name, value)) => Ok((name.to_owned(), Some(value.to_owned()))),
         None => Ok((text.to_owned(), None)),
     }
-}
-
-const EXEC_HELP: &str = "\
-Examples:
-  outpost exec '$ make test'                                  no key needed: the offline provider runs what you write
-  outpost exec -e local -e box=/srv/app '$ uname -a
-@box $ uname -a'                                              on two machines at once
-  OPENAI_API_KEY=… outpost exec 'why does the build fail?'
-  outpost exec --provider ollama --model qwen3 'explain main.rs'
-  outpost exec resume ID 'and now fix it'                     the same thread, the same environments
-
-What happens is told on standard error, the answer is on standard output. Nobody is asked anything: what would need an
-answer is refused. Exit code 0 if the turn was completed, 1 otherwise.";
-
-#[derive(Args)]
-pub struct ExecArguments {
-    /// The model provider: `offline`, `openai`, `ollama`, or one of config.toml
-    #[arg(long, value_name = "NAME")]
-    pub provider: Option<String>,
-    /// The model
-    #[arg(short, long, value_name = "NAME")]
-    pub model: Option<String>,
-    /// An environment to work in, and where in it; may be given several times. The first one is the primary
-    #[arg(short, long = "environment", value_name = "ENV[=CWD]")]
-    pub environments: Vec<String>,
-    /// The directory to work in on this machine
-    #[arg(short = 'C', long, value_name = "DIR")]
-    pub cd: Option<PathBuf>,
-    /// What commands may do: read-only, workspace-write or danger-full-access
-    #[arg(short, long, value_name = "MODE")]
-    pub sandbox: Option<String>,
-    /// A setting of config.toml for this run; may be given several times
-    #[arg(short = 'c', long = "config", value_name = "KEY=VALUE")]
-    pub settings: Vec<String>,
-    /// The prompt; `-` or nothing reads it from standard input
-    #[arg(value_name = "PROMPT")]
-    pub prompt: Option<String>,
-    #[command(subcommand)]
-    pub command: Option<ExecCommand>,
-}
-
-#[derive(Subcommand)]
-pub enum ExecCommand {
-    /// Go on with a thread
-    Resume {
-        /// The thread
-        #[arg(value_name = "ID")]
-        id: String,
-        /// What to say to it; without it, an unfinished turn is finished
-        #[arg(value_name = "PROMPT")]
-        prompt: Option<String>,
-    },
 }

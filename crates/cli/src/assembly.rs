@@ -1,6 +1,7 @@
 //! The runtime as this program runs it: home, store, environments, models.
 
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,12 +9,15 @@ use anyhow::Context;
 use outpost_environment::{Registry, SessionMemory};
 use outpost_executor::Executor;
 use outpost_runtime::config::RuntimeConfig;
-use outpost_runtime::model::built_in;
+use outpost_runtime::mcp::{Layer, McpConfig, Source};
+use outpost_runtime::model::{Provider, built_in};
 use outpost_runtime::models::{Models, Variables as ModelVariables};
 use outpost_runtime::rules::{Rule, Rules};
+use outpost_runtime::skills::host::{HostRoot, SkillScope};
 use outpost_runtime::{Parts, Runtime};
 use outpost_store::{Clock, MemoryStore, Store};
 use outpost_thread::ThreadId;
+use outpost_wire::PathUri;
 use serde::Deserialize;
 use uuid::Uuid;
 
@@ -56,8 +60,7 @@ impl Assembly {
             options.sessions = Some(Arc::new(SessionMemory::new(home.run().join("sessions"))));
         }
         let registry: Registry = Known::load(&own.variables)?.registry(options, connector)?;
-        let mut providers = built_in();
-        providers.extend(config.model_providers.clone());
+        let providers = providers(&config, &own.variables);
         let model = model.or_else(|| config.model.clone()).unwrap_or_else(|| default_model(&provider).to_owned());
         let ids: Arc<dyn Fn() -> String + Send + Sync> = Arc::new(|| Uuid::now_v7().to_string());
         let known = own.variables.clone();
@@ -75,6 +78,8 @@ impl Assembly {
                 budgets: config.budgets,
                 context_windows: windows,
                 questions,
+                host_skills: host_skills(home, &own.variables),
+                mcp: McpConfig { source: servers(&config), ..McpConfig::default() },
                 ..RuntimeConfig::default()
             },
             store: store::open_for(&config, home, Some(own.secrets.clone())).await?,
@@ -99,13 +104,42 @@ impl Assembly {
     }
 }
 
+/// The table of providers: those that are built in, as the variables and the configuration have them, and the user's own.
+fn providers(config: &Config, own: &Variables) -> BTreeMap<String, Provider> {
+    let mut providers = built_in();
+    if let Some(openai) = providers.get_mut("openai") {
+        let elsewhere = config.openai_base_url.clone().or_else(|| text(own, "OPENAI_BASE_URL"));
+        openai.base_url = elsewhere.unwrap_or_else(|| openai.base_url.clone());
+        // Clients of Codex pass the key by this name.
+        if text(own, "OPENAI_API_KEY").is_none() && text(own, CODEX_KEY).is_some() {
+            openai.env_key = Some(CODEX_KEY.into());
+        }
+    }
+    providers.extend(config.model_providers.clone());
+    providers
+}
+
+const CODEX_KEY: &str = "CODEX_API_KEY";
+
+/// A variable that says something.
+fn text(own: &Variables, name: &str) -> Option<String> {
+    own.get(name).map(|value| value.to_string_lossy().trim().to_owned()).filter(|value| !value.is_empty())
+}
+
+/// Where this machine keeps skills: our home, the user's, and the administrator's.
+fn host_skills(home: &Home, own: &Variables) -> Vec<HostRoot> {
+    let user = own.get("HOME").map(|user| PathBuf::from(user).join(".agents/skills"));
+    let folders = [Some((SkillScope::User, home.path().join("skills"))), user.map(|path| (SkillScope::User, path))];
+    let folders = folders.into_iter().flatten().chain([(SkillScope::Admin, PathBuf::from("/etc/outpost/skills"))]);
+    folders.filter_map(|(scope, path)| Some(HostRoot { scope, path: PathUri::from_native(&path).ok()? })).collect()
+}
+
 /// With neither a configuration nor a key there is the provider that needs none.
 fn choose(wanted: Option<String>, own: &Variables) -> (String, Option<String>) {
     if let Some(provider) = wanted {
         return (provider, None);
     }
-    let has_key = own.get("OPENAI_API_KEY").is_some_and(|key| !key.to_string_lossy().trim().is_empty());
-    if has_key {
+    if text(own, "OPENAI_API_KEY").or_else(|| text(own, CODEX_KEY)).is_some() {
         return ("openai".into(), None);
     }
     let note = "no model is configured and OPENAI_API_KEY is not set: using the offline provider, which only runs the commands you write";
@@ -118,6 +152,15 @@ fn default_model(provider: &str) -> &'static str {
         "ollama" => "qwen3",
         _ => "offline",
     }
+}
+
+/// The MCP servers of `config.toml`, read anew whenever they are asked for.
+fn servers(config: &Config) -> Source {
+    let config = config.clone();
+    Source::new(move |_| {
+        let now = config.read_again().map_err(|error| format!("{error:#}"))?;
+        Layer::of(now.mcp_servers.as_ref()).map_err(|error| format!("config.toml: {error}"))
+    })
 }
 
 #[derive(Deserialize)]

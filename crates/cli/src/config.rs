@@ -1,7 +1,9 @@
 //! `config.toml`: what is in it, and what it means.
 
+pub mod reference;
+
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use outpost_runtime::config::Budgets;
@@ -21,12 +23,29 @@ pub struct Config {
     /// Context windows by model, in tokens.
     pub model_context_windows: BTreeMap<String, u64>,
     pub model_context_window: Option<u64>,
+    pub model_reasoning_effort: Option<String>,
+    /// Where the built-in provider `openai` is.
+    pub openai_base_url: Option<String>,
     pub approval_policy: Option<ApprovalPolicy>,
     pub sandbox_mode: Option<String>,
     pub sandbox_workspace_write: WorkspaceWrite,
     pub store: Option<String>,
     pub durability: Option<Durability>,
     pub budgets: Budgets,
+    /// Everything, as it was written, for those who want to see it.
+    #[serde(skip)]
+    written: Table,
+    /// MCP servers by name, as they are written.
+    pub mcp_servers: Option<serde_json::Value>,
+    #[serde(skip)]
+    from: From,
+}
+
+/// Where a configuration came from, so that it can be read again.
+#[derive(Debug, Clone, Default)]
+struct From {
+    file: Option<PathBuf>,
+    overrides: Vec<String>,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -44,24 +63,6 @@ pub enum Durability {
     Stored,
 }
 
-/// Keys that belong to other parts of the program or to other programs that share the file.
-const KNOWN: [&str; 14] = [
-    "model",
-    "model_provider",
-    "model_providers",
-    "model_context_windows",
-    "model_context_window",
-    "approval_policy",
-    "sandbox_mode",
-    "sandbox_workspace_write",
-    "store",
-    "durability",
-    "budgets",
-    "mcp_servers",
-    "limits",
-    "serve",
-];
-
 impl Config {
     /// Reads the file, if there is one, and puts `key=value` over it.
     pub fn load(file: Option<&Path>, overrides: &[String]) -> anyhow::Result<Self> {
@@ -75,10 +76,32 @@ impl Config {
         for setting in overrides {
             put(&mut table, setting)?;
         }
-        for key in table.keys().filter(|key| !KNOWN.contains(&key.as_str())) {
+        for key in table.keys().filter(|key| !reference::is_known(key)) {
             tracing::warn!(key, "config.toml: this key is not known and has no effect");
         }
-        Value::Table(table).try_into().context("config.toml")
+        let mut config: Self = Value::Table(table.clone()).try_into().context("config.toml")?;
+        config.written = table;
+        config.from = From { file: file.map(Path::to_path_buf), overrides: overrides.to_vec() };
+        Ok(config)
+    }
+
+    /// The same file as it is now, with the same settings over it.
+    pub fn read_again(&self) -> anyhow::Result<Self> {
+        Self::load(self.from.file.as_deref(), &self.from.overrides)
+    }
+
+    /// Whether a text would do as the file.
+    pub fn check(text: &str) -> Result<(), String> {
+        let table = text.parse::<Table>().map_err(|error| error.to_string())?;
+        Value::Table(table).try_into::<Self>().map_err(|error| error.to_string())?.sandbox().map_err(|error| error.to_string())?;
+        Ok(())
+    }
+
+    /// What others may see of it: everything but what may be a secret.
+    pub fn shown(&self) -> serde_json::Value {
+        let mut shown = serde_json::to_value(&self.written).unwrap_or_default();
+        outpost_server::hide_secrets(&mut shown);
+        shown
     }
 
     /// The sandbox of threads that choose none.
@@ -103,19 +126,84 @@ impl Config {
 /// Sets `a.b.c=value`. A value that is no TOML is a text.
 fn put(table: &mut Table, setting: &str) -> anyhow::Result<()> {
     let Some((path, text)) = setting.split_once('=') else { bail!("`{setting}`: a setting is written key=value") };
-    let text = text.trim();
-    let parsed = format!("value = {text}").parse::<Table>().ok().and_then(|mut table| table.remove("value"));
-    let value = parsed.unwrap_or_else(|| Value::String(text.to_owned()));
-    let mut keys: Vec<&str> = path.trim().split('.').collect();
-    let last = keys.pop().filter(|key| !key.is_empty()).with_context(|| format!("`{setting}`: a setting needs a key"))?;
+    let mut keys = keys(path.trim());
+    let last = keys.pop().filter(|_| keys.iter().all(|key| !key.is_empty())).filter(|key| !key.is_empty());
+    let last = last.with_context(|| format!("`{setting}`: a setting needs a key"))?;
     let mut place = table;
     for key in keys {
-        let entry = place.entry(key).or_insert_with(|| Value::Table(Table::new()));
+        let entry = place.entry(&key).or_insert_with(|| Value::Table(Table::new()));
         match entry.as_table_mut() {
             Some(inner) => place = inner,
             None => bail!("`{setting}`: `{key}` is not a table"),
         }
     }
-    place.insert(last.to_owned(), value);
+    place.insert(last, value(text.trim()));
     Ok(())
+}
+
+/// The parts of a dotted key. They may be quoted as in TOML; what is no TOML is simply split.
+fn keys(path: &str) -> Vec<String> {
+    let plain = || path.split('.').map(|key| key.trim().to_owned()).collect();
+    let Some(mut table) = alone(&format!("{path} = 0")) else { return plain() };
+    let mut keys = Vec::new();
+    while let Some((key, value)) = table.into_iter().next() {
+        keys.push(key);
+        table = if let Value::Table(inner) = value { inner } else { Table::new() };
+    }
+    keys
+}
+
+fn value(text: &str) -> Value {
+    let parsed = alone(&format!("value = {text}")).and_then(|mut table| table.remove("value"));
+    parsed.unwrap_or_else(|| Value::String(text.to_owned()))
+}
+
+/// A document that sets exactly one key.
+fn alone(document: &str) -> Option<Table> {
+    document.parse::<Table>().ok().filter(|table| table.len() == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(settings: &[&str]) -> Table {
+        let mut table = "model = \"a\"\n[budgets]\nturn_tokens = 1\nthread_tokens = 2".parse().unwrap();
+        settings.iter().for_each(|setting| put(&mut table, setting).unwrap());
+        table
+    }
+
+    #[test]
+    fn a_setting_is_toml_or_else_a_text() {
+        let cases: [(&str, Value); 8] = [
+            ("x=5", Value::Integer(5)),
+            ("x = true", Value::Boolean(true)),
+            ("x=\"on-request\"", Value::String("on-request".into())),
+            ("x=on-request", Value::String("on-request".into())),
+            ("x=a=b", Value::String("a=b".into())),
+            ("x=", Value::String(String::new())),
+            ("x=[1, \"b\"]", Value::Array(vec![Value::Integer(1), Value::String("b".into())])),
+            ("x=1\ny=2", Value::String("1\ny=2".into())),
+        ];
+        for (setting, value) in cases {
+            assert_eq!(set(&[setting])["x"], value, "{setting}");
+        }
+    }
+
+    #[test]
+    fn dotted_keys_reach_into_tables_and_leave_the_rest() {
+        let table = set(&["budgets.turn_tokens=9", "model_providers.\"a.b\".base_url=http://x", "serve.my key=1", "model=b", "model=c"]);
+        assert_eq!(table["budgets"]["turn_tokens"], Value::Integer(9));
+        assert_eq!(table["budgets"]["thread_tokens"], Value::Integer(2));
+        assert_eq!(table["model_providers"]["a.b"]["base_url"], Value::String("http://x".into()));
+        assert_eq!(table["serve"]["my key"], Value::Integer(1));
+        assert_eq!(table["model"], Value::String("c".into()));
+    }
+
+    #[test]
+    fn what_is_no_setting_is_refused() {
+        for setting in ["model", "=5", ".x=5", "x.=5", "model.name=5"] {
+            assert!(put(&mut set(&[]), setting).is_err(), "{setting}");
+        }
+    }
 }

@@ -10,6 +10,9 @@ use uuid::Uuid;
 /// The name of an executor's token.
 pub const EXECUTOR: &str = "executor";
 
+/// The name of the app server's token.
+pub const APP: &str = "app";
+
 /// The home directory; made when something is first put there.
 #[derive(Clone)]
 pub struct Home(PathBuf);
@@ -98,11 +101,21 @@ impl Home {
 
     /// The token that a listener of this home asks for.
     pub fn token(&self, listener: &str) -> PathBuf {
-        self.0.join("tokens").join(listener)
+        self.tokens().join(listener)
+    }
+
+    /// The listeners' own tokens, and those of others.
+    pub fn tokens(&self) -> PathBuf {
+        self.0.join("tokens")
     }
 
     pub fn run(&self) -> PathBuf {
         self.0.join("run")
+    }
+
+    /// Makes the place of the sockets if it is not there.
+    pub fn make_run(&self) -> io::Result<()> {
+        DirBuilder::new().recursive(true).mode(0o700).create(self.run())
     }
 
     /// The identity of this executor install: made once, at random.

@@ -44,13 +44,16 @@ pub fn executor_config(settings: ExecutorSettings, variables: &Variables) -> any
     let launcher = LauncherSettings {
         scratch: home.as_ref().map(|home| home.run().join("cells")),
         sandbox_user: settings.confinement.sandbox_user,
+        home: variables.get("HOME").map(Into::into),
         limits: settings.confinement.limits,
     };
     let grounds = Grounds {
         temporary: std::env::var_os("TMPDIR").filter(|path| !path.is_empty()).map(Into::into),
         own: home.iter().map(|home| home.path().to_owned()).collect(),
+        shared: home.iter().flat_map(|home| ["skills", "plugins"].map(|name| home.path().join(name))).collect(),
         ceiling: settings.confinement.ceiling,
     };
+    let own_home = home.as_ref().map(|home| home.path().to_owned());
     let redo_directory = home.as_ref().map(Home::redo);
     Ok(ExecutorConfig {
         grace: settings.grace,
@@ -64,6 +67,7 @@ pub fn executor_config(settings: ExecutorSettings, variables: &Variables) -> any
         grounds,
         ids: Arc::new(|| Uuid::new_v4().to_string()),
         executor_id,
+        home: own_home,
         version: env!("CARGO_PKG_VERSION").into(),
         variables: variables.all().clone(),
         cwd: std::env::current_dir()?,

@@ -1,5 +1,7 @@
 //! `outpost`: arguments, wiring and printing. Anything worth a unit test lives in another crate.
 
+mod agent_args;
+mod agents;
 mod args;
 mod assembly;
 mod commands;
@@ -8,12 +10,16 @@ mod confinement;
 mod doctor;
 mod environments;
 mod escape;
+mod follow;
 mod home;
 mod local;
 mod logging;
 mod outages;
+mod panics;
 mod progress;
 mod reach;
+mod screen;
+mod serve_args;
 mod signals;
 mod store;
 mod terminal;
@@ -23,7 +29,6 @@ mod variables;
 
 use std::process::ExitCode;
 
-use clap::Parser;
 use outpost_wire::secrets::Secrets;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
@@ -39,7 +44,7 @@ fn main() -> ExitCode {
     // Nobody of this user may read our memory or our environment, and no dump is written when we crash.
     let undumpable = set_dumpable_behavior(DumpableBehavior::NotDumpable);
     let variables = Variables::of_this_process();
-    let arguments = Arguments::parse();
+    let arguments = Arguments::of_this_process();
     let hidden = if arguments.command.serves_commands() { variables.hide() } else { Ok(()) };
     if let Err(error) = hidden {
         return commands::complain(&anyhow::anyhow!(error).context("secrets cannot be taken out of the environment"), commands::FAILED);
@@ -47,6 +52,7 @@ fn main() -> ExitCode {
     let secrets = Secrets::default();
     variables.register(&secrets);
     logging::start(secrets.clone());
+    let bugs = panics::watch(secrets.clone());
     if let Err(error) = undumpable {
         tracing::warn!(%error, "the memory of this process can be read by others of its user");
     }
@@ -56,20 +62,28 @@ fn main() -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return commands::complain(&error.into(), commands::FAILED),
     };
-    let code = runtime.block_on(async {
-        let process = Process { variables, secrets };
+    let work = async {
+        let process = Process { variables, secrets, settings: arguments.settings };
         match arguments.command {
             Command::Executor(arguments) => commands::executor::run(arguments, &process).await,
+            Command::AppServer(arguments) => commands::app_server::run(*arguments, &process).await,
             Command::Keeper(arguments) => commands::keeper::run(arguments, &process).await,
             Command::Run(arguments) => commands::run::run(arguments, &process).await,
+            Command::Reference => commands::reference(),
             Command::Doctor(arguments) => commands::doctor::run(&arguments, &process),
-            Command::Exec(arguments) => commands::exec::run(arguments, &process).await,
+            Command::Exec(arguments) => commands::exec::run(*arguments, &process).await,
+            Command::Chat(arguments) => commands::chat::run(*arguments, &process).await,
+            Command::Demo => commands::demo::run(&process).await,
+            Command::Completions { shell } => commands::completions::run(shell),
             Command::Shell(arguments) => commands::shell::run(arguments, &process).await,
             Command::Env { command } => commands::env::run(command, &process).await,
             Command::Cp(arguments) => commands::cp::run(arguments, &process).await,
-            Command::Thread(arguments) => commands::thread::run(arguments).await,
+            Command::Thread(arguments) => commands::thread::run(arguments, &process).await,
+            Command::Serve(arguments) => commands::serve::run(arguments, &process).await,
+            Command::Token { command } => commands::token::run(command),
         }
-    });
+    };
+    let code = bugs.run(|| runtime.block_on(work));
     // A thread may still be waiting for a line of standard input that never comes.
     runtime.shutdown_background();
     code
@@ -80,4 +94,6 @@ pub struct Process {
     pub variables: Variables,
     /// What must not be written down; whoever learns of another secret registers it.
     pub secrets: Secrets,
+    /// `-c KEY=VALUE`, in order, to be put over config.toml.
+    pub settings: Vec<String>,
 }

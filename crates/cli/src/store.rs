@@ -16,9 +16,9 @@ use crate::home::Home;
 const LEASE_MS: u64 = 30_000;
 
 /// Opens the store that is asked for, or else the one that the configuration names, to look at threads.
-pub async fn open(asked: Option<&str>) -> anyhow::Result<Store> {
+pub async fn open(asked: Option<&str>, settings: &[String]) -> anyhow::Result<Store> {
     let home = Home::from_environment().context("neither OUTPOST_HOME nor HOME is set: say where threads are")?;
-    let mut config = Config::load(Some(&home.config()), &[])?;
+    let mut config = Config::load(Some(&home.config()), settings)?;
     if let Some(asked) = asked {
         config.store = Some(asked.to_owned());
     }

@@ -49,6 +49,8 @@ pub enum ThreadCommand {
     Import(ImportArguments),
     /// Write a thread into one file that needs nothing else
     Export(ExportArguments),
+    /// Say why each capability root of a thread is in its next step, or why not
+    Why(Name),
     /// Take a thread from whoever writes it; that program's next write fails
     Takeover(Names),
 }
@@ -132,6 +134,12 @@ pub struct ForkArguments {
     /// A name for the new thread
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
+}
+
+#[derive(Args)]
+pub struct Name {
+    /// An id, a unique part of one, or a name
+    pub thread: String,
 }
 
 #[derive(Args)]

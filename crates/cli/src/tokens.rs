@@ -22,11 +22,15 @@ pub fn obtain(path: &Path) -> anyhow::Result<String> {
     if let Some(token) = read(path)? {
         return Ok(token);
     }
+    write_once(path, &random()?).with_context(|| format!("cannot write {}", path.display()))?;
+    read(path)?.with_context(|| format!("{} vanished", path.display()))
+}
+
+/// A new secret.
+pub fn random() -> anyhow::Result<String> {
     let mut random = [0; RANDOM];
     getrandom::fill(&mut random).context("this machine gives no random numbers")?;
-    let hex: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
-    write_once(path, &hex).with_context(|| format!("cannot write {}", path.display()))?;
-    read(path)?.with_context(|| format!("{} vanished", path.display()))
+    Ok(random.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 /// The token in a file, if there is one that only its owner can read.

@@ -35,7 +35,7 @@ enum Nature {
     Plain,
     /// Whatever is behind a command ends with it, unless there is a keeper.
     Command,
-    /// Links come from outside; a newer one is to be preferred.
+    /// Links come from outside, whenever they come.
     Joined(Arc<joined::Slot>),
     /// Nobody can connect before it is provided.
     Pending(Arc<Provision>),
@@ -92,9 +92,14 @@ impl Connector {
 
     /// An executor that listens. The token is only ever sent to websockets.
     pub fn target(target: Target, token: Token) -> Self {
+        Self::dialling(target.to_string(), token, move || target.clone())
+    }
+
+    /// The same, where the address says something else every time.
+    pub fn dialling(name: impl Into<String>, token: Token, address: impl Fn() -> Target + Send + Sync + 'static) -> Self {
         let tls = Arc::new(tls::Tls::default());
-        Self::new(target.to_string(), move || {
-            let (target, token, tls) = (target.clone(), token.clone(), tls.clone());
+        Self::new(name, move || {
+            let (target, token, tls) = (address(), token.clone(), tls.clone());
             async move { target::connect(&target, &token, &tls).await }
         })
     }
@@ -169,8 +174,8 @@ impl Connector {
         }
     }
 
-    /// Waits until there is a newer link than the one in use; mostly for ever.
-    pub(crate) async fn superseded(&self) {
+    /// Waits until somebody has come whom it is worth trying; where nobody comes by themselves, for ever.
+    pub(crate) async fn arrival(&self) {
         match &self.nature {
             Nature::Joined(slot) => slot.filled().await,
             Nature::Plain | Nature::Command | Nature::Pending(_) => std::future::pending().await,

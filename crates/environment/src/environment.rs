@@ -23,6 +23,7 @@ use crate::memory::SessionMemory;
 use crate::session::Processes;
 use crate::state::{Connected, Failure, FailureKind, Identity, State};
 use crate::supervisor::Supervisor;
+use crate::watching::Watches;
 
 /// When a connection is made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -139,6 +140,7 @@ pub(crate) struct Shared {
     identity: Arc<Mutex<Option<Identity>>>,
     pub processes: Arc<Processes>,
     pub bodies: Arc<Bodies>,
+    pub watches: Arc<Watches>,
     stop: CancellationToken,
     _stop: DropGuard,
 }
@@ -154,7 +156,7 @@ impl Environment {
         let (sender, state) = watch::channel(State::Idle);
         let (wanted, stop) = (Arc::new(Notify::new()), CancellationToken::new());
         let (processes, identity) = (Arc::new(Processes::default()), Arc::new(Mutex::new(None)));
-        let bodies = Arc::new(Bodies::default());
+        let (bodies, watches) = (Arc::new(Bodies::default()), Arc::new(Watches::default()));
         let policy = options.connect;
         let supervisor = Supervisor {
             name: label.name.clone(),
@@ -164,6 +166,7 @@ impl Environment {
             observer,
             processes: processes.clone(),
             bodies: bodies.clone(),
+            watches: watches.clone(),
             identity: identity.clone(),
             wanted: wanted.clone(),
             stop: stop.clone(),
@@ -179,6 +182,7 @@ impl Environment {
             identity,
             processes,
             bodies,
+            watches,
             stop: stop.clone(),
             _stop: stop.drop_guard(),
         }))

@@ -10,6 +10,7 @@ pub mod capability;
 pub mod config;
 mod connector;
 mod definition;
+mod discovery;
 mod environment;
 mod files;
 mod http;
@@ -25,11 +26,13 @@ mod state;
 mod supervisor;
 mod transfer;
 mod view;
+mod watching;
 
-pub use backoff::Waits;
-pub use capability::{ResolvedRoot, resolve_selected_capability_roots};
+pub use backoff::{Backoff, Waits};
+pub use capability::{Access, ResolvedRoot, gather_roots, resolve_selected_capability_roots};
 pub use connector::{CommandLine, Complaints, Connector, Door, Refusal, TAKEN_OVER_EXIT, Target, TargetError, Token};
 pub use definition::{Definition, DefinitionError, Ssh, Way};
+pub use discovery::{Discoveries, DiscoveryError, Wanted};
 pub use environment::{ConnectPolicy, Environment, EnvironmentError, EnvironmentOptions, Heartbeat, Repeat};
 pub use files::Files;
 pub use http::{BodyError, HttpBody, HttpCall, HttpHead};
@@ -42,3 +45,4 @@ pub use registry::{Cause, Change, Event, InfoError, News, Origin, Registry, Regi
 pub use state::{Connected, Failure, FailureKind, Identity, State};
 pub use transfer::{Location, Progress, Summary, Transfer, TransferError, TransferOptions};
 pub use view::{Captured, Member, StepView, ViewError, Workplace};
+pub use watching::{FileChanges, FileWatch};

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use outpost_wire::exec::policy::SandboxContext;
 use outpost_wire::exec::process::{
     CloseStdin, EnvPolicy, ProcessParams, Read, ReadParams, Resize, ResizeParams, SendSignal, Signal, SignalParams, Start, StartParams,
-    Terminate, Write, WriteParams, WriteStatus,
+    TerminalSize, Terminate, Write, WriteParams, WriteStatus,
 };
 use outpost_wire::{Method, PathUri};
 
@@ -52,8 +52,32 @@ impl Environment {
         self.start_within(start, None).await
     }
 
+    /// The same on a terminal of a certain size.
+    pub async fn start_sized(
+        &self,
+        start: ProcessStart,
+        sandbox: Option<SandboxContext>,
+        size: TerminalSize,
+    ) -> Result<RemoteProcess, EnvironmentError> {
+        let process = self.start_with(start, sandbox, Some(size)).await?;
+        // An executor that does not know sizes at the start may know them now; to one that knows neither it does not matter.
+        if self.shared().ready().await?.info.capabilities.process_resize {
+            process.resize(size.rows, size.cols).await?;
+        }
+        Ok(process)
+    }
+
     /// The same, in a sandbox.
     pub async fn start_within(&self, start: ProcessStart, sandbox: Option<SandboxContext>) -> Result<RemoteProcess, EnvironmentError> {
+        self.start_with(start, sandbox, None).await
+    }
+
+    async fn start_with(
+        &self,
+        start: ProcessStart,
+        sandbox: Option<SandboxContext>,
+        terminal_size: Option<TerminalSize>,
+    ) -> Result<RemoteProcess, EnvironmentError> {
         let params = StartParams {
             process_id: start.id.clone(),
             metadata: None,
@@ -69,6 +93,7 @@ impl Environment {
             enforce_managed_network: false,
             managed_network: None,
             network_proxy: None,
+            terminal_size,
         };
         let session = self.shared().ready().await?.session;
         let inbox = Arc::new(Inbox::default());

@@ -301,9 +301,14 @@ impl Registry {
     /// Freezes how the selected environments, and those that roots are in, stand at this moment. Those that sleep are
     /// asked to start; nothing is waited for.
     pub fn capture(&self, selection: &Selection, roots: &[CapabilityRoot]) -> StepView {
+        self.capture_with(selection, roots, &[])
+    }
+
+    /// The same with others in which something is to be reached although nobody works there.
+    pub fn capture_with(&self, selection: &Selection, roots: &[CapabilityRoot], others: &[EnvironmentId]) -> StepView {
         let mut wanted = Vec::new();
         let inside = self.lock();
-        let view = StepView::capture(selection, roots, |id| match inside.entries.get(id) {
+        let view = StepView::capture(selection, roots, others, |id| match inside.entries.get(id) {
             Some(entry) => {
                 let (captured, handle) = entry.capture();
                 wanted.extend(handle);

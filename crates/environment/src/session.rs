@@ -11,11 +11,13 @@ use outpost_wire::exec::environment::{EnvironmentInfo, Info, Unit};
 use outpost_wire::exec::http::BodyDelta;
 use outpost_wire::exec::process::{Closed, ClosedParams, Exited, ExitedParams, Output, OutputParams};
 use outpost_wire::exec::session::{INITIALIZED, Initialize, InitializeParams, InitializeResponse, OUTPUT_GAPS};
+use outpost_wire::exec::watch::Changed;
 use outpost_wire::{Fault, Notification, envelope, fault};
 use tokio::sync::Notify;
 
 use crate::http::Bodies;
 use crate::inbox::{Inbox, Pushed};
+use crate::watching::Watches;
 
 /// How much output may wait for its readers before the link is no longer read.
 const UNREAD: isize = 4 << 20;
@@ -129,6 +131,7 @@ impl Processes {
 pub struct Listener {
     pub processes: Arc<Processes>,
     pub bodies: Arc<Bodies>,
+    pub watches: Arc<Watches>,
 }
 
 impl Service for Listener {
@@ -156,6 +159,7 @@ impl Service for Listener {
                 let taken = self.bodies.push(frame::decode_value(params).map_err(nonsense)?);
                 self.processes.note_unread(taken);
             }
+            Changed::NAME => self.watches.push(frame::decode_value(params).map_err(nonsense)?),
             // An executor newer than us may have more to say.
             _ => {}
         }

@@ -24,6 +24,7 @@ use crate::environment::{ConnectPolicy, EnvironmentOptions, Observer};
 use crate::http::Bodies;
 use crate::session::{Greeting, Listener, Processes, greet};
 use crate::state::{Connected, Failure, FailureKind, Identity, PeerHandle, State};
+use crate::watching::Watches;
 
 pub struct Supervisor {
     pub name: String,
@@ -33,6 +34,7 @@ pub struct Supervisor {
     pub observer: Observer,
     pub processes: Arc<Processes>,
     pub bodies: Arc<Bodies>,
+    pub watches: Arc<Watches>,
     pub identity: Arc<Mutex<Option<Identity>>>,
     pub wanted: Arc<Notify>,
     pub stop: CancellationToken,
@@ -126,9 +128,15 @@ impl Supervisor {
             match retry_at {
                 None => return,
                 Some(at) if self.options.connect == ConnectPolicy::Eager => {
+                    let arrival = async {
+                        // One that is turned away again and again must not make us try without a pause.
+                        sleep(self.options.retry.first).await;
+                        self.connector.arrival().await;
+                    };
                     tokio::select! {
                         () = sleep_until(at) => {}
                         () = self.wanted.notified() => {}
+                        () = arrival => {}
                     }
                 }
                 Some(_) => self.wanted.notified().await,
@@ -234,7 +242,7 @@ impl Supervisor {
             Err(_) => return Err(Refused::Absent(format!("no connection within {:?}", self.options.connect_timeout))),
         };
         let (peer, driver) = Peer::new(link, PeerOptions::default(), |_| {
-            Arc::new(Listener { processes: self.processes.clone(), bodies: self.bodies.clone() })
+            Arc::new(Listener { processes: self.processes.clone(), bodies: self.bodies.clone(), watches: self.watches.clone() })
         });
         let mut driver = AbortOnDropHandle::new(tokio::spawn(driver));
         let deadline = Instant::now() + self.options.initialize_timeout;
@@ -303,7 +311,6 @@ impl Supervisor {
             () = reading => LinkEnd::Closed(None),
             // An executor of others may be silent for as long as one of its calls takes.
             silence = self.listen(&peer, pulse.as_ref()), if is_ours && pulse.is_some() => LinkEnd::Failed(LinkError::Silent(silence)),
-            () = self.connector.superseded() => LinkEnd::Closed(None),
         }
     }
 

@@ -83,7 +83,8 @@ impl Captured {
 #[derive(Debug, Clone)]
 pub struct Member {
     pub id: EnvironmentId,
-    /// Where to work in it. Nothing if it is here only because a capability root is in it: then no tool is offered for it.
+    /// Where to work in it. Nothing if it is here only because a capability root or a server is in it: then no tool is
+    /// offered for it.
     pub attachment: Option<Attachment>,
     pub captured: Captured,
     /// Capability roots that the environment itself offers.
@@ -116,6 +117,7 @@ impl StepView {
     pub(crate) fn capture(
         selection: &Selection,
         roots: &[CapabilityRoot],
+        others: &[EnvironmentId],
         mut capture: impl FnMut(&EnvironmentId) -> (Captured, Vec<CapabilityRoot>),
     ) -> Self {
         let mut members: Vec<Member> = Vec::with_capacity(selection.attachments().len());
@@ -126,9 +128,9 @@ impl StepView {
         for attachment in selection.attachments() {
             add(&mut members, &attachment.environment_id, Some(attachment.clone()));
         }
-        for root in roots {
-            if members.iter().all(|member| member.id != *root.environment_id()) {
-                add(&mut members, root.environment_id(), None);
+        for id in roots.iter().map(CapabilityRoot::environment_id).chain(others) {
+            if members.iter().all(|member| member.id != *id) {
+                add(&mut members, id, None);
             }
         }
         Self(members.into())

@@ -1,7 +1,7 @@
 //! Everything that varies between two executors.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,10 +38,19 @@ pub struct ExecutorConfig {
     /// Identity of this install, the same after every restart.
     pub executor_id: Option<String>,
     pub version: String,
+    /// Where this program keeps its own things: configuration, skills and plugins.
+    pub home: Option<PathBuf>,
     /// The environment that children may inherit from, and the directory that relative things are relative to.
     pub variables: BTreeMap<OsString, OsString>,
     pub cwd: PathBuf,
     /// What `http/request` may reach besides public addresses.
     pub http_allow: Vec<HttpTarget>,
     pub peer: PeerOptions,
+}
+
+impl ExecutorConfig {
+    /// The home of the user that this runs as.
+    pub fn user_home(&self) -> Option<PathBuf> {
+        self.variables.get(OsStr::new("HOME")).filter(|home| !home.is_empty()).map(PathBuf::from)
+    }
 }

@@ -100,6 +100,11 @@ impl Executor {
         Self(shared)
     }
 
+    /// What it tells about itself.
+    pub fn info(&self) -> &EnvironmentInfo {
+        &self.0.info
+    }
+
     /// Serves one link until it ends.
     pub async fn serve(&self, link: Link, lifetime: Lifetime) -> LinkEnd {
         self.0.links.fetch_add(1, Ordering::AcqRel);

@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 use std::io;
+use std::path::Path;
 
 use outpost_sandbox::LaunchError;
 use outpost_sandbox::policy::{Access, Refusal};
@@ -143,6 +144,30 @@ pub fn walk_without_room() -> Fault {
 
 pub fn walk_too_large(depth: usize, directories: usize, entries: usize) -> Fault {
     Fault::invalid_request(format!("filesystem walk limits exceed maximums: depth={depth}, directories={directories}, entries={entries}"))
+}
+
+pub fn too_many_roots(limit: usize) -> Fault {
+    Fault::invalid_request(format!("capability root discovery accepts at most {limit} roots"))
+}
+
+pub fn no_config_paths() -> Fault {
+    Fault::invalid_params("at least one config or requirements path is required")
+}
+
+pub fn empty_config_path() -> Fault {
+    Fault::invalid_params("TOML paths must contain at least one key segment")
+}
+
+pub fn config_unreadable(file: &Path, error: &dyn Display) -> Fault {
+    Fault::internal(format!("failed to load executor-local config: {}: {error}", file.display()))
+}
+
+pub fn snapshot_scope(limit: usize) -> Fault {
+    Fault::invalid_params(format!("shell snapshot scope must be non-empty and at most {limit} bytes"))
+}
+
+pub fn snapshot_shell(name: &str) -> Fault {
+    Fault::invalid_params(format!("shell snapshots are unsupported for shell `{name}`"))
 }
 
 pub fn watch_exists(id: &str) -> Fault {

@@ -28,6 +28,11 @@ fn capabilities() -> Capabilities {
         sandboxed_file_streaming: true,
         fs_watch: true,
         file_attributes: true,
+        capability_discovery_sandbox: true,
+        capability_discovery_v2: true,
+        environment_config_read: true,
+        shell_snapshot_v2: true,
+        capability_digests: true,
         ..Capabilities::default()
     }
 }

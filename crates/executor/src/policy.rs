@@ -26,6 +26,8 @@ pub struct Grounds {
     pub temporary: Option<PathBuf>,
     /// Our own files: out of reach, whatever a request says.
     pub own: Vec<PathBuf>,
+    /// What of them is meant to be read: skills and plugins. Still only by those who may read where it is.
+    pub shared: Vec<PathBuf>,
     /// What no request exceeds.
     pub ceiling: Policy,
 }
@@ -83,9 +85,18 @@ impl Grounds {
         let about = context.workspace_roots.iter().flatten().chain(&context.cwd);
         let about = about.map(|uri| resolved(&uri.to_native()?)).collect::<Result<_, PolicyError>>()?;
         let mut rules = Rules::new(rules, globs, network).about(about);
+        let mut shown = Vec::new();
+        // A ceiling speaks for itself.
+        for shared in self.shared.iter().filter(|shared| self.ceiling == Policy::Open && shared.is_dir()) {
+            let shared = resolved(shared)?;
+            if rules.access(&shared).access >= Access::Read {
+                shown.push(shared);
+            }
+        }
         for own in &self.own {
             rules = rules.held_to(Rule { path: resolved(own)?, access: Access::Deny, origin: Origin::Own });
         }
+        let rules = shown.into_iter().fold(rules, Rules::showing);
         Ok(Policy::Confined(Arc::new(rules)))
     }
 

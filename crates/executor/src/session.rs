@@ -16,6 +16,7 @@ use crate::files::worker::Workers;
 use crate::journal::{Fate, FateLog, Fates};
 use crate::policy::Policies;
 use crate::process::{self, Adoption, Process};
+use crate::snapshot::{Setting, Snapshot, Snapshots};
 use crate::{fault, past, variables};
 
 pub struct Session {
@@ -27,6 +28,7 @@ pub struct Session {
     /// Who makes file calls inside our sandboxes.
     workers: Workers,
     policies: Policies,
+    snapshots: Snapshots,
     state: Mutex<State>,
 }
 
@@ -88,6 +90,7 @@ impl Session {
             owner,
             workers: Workers::default(),
             policies: Policies::default(),
+            snapshots: Snapshots::default(),
             state: Mutex::new(State { processes, ..State::default() }),
         })
     }
@@ -189,8 +192,20 @@ impl Session {
         processes
     }
 
+    /// The state of a shell that a start wants to begin with, if it asks for one and one can be had.
+    pub async fn snapshot(&self, params: &StartParams) -> Result<Option<Arc<Snapshot>>, Fault> {
+        let setting = || {
+            Ok(Setting {
+                env: variables::build(&self.config.variables, params.env_policy.as_ref(), &params.env),
+                cwd: params.cwd.to_native().map_err(|error| fault::foreign_cwd(&params.cwd.to_string(), &error))?,
+                policy: self.config.grounds.policy(params.sandbox.as_ref()).map_err(|error| fault::policy(&error))?,
+            })
+        };
+        self.snapshots.for_start(params, &self.owner, setting).await
+    }
+
     /// Starts a process. The same id with the same parameters is the same start.
-    pub fn start(self: &Arc<Self>, params: StartParams) -> Result<SandboxType, Fault> {
+    pub fn start(self: &Arc<Self>, params: StartParams, snapshot: Option<&Snapshot>) -> Result<SandboxType, Fault> {
         let cwd = params.cwd.to_native().map_err(|error| fault::foreign_cwd(&params.cwd.to_string(), &error))?;
         if params.network_proxy.is_some() || (params.enforce_managed_network && params.sandbox.is_some()) {
             return Err(fault::proxy_unsupported());
@@ -209,10 +224,16 @@ impl Session {
         let launch = Launch {
             program: program.into(),
             arg0: params.arg0.as_ref().map(Into::into),
-            args: arguments.iter().map(Into::into).collect(),
-            env: variables::build(&self.config.variables, params.env_policy.as_ref(), &params.env),
+            args: match snapshot {
+                Some(snapshot) => snapshot.arguments(&params.argv),
+                None => arguments.iter().map(Into::into).collect(),
+            },
+            env: match snapshot {
+                Some(snapshot) => variables::restore(&snapshot.variables, params.env_policy.as_ref(), &params.env),
+                None => variables::build(&self.config.variables, params.env_policy.as_ref(), &params.env),
+            },
             cwd,
-            io: if params.tty { LaunchIo::Terminal(TerminalSize::default()) } else { LaunchIo::Pipes { stdin: params.pipe_stdin } },
+            io: if params.tty { LaunchIo::Terminal(terminal_size(&params)) } else { LaunchIo::Pipes { stdin: params.pipe_stdin } },
             policy: policy.clone(),
         };
         // The id is taken, but the lock is not held: a launch from a mount that hangs must not hold up the session.
@@ -277,4 +298,7 @@ impl Session {
             }
         }
     }
+}
+fn terminal_size(params: &StartParams) -> TerminalSize {
+    params.terminal_size.map_or_else(TerminalSize::default, |size| TerminalSize { rows: size.rows, cols: size.cols })
 }

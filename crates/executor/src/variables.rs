@@ -86,6 +86,16 @@ pub fn build(
     result.into_iter().collect()
 }
 
+/// The environment of a child that begins with what a shell's profiles left behind. The policy filters that like everything else,
+/// and what the request says counts.
+pub fn restore(left: &[(OsString, OsString)], policy: Option<&EnvPolicy>, exact: &BTreeMap<String, String>) -> Vec<(OsString, OsString)> {
+    let left: BTreeMap<OsString, OsString> = left.iter().cloned().collect();
+    let all =
+        EnvPolicy { inherit: Inherit::All, ignore_default_excludes: true, exclude: vec![], set: BTreeMap::new(), include_only: vec![] };
+    let policy = policy.map_or(all, |policy| EnvPolicy { inherit: Inherit::All, ..policy.clone() });
+    build(&left, Some(&policy), exact)
+}
+
 fn inherits(inherit: Inherit, name: &OsStr) -> bool {
     match inherit {
         Inherit::None => false,

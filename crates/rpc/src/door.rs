@@ -5,14 +5,15 @@
 use std::convert::Infallible;
 use std::fmt;
 use std::net::IpAddr;
+use std::pin::Pin;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
 
+use bytes::{Bytes, BytesMut};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::uri::Authority;
 use http::{Method, Request, Response, StatusCode};
-use hyper::body::Incoming;
+use hyper::body::{Body, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::upgrade::OnUpgrade;
@@ -23,12 +24,15 @@ use tokio::time::Instant;
 use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 
 use crate::auth::Auth;
+use crate::house::{Hall, House, OnLink, Reception, Visit, plain};
 use crate::link::Link;
 use crate::link::ws::{self, Socket};
 use crate::strangers::{Failures, Slot, StrangerLimits, Strangers};
 
 /// How long a request may be, in bytes.
 const MAX_REQUEST: usize = 16 << 10;
+/// How long the body of a POST may be, in bytes.
+const MAX_FORM: usize = 4 << 10;
 
 /// Who is let in.
 #[derive(Clone)]
@@ -39,12 +43,24 @@ pub struct DoorRules {
     /// Names besides loopback and the listener's own address by which it may be called.
     pub hosts: Vec<HostName>,
     pub strangers: StrangerLimits,
+    /// Where it answers that it serves.
+    pub ready: &'static [&'static str],
 }
 
 impl From<Auth> for DoorRules {
     fn from(auth: Auth) -> Self {
-        Self { auth, origins: Vec::new(), hosts: Vec::new(), strangers: StrangerLimits::default() }
+        Self { auth, origins: Vec::new(), hosts: Vec::new(), strangers: StrangerLimits::default(), ready: &["/readyz"] }
     }
+}
+
+/// Who may knock at all, whatever they want.
+#[derive(Clone, Default)]
+pub struct Threshold {
+    pub origins: Vec<Origin>,
+    pub hosts: Vec<HostName>,
+    pub strangers: StrangerLimits,
+    /// Whether pages that came from here may connect: their origin is the name by which we are called.
+    pub own_pages: bool,
 }
 
 /// `SCHEME://HOST[:PORT]`, as browsers send it.
@@ -118,16 +134,23 @@ pub struct Ends {
 
 /// One per listener.
 pub struct Door {
-    rules: DoorRules,
+    threshold: Threshold,
     strangers: Arc<Strangers>,
     failures: Failures,
-    on_link: Box<dyn Fn(Link) + Send + Sync>,
+    house: Arc<dyn House>,
 }
 
 impl Door {
+    /// To a house with one room.
     pub fn new(rules: DoorRules, on_link: impl Fn(Link) + Send + Sync + 'static) -> Arc<Self> {
-        let (strangers, failures) = (Strangers::new(rules.strangers), Failures::new(rules.strangers));
-        Arc::new(Self { rules, strangers, failures, on_link: Box::new(on_link) })
+        let DoorRules { auth, origins, hosts, strangers, ready } = rules;
+        let threshold = Threshold { origins, hosts, strangers, own_pages: false };
+        Self::to(threshold, Arc::new(Hall { auth, ready, on_link: Arc::new(on_link) }))
+    }
+
+    pub fn to(threshold: Threshold, house: Arc<dyn House>) -> Arc<Self> {
+        let (strangers, failures) = (Strangers::new(threshold.strangers), Failures::new(threshold.strangers));
+        Arc::new(Self { threshold, strangers, failures, house })
     }
 
     /// Waits until somebody new may be talked to.
@@ -150,7 +173,7 @@ impl Door {
         };
         drop(slot);
         match talked {
-            Ok(Some(upgraded)) => (self.on_link)(ws::accept(upgraded.socket, upgraded.early, name)),
+            Ok(Some(upgraded)) => (upgraded.on_link)(ws::accept(upgraded.socket, upgraded.early, name)),
             Ok(None) => {}
             Err(error) => tracing::debug!(name, error, "a connection came to nothing"),
         }
@@ -161,60 +184,72 @@ impl Door {
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
-        let upgrade: Mutex<Option<OnUpgrade>> = Mutex::default();
+        let upgrade: Mutex<Option<(OnUpgrade, OnLink)>> = Mutex::default();
         let service = service_fn(async |mut request: Request<Incoming>| {
-            let answer = self.answer(&request, ends).await;
-            if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
-                let upgraded = hyper::upgrade::on(&mut request);
-                upgrade.lock().unwrap_or_else(PoisonError::into_inner).replace(upgraded);
-            }
-            Ok::<_, Infallible>(answer)
+            let upgraded = hyper::upgrade::on(&mut request);
+            Ok::<_, Infallible>(match self.answer(request, ends).await {
+                Answer::Plain(response) => response,
+                Answer::Upgrade(response, on_link) => {
+                    upgrade.lock().unwrap_or_else(PoisonError::into_inner).replace((upgraded, on_link));
+                    response
+                }
+            })
         });
         http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(self.rules.strangers.patience)
+            .header_read_timeout(self.threshold.strangers.patience)
             .max_buf_size(MAX_REQUEST)
             .serve_connection(TokioIo::new(stream), service)
             .with_upgrades()
             .await
             .map_err(|error| error.to_string())?;
         let upgraded = upgrade.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(upgraded) = upgraded else { return Ok(None) };
+        let Some((upgraded, on_link)) = upgraded else { return Ok(None) };
         let upgraded = upgraded.await.map_err(|error| error.to_string())?;
         let parts = upgraded.downcast::<TokioIo<S>>().map_err(|_| "the stream was lost in the upgrade")?;
-        Ok(Some(Upgraded { socket: socket(parts.io.into_inner()), early: parts.read_buf }))
+        Ok(Some(Upgraded { socket: socket(parts.io.into_inner()), early: parts.read_buf, on_link }))
     }
 
-    async fn answer(&self, request: &Request<Incoming>, ends: Option<Ends>) -> Response<String> {
+    async fn answer(&self, request: Request<Incoming>, ends: Option<Ends>) -> Answer {
+        if let Err(why) = self.check_host(&request, ends) {
+            // A page that was not invited learns nothing, not even that.
+            return Answer::Plain(plain(StatusCode::FORBIDDEN, if self.invites(request.headers()) { why } else { String::new() }));
+        }
         if !self.invites(request.headers()) {
-            return plain(StatusCode::FORBIDDEN, "");
+            return Answer::Plain(plain(StatusCode::FORBIDDEN, ""));
         }
-        if let Err(why) = self.check_host(request, ends) {
-            return plain(StatusCode::FORBIDDEN, &why);
-        }
-        let is_get = matches!(*request.method(), Method::GET | Method::HEAD);
-        match request.uri().path() {
-            "/" | "/readyz" if !is_get => plain(StatusCode::METHOD_NOT_ALLOWED, ""),
-            "/readyz" => plain(StatusCode::OK, ""),
-            "/" => {
-                let credentials = request.headers().get(header::AUTHORIZATION).map(|value| value.as_bytes());
-                if let Err(refusal) = self.rules.auth.check(credentials, SystemTime::now()) {
-                    if let Some(ends) = ends {
-                        tokio::time::sleep(self.failures.note(ends.theirs, Instant::now())).await;
-                    }
-                    return plain(StatusCode::UNAUTHORIZED, &refusal.to_string());
+        let (parts, body) = request.into_parts();
+        let body = if parts.method == Method::POST { collect(body).await } else { Ok(Bytes::new()) };
+        let body = match body {
+            Ok(body) => body,
+            Err(status) => return Answer::Plain(plain(status, "")),
+        };
+        let upgrade = upgrade(&parts.headers);
+        let visit = Visit { method: parts.method, uri: parts.uri, headers: parts.headers, body, ends };
+        match self.house.receive(visit).await {
+            Reception::Answer(response) => Answer::Plain(response),
+            Reception::Stranger(response) => {
+                if let Some(ends) = ends {
+                    tokio::time::sleep(self.failures.note(ends.theirs, Instant::now())).await;
                 }
-                upgrade(request.headers()).unwrap_or_else(|why| plain(StatusCode::BAD_REQUEST, why))
+                Answer::Plain(response)
             }
-            _ => plain(StatusCode::NOT_FOUND, ""),
+            Reception::Link(on_link) => match upgrade {
+                Ok(response) => Answer::Upgrade(response, on_link),
+                Err(why) => Answer::Plain(plain(StatusCode::BAD_REQUEST, why)),
+            },
         }
     }
 
     /// Programs name no origin, browsers always do: a page has no business here unless its origin was allowed.
     fn invites(&self, headers: &HeaderMap) -> bool {
-        let allowed =
-            |value: &HeaderValue| value.to_str().is_ok_and(|value| self.rules.origins.iter().any(|one| one.0.eq_ignore_ascii_case(value)));
-        headers.get_all(header::ORIGIN).iter().all(allowed)
+        let own = headers.get(header::HOST).filter(|_| self.threshold.own_pages).and_then(|host| host.to_str().ok());
+        let is_own = |value: &str| {
+            let authority = value.strip_prefix("http://").or_else(|| value.strip_prefix("https://"));
+            own.zip(authority).is_some_and(|(own, authority)| own.eq_ignore_ascii_case(authority))
+        };
+        let is_allowed = |value: &str| self.threshold.origins.iter().any(|one| one.0.eq_ignore_ascii_case(value));
+        headers.get_all(header::ORIGIN).iter().all(|value| value.to_str().is_ok_and(|value| is_own(value) || is_allowed(value)))
     }
 
     /// A page whose name was made to lead here (DNS rebinding) still calls us by that name.
@@ -235,20 +270,33 @@ impl Door {
     fn is_ours(&self, host: &str, ours: IpAddr) -> bool {
         let host = normal(host);
         let is_address = |address: IpAddr| address.to_canonical().is_loopback() || address.to_canonical() == ours.to_canonical();
-        host == "localhost" || host.parse().is_ok_and(is_address) || self.rules.hosts.iter().any(|name| name.0 == host)
+        host == "localhost" || host.parse().is_ok_and(is_address) || self.threshold.hosts.iter().any(|name| name.0 == host)
     }
 }
 
 struct Upgraded {
     socket: Socket,
     /// Bytes that came together with the upgrade.
-    early: bytes::Bytes,
+    early: Bytes,
+    on_link: OnLink,
 }
 
-fn plain(status: StatusCode, text: &str) -> Response<String> {
-    let mut response = Response::new(text.to_owned());
-    *response.status_mut() = status;
-    response
+enum Answer {
+    Plain(Response<String>),
+    Upgrade(Response<String>, OnLink),
+}
+
+/// A body that is no longer than a form may be.
+async fn collect(mut body: Incoming) -> Result<Bytes, StatusCode> {
+    let mut all = BytesMut::new();
+    while let Some(frame) = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context)).await {
+        let Ok(data) = frame.map_err(|_| StatusCode::BAD_REQUEST)?.into_data() else { continue };
+        if all.len() + data.len() > MAX_FORM {
+            return Err(StatusCode::PAYLOAD_TOO_LARGE);
+        }
+        all.extend_from_slice(&data);
+    }
+    Ok(all.freeze())
 }
 
 /// The answer to a request for a websocket, or why it is none.

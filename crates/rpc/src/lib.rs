@@ -6,6 +6,7 @@
 pub mod auth;
 pub mod door;
 pub mod frame;
+pub mod house;
 pub mod link;
 pub mod listen;
 pub mod peer;

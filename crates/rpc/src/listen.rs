@@ -8,12 +8,15 @@ use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixListener as StdUnixListener;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::fs::{Mode, fchmod};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
+use rustls::ServerConfig;
 use thiserror::Error;
 use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio_rustls::TlsAcceptor;
 
 use crate::door::{Door, DoorRules, Ends, Visitor};
 use crate::link::ws::Socket;
@@ -72,6 +75,7 @@ impl fmt::Display for ListenAddr {
 pub struct Listener {
     socket: Bound,
     address: ListenAddr,
+    tls: Option<TlsAcceptor>,
 }
 
 enum Bound {
@@ -83,7 +87,7 @@ impl Listener {
     pub async fn ws(address: SocketAddr) -> io::Result<Self> {
         let socket = TcpListener::bind(address).await?;
         let address = ListenAddr::Ws(socket.local_addr()?);
-        Ok(Self { socket: Bound::Tcp(socket), address })
+        Ok(Self { socket: Bound::Tcp(socket), address, tls: None })
     }
 
     /// Binds a unix socket that only its owner can open. A socket file that nobody listens on is replaced.
@@ -97,7 +101,7 @@ impl Listener {
             }
             std::fs::remove_file(path)?;
         }
-        Ok(Self { socket: Bound::Unix(bind_private(path)?), address: ListenAddr::Unix(path.to_owned()) })
+        Ok(Self { socket: Bound::Unix(bind_private(path)?), address: ListenAddr::Unix(path.to_owned()), tls: None })
     }
 
     /// Where it really listens; a port 0 has become a real one.
@@ -107,14 +111,39 @@ impl Listener {
 
     /// Serves for ever. Every upgraded connection is handed on as a link.
     pub async fn serve(self, rules: impl Into<DoorRules>, on_link: impl Fn(Link) + Send + Sync + 'static) -> Infallible {
-        let door = Door::new(rules.into(), on_link);
+        self.serve_door(Door::new(rules.into(), on_link)).await
+    }
+
+    /// Every connection speaks TLS from now on.
+    pub fn with_tls(mut self, config: Arc<ServerConfig>) -> Self {
+        self.tls = Some(TlsAcceptor::from(config));
+        self
+    }
+
+    /// Serves for ever what is behind the door.
+    pub async fn serve_door(self, door: Arc<Door>) -> Infallible {
         loop {
             match self.accept().await {
                 Ok(visitor) => {
                     // Those who come now wait with the system until there is room for one more stranger.
                     let slot = door.admit().await;
-                    let door = door.clone();
-                    tokio::spawn(async move { door.welcome(visitor, slot).await });
+                    let (door, tls) = (door.clone(), self.tls.clone());
+                    tokio::spawn(async move {
+                        let uncovered = async {
+                            match tls {
+                                None => Ok(visitor),
+                                Some(tls) => uncover(&tls, visitor).await,
+                            }
+                        };
+                        let visitor = tokio::select! {
+                            visitor = uncovered => visitor,
+                            () = slot.over() => Err(io::ErrorKind::TimedOut.into()),
+                        };
+                        match visitor {
+                            Ok(visitor) => door.welcome(visitor, slot).await,
+                            Err(error) => tracing::debug!(%error, "a connection came to nothing"),
+                        }
+                    });
                 }
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                     tracing::warn!(%error, "a connection was refused");
@@ -144,6 +173,16 @@ impl Listener {
             }
         }
     }
+}
+
+/// Takes TLS off a connection. What is inside goes through a pair of sockets, so that the rest of this room sees one of
+/// the two kinds that it knows, and can be read and written without waiting.
+async fn uncover(tls: &TlsAcceptor, visitor: Visitor) -> io::Result<Visitor> {
+    let Socket::Tcp(stream) = visitor.stream else { return Ok(visitor) };
+    let mut outside = tls.accept(stream).await?;
+    let (inside, mut between) = UnixStream::pair()?;
+    tokio::spawn(async move { tokio::io::copy_bidirectional(&mut outside, &mut between).await });
+    Ok(Visitor { stream: Socket::Unix(inside), ..visitor })
 }
 
 /// The file gets its mode from the socket, so that there is no moment at which somebody else could open it.

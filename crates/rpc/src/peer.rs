@@ -33,6 +33,15 @@ pub trait Service: Send + Sync + 'static {
     fn lane(&self, method: &str) -> Lane;
     /// Whether requests may run beside each other yet. Until then they are taken strictly one by one.
     fn is_settled(&self) -> bool;
+    /// What to say about a frame that is no message. By default its sender is told, under an id that stands for the one that
+    /// could not be read; some dialects are silent.
+    fn malformed(&self, message: String) -> Option<Vec<u8>> {
+        Some(envelope::error(&MALFORMED_ID, &Fault::invalid_request(message)))
+    }
+    /// Takes an answer to a request that was not made by [`Peer::call`]. By default nobody made one.
+    fn answered(&self, id: RequestId, _answer: Result<Bytes, Fault>) -> Result<(), Violation> {
+        Err(Violation(format!("an answer to a request that was never made: {id:?}")))
+    }
     /// Waits until this end can take more; meanwhile nothing is read from the link.
     fn room(&self) -> impl Future<Output = ()> + Send {
         async {}
@@ -298,7 +307,9 @@ impl<S: Service> Driver<S> {
         match frame::decode(frame, self.options.frame) {
             Err(malformed) => {
                 let message = format!("{} {}: {malformed}", self.options.malformed, self.link.name);
-                self.peer.sink.send(envelope::error(&MALFORMED_ID, &Fault::invalid_request(message)));
+                if let Some(frame) = self.service.malformed(message) {
+                    self.peer.sink.send(frame);
+                }
                 Ok(())
             }
             Ok(Message::Request { id, method, params, trace }) => {
@@ -308,16 +319,16 @@ impl<S: Service> Driver<S> {
                 Ok(())
             }
             Ok(Message::Notification { method, params }) => self.service.notification(&method, &params),
-            Ok(Message::Response { id, result }) => self.resolve(&id, Ok(result)),
-            Ok(Message::Error { id, fault }) => self.resolve(&id, Err(fault)),
+            Ok(Message::Response { id, result }) => self.resolve(id, Ok(result)),
+            Ok(Message::Error { id, fault }) => self.resolve(id, Err(fault)),
         }
     }
 
-    fn resolve(&self, id: &RequestId, answer: Result<Bytes, Fault>) -> Result<(), Violation> {
-        if self.peer.pending.resolve(id, answer) {
-            return Ok(());
+    fn resolve(&self, id: RequestId, answer: Result<Bytes, Fault>) -> Result<(), Violation> {
+        match self.peer.pending.resolve(&id, answer) {
+            None => Ok(()),
+            Some(answer) => self.service.answered(id, answer),
         }
-        Err(Violation(format!("an answer to a request that was never made: {id:?}")))
     }
 
     async fn dispatch(&mut self, answer: Answer, lane: Option<Arc<Semaphore>>, size: usize) {

@@ -46,18 +46,18 @@ impl Pending {
         Some(Ticket { pending: self, id, answer })
     }
 
-    /// Delivers an answer. False if no such call was ever made; a late answer to a forgotten call is fine.
-    pub fn resolve(&self, id: &RequestId, answer: Answer) -> bool {
-        let RequestId::Number(number) = id else { return false };
+    /// Delivers an answer. It is given back if no such call was ever made; a late answer to a forgotten call is fine.
+    pub fn resolve(&self, id: &RequestId, answer: Answer) -> Option<Answer> {
+        let RequestId::Number(number) = id else { return Some(answer) };
         let mut state = self.lock();
         if !(1..=state.last).contains(number) {
-            return false;
+            return Some(answer);
         }
         if let Some(waiting) = state.waiting.remove(number) {
             // The caller may have gone away meanwhile.
             let _ = waiting.send(answer);
         }
-        true
+        None
     }
 
     /// Fails everything that waits, and every later call.

@@ -1,8 +1,43 @@
-//! Whom we trust when we connect to somebody over TLS.
+//! Whom we trust when we connect to somebody over TLS, and what we show to those who connect to us.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+pub use rustls::ServerConfig;
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
+use thiserror::Error;
+
+#[derive(Debug, Error)]
+pub enum TlsSetupError {
+    #[error("{path} cannot be used: {error}", path = .path.display())]
+    File { path: PathBuf, error: pem::Error },
+    #[error("{path} holds no certificate; it needs the server's own and those that lead to one that clients trust, in PEM", path = .0.display())]
+    NoCertificate(PathBuf),
+    #[error("the certificate and the key do not go together: {0}")]
+    Pair(#[from] rustls::Error),
+}
+
+/// The configuration of a server that shows the certificates in one file and proves them with the key in another, both
+/// PEM.
+pub fn server(certificates: &Path, key: &Path) -> Result<ServerConfig, TlsSetupError> {
+    let unusable = |path: &Path| {
+        let path = path.to_owned();
+        move |error| TlsSetupError::File { path, error }
+    };
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_file_iter(certificates).map_err(unusable(certificates))?.collect();
+    let chain = chain.map_err(unusable(certificates))?;
+    if chain.is_empty() {
+        return Err(TlsSetupError::NoCertificate(certificates.to_owned()));
+    }
+    let key = PrivateKeyDer::from_pem_file(key).map_err(unusable(key))?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let versions = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+    let mut config = versions.with_no_client_auth().with_single_cert(chain, key)?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(config)
+}
 
 /// The configuration of a client that speaks the named protocols. Reads the machine's certificates from its disk, so it
 /// blocks for some milliseconds.

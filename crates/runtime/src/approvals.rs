@@ -2,17 +2,18 @@
 
 use std::collections::HashSet;
 
-use outpost_environment::Workplace;
+use outpost_environment::{Environment, Workplace};
 use outpost_thread::{ApprovalAsked, Raw};
+use outpost_wire::intent::EnvironmentId;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 /// A question that stands before a call.
 #[derive(Debug, Clone)]
 pub struct Question {
-    /// `command`, `fileChange`, `userInput`, `dynamicTool`.
+    /// `command`, `fileChange`, `userInput`, `dynamicTool`, `mcpTool`, `mcpElicitation`.
     pub kind: &'static str,
-    pub environment: Option<outpost_wire::intent::EnvironmentId>,
+    pub environment: Option<EnvironmentId>,
     pub detail: Value,
 }
 
@@ -39,8 +40,12 @@ impl Grants {
 
 /// What an answer for the thread is remembered under: which machine, and exactly what was asked.
 pub fn key(place: &Workplace<'_>, what: &Value) -> String {
-    let executor = place.handle.identity().and_then(|identity| identity.executor_id);
+    key_of(Some(&place.attachment.environment_id), Some(place.handle), what)
+}
+
+pub fn key_of(id: Option<&EnvironmentId>, handle: Option<&Environment>, what: &Value) -> String {
+    let executor = handle.and_then(|handle| handle.identity()?.executor_id);
     // Without an identity nobody can tell machines apart, and the handle is all there is.
-    let generation = executor.is_none().then(|| place.handle.generation());
-    json!([place.attachment.environment_id, executor, generation, what]).to_string()
+    let generation = if executor.is_none() { handle.map(Environment::generation) } else { None };
+    json!([id, executor, generation, what]).to_string()
 }

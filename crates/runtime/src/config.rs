@@ -6,8 +6,10 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::agents::AgentLimits;
+use crate::mcp::McpConfig;
 use crate::permissions::SandboxMode;
 use crate::policy::ApprovalPolicy;
+use crate::skills::host::HostRoot;
 
 #[derive(Debug, Clone)]
 pub struct RuntimeConfig {
@@ -24,12 +26,18 @@ pub struct RuntimeConfig {
     pub questions: bool,
     /// How long a step waits for environments that are starting: for the primary, and for the others after it.
     pub patience: StepPatience,
+    /// How long a step waits for an environment to tell what its capability roots hold.
+    pub discovery_patience: Duration,
+    /// Folders of this machine that hold skills.
+    pub host_skills: Vec<HostRoot>,
     /// How long a command of an earlier life is looked for.
     pub reattach_patience: Duration,
     /// A thread in which nothing happens for so long is unloaded.
     pub unload_after: Duration,
     /// The state of a thread is kept aside every so many turns.
     pub checkpoint_every: u64,
+    /// Which MCP servers there are, and how patient we are with them.
+    pub mcp: McpConfig,
 }
 
 /// How much a thread, one of its turns, or a thread with all its agents may use. Nothing is no limit.
@@ -60,9 +68,12 @@ impl Default for RuntimeConfig {
             context_windows: BTreeMap::new(),
             questions: true,
             patience: StepPatience { primary: Duration::from_secs(10), others: Duration::from_secs(1) },
+            discovery_patience: Duration::from_secs(5),
+            host_skills: Vec::new(),
             reattach_patience: Duration::from_secs(600),
             unload_after: Duration::from_secs(600),
             checkpoint_every: 16,
+            mcp: McpConfig::default(),
         }
     }
 }

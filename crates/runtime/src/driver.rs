@@ -7,8 +7,10 @@
 mod calls;
 mod commands;
 mod compaction;
+mod servers;
 mod step;
 
+use step::Told;
 pub(crate) use step::user_message;
 
 use std::collections::HashMap;
@@ -16,7 +18,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outpost_store::{AppendError, Lease, Need, ReadError, Store};
-use outpost_thread::{CallId, Checkpoint, Context, Entry, Fact, InterruptReason, Step, Thread, TurnFinished, TurnId, TurnStatus};
+use outpost_thread::{
+    ApprovalId, CallId, Checkpoint, Context, Entry, Fact, InterruptReason, Step, Thread, TurnFinished, TurnId, TurnStatus,
+};
 use outpost_thread::{CompactReason, Marker, Raw, TurnStarted};
 use serde_json::json;
 use thiserror::Error;
@@ -28,9 +32,10 @@ use crate::agents::Seat;
 use crate::approvals::Grants;
 use crate::feed::Feed;
 use crate::live::{Command, Event, Status};
-use crate::model::{Answer, History, ModelError};
+use crate::mcp::Binding;
+use crate::model::{Answer, ModelError, Written};
 use crate::runtime::Shared;
-use crate::surroundings::Surroundings;
+use crate::tools::mcp::CallQuestion;
 use crate::tools::processes::Processes;
 use crate::tools::{CallEnd, StepTools};
 
@@ -74,8 +79,8 @@ pub(crate) struct Driver {
     lease: Lease,
     thread: Thread,
     context: Option<Context>,
-    /// The context as it goes over the wire.
-    history: History,
+    /// What was written of the context for the wire.
+    written: Written,
     feed: Arc<Feed<Event>>,
     status: watch::Sender<Status>,
     mailbox: mpsc::Receiver<Command>,
@@ -85,8 +90,8 @@ pub(crate) struct Driver {
     calls: HashMap<CallId, RunningCall>,
     /// What the present step froze. Nothing after a restart: then it is captured anew.
     step: Option<Arc<StepTools>>,
-    /// What the model was told of its environments last.
-    told: Option<Surroundings>,
+    /// What the model was told last of what is around it.
+    told: Told,
     processes: Arc<Processes>,
     grants: Grants,
     /// What users answered to calls that wait for more than a yes.
@@ -97,6 +102,11 @@ pub(crate) struct Driver {
     compacting: CompactReason,
     /// Somebody waits for the answer to a command right now.
     is_asked: bool,
+    /// The MCP servers that run as long as this thread is loaded.
+    servers: Option<Arc<Binding>>,
+    /// What running calls ask the user.
+    questions: (mpsc::UnboundedSender<CallQuestion>, mpsc::UnboundedReceiver<CallQuestion>),
+    elicitations: HashMap<ApprovalId, servers::Waiting>,
 }
 
 /// What a driver needs to begin.
@@ -121,7 +131,7 @@ impl Driver {
             lease,
             thread,
             context: None,
-            history: History::default(),
+            written: Written::default(),
             feed,
             status,
             mailbox,
@@ -129,13 +139,16 @@ impl Driver {
             asking: None,
             calls: HashMap::new(),
             step: None,
-            told: None,
+            told: Told::default(),
             processes,
             grants: Grants::default(),
             answers: HashMap::new(),
             seat,
             compacting: CompactReason::Full,
             is_asked: false,
+            servers: None,
+            questions: mpsc::unbounded_channel(),
+            elicitations: HashMap::new(),
         }
     }
 
@@ -143,6 +156,10 @@ impl Driver {
     pub async fn run(mut self) {
         self.tell_status();
         let stop = loop {
+            // Whoever asked in an earlier life does not wait any more.
+            if let Err(stop) = self.end_orphans().await {
+                break stop;
+            }
             if let Err(stop) = self.advance().await {
                 break stop;
             }
@@ -170,13 +187,17 @@ impl Driver {
                 // A call that was cancelled has its end written by whoever cancelled it.
                 Err(_) => Ok(()),
             },
+            Some(question) = self.questions.1.recv() => self.ask_user(question).await,
             () = tokio::time::sleep(CONTEXT_KEPT), if sleeps => {
                 self.context = None;
-                self.history = History::default();
-                self.told = None;
+                self.written = Written::default();
+                self.told = Told::default();
                 Ok(())
             }
-            () = tokio::time::sleep(self.shared.config.unload_after), if unloads => Err(Stop::Unloaded),
+            // Somebody who listens may say something any time; they are looked at again later.
+            () = tokio::time::sleep(self.shared.config.unload_after), if unloads => {
+                if self.feed.has_readers() { Ok(()) } else { Err(Stop::Unloaded) }
+            }
             () = tokio::time::sleep(time_left.unwrap_or_default()), if time_left.is_some() => self.time_is_up().await,
         }
     }
@@ -257,6 +278,7 @@ impl Driver {
                 other => break other?,
             }
         };
+        self.shared.counts.note(appended.entries.iter().map(|entry| &entry.fact));
         for entry in appended.entries {
             if let Err(error) = self.thread.apply(&entry) {
                 tracing::error!(thread = %self.thread.id, %error, "a fact of our own does not fit");

@@ -96,6 +96,11 @@ impl<E: Clone> Feed<E> {
 }
 
 impl<E> Feed<E> {
+    /// Whether anybody reads it.
+    pub fn has_readers(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
+
     /// Nothing comes after this.
     pub fn end(&self) {
         self.0.lock().ended = true;

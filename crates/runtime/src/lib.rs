@@ -4,18 +4,23 @@
 
 pub mod agents;
 mod approvals;
+pub mod capabilities;
 pub mod config;
+pub mod counts;
 mod driver;
 pub mod feed;
 mod instructions;
 pub mod live;
+pub mod mcp;
 pub mod model;
 pub mod models;
 pub mod patch;
 pub mod permissions;
+pub mod plugins;
 pub mod policy;
 pub mod rules;
 pub mod runtime;
+pub mod skills;
 pub mod surroundings;
 pub mod tools;
 

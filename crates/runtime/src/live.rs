@@ -11,6 +11,7 @@ use thiserror::Error;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::feed::{Cursor, Feed};
+use crate::mcp::{Binding, McpEvent};
 use crate::model::Progress;
 
 /// What happens in a loaded thread. Entries are in the store before anybody hears of them; everything else is only told
@@ -33,6 +34,8 @@ pub enum Event {
         exit_code: Option<i32>,
     },
     Status(Status),
+    /// Of its MCP servers.
+    Mcp(McpEvent),
 }
 
 /// What a thread is doing, in a word.
@@ -57,7 +60,8 @@ impl Status {
             None if thread.queued.is_empty() => Self::Idle,
             None => Self::Active { waits_for_approval: false, waits_for_input: false },
             Some(turn) => {
-                let is_input = |approval: &&Approval| matches!(approval.asked.kind.as_str(), "userInput" | "dynamicTool");
+                let is_input =
+                    |approval: &&Approval| matches!(approval.asked.kind.as_str(), "userInput" | "dynamicTool" | "mcpElicitation");
                 let inputs = turn.approvals.iter().filter(is_input).count();
                 Self::Active { waits_for_approval: turn.approvals.len() > inputs, waits_for_input: inputs > 0 }
             }
@@ -159,6 +163,8 @@ pub(crate) enum Command {
         reply: Reply<TurnId>,
     },
     Snapshot(oneshot::Sender<Thread>),
+    /// MCP servers that the thread is to keep running instead of those that it has.
+    KeepServers(Arc<Binding>),
     Shutdown {
         reason: InterruptReason,
         reply: oneshot::Sender<()>,
@@ -230,6 +236,11 @@ impl LiveThread {
         let (reply, answer) = oneshot::channel();
         self.mailbox.send(Command::Snapshot(reply)).await.map_err(|_| CommandError::Closed)?;
         answer.await.map_err(|_| CommandError::Closed)
+    }
+
+    /// The thread keeps these servers running as long as it is loaded. A step that runs goes on with its own.
+    pub(crate) async fn keep_servers(&self, servers: Arc<Binding>) {
+        let _ = self.mailbox.send(Command::KeepServers(servers)).await;
     }
 
     /// Waits until no turn is running and nothing is queued.

@@ -7,7 +7,7 @@ mod open;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use outpost_environment::Registry;
+use outpost_environment::{Discoveries, Registry};
 use outpost_store::{Clock, Store};
 use outpost_thread::{Raw, Thread, ThreadId};
 use serde::{Deserialize, Serialize};
@@ -17,10 +17,13 @@ pub use manage::{ForkThread, ShutdownReport, StartThread, ThreadError};
 
 use crate::agents::{Seat, Tree};
 use crate::config::RuntimeConfig;
+use crate::counts::{Counted, Counts};
 use crate::feed::{Cursor, Feed, FeedLimits};
 use crate::live::{LiveThread, Status};
+use crate::mcp::Mcp;
 use crate::models::Models;
 use crate::rules::{Rule, RuleError, Rules};
+use crate::skills::host::HostSkills;
 
 /// What a runtime is made of. Everything that has an effect on the world outside is passed in.
 pub struct Parts {
@@ -46,6 +49,7 @@ pub(crate) struct Shared {
     pub store: Store,
     pub ephemeral: Store,
     pub registry: Registry,
+    pub mcp: Mcp,
     pub models: Models,
     rules: Mutex<Arc<Rules>>,
     rule_keeper: Mutex<Option<RuleKeeper>>,
@@ -55,6 +59,10 @@ pub(crate) struct Shared {
     threads: Mutex<HashMap<ThreadId, Arc<Slot>>>,
     trees: Mutex<HashMap<String, Weak<Tree>>>,
     created: Feed<ThreadId>,
+    /// What capability roots hold, for all threads.
+    pub discoveries: Discoveries,
+    pub host_skills: HostSkills,
+    pub counts: Counts,
 }
 
 /// Writes down a rule that a user made by an answer, for later starts of the program; or says why it cannot.
@@ -74,11 +82,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Runtime {
     pub fn new(parts: Parts) -> Self {
         let Parts { config, store, ephemeral, registry, models, rules, clock, ids, thread_ids } = parts;
+        let mcp = Mcp::new(config.mcp.clone(), ids.clone());
         Self(Arc::new(Shared {
             config,
             store,
             ephemeral,
             registry,
+            mcp,
             models,
             rules: Mutex::new(Arc::new(rules)),
             rule_keeper: Mutex::default(),
@@ -88,6 +98,9 @@ impl Runtime {
             threads: Mutex::default(),
             trees: Mutex::default(),
             created: Feed::new(FeedLimits::default()),
+            discoveries: Discoveries::default(),
+            host_skills: HostSkills::default(),
+            counts: Counts::default(),
         }))
     }
 
@@ -97,6 +110,21 @@ impl Runtime {
 
     pub fn store(&self) -> &Store {
         &self.0.store
+    }
+
+    /// Where a thread is kept: those that are not to be kept are in a store of their own.
+    pub async fn store_of(&self, id: ThreadId) -> Store {
+        self.0.store_of(id).await
+    }
+
+    /// A name for something that has none yet.
+    pub fn new_id(&self) -> String {
+        (self.0.ids)()
+    }
+
+    /// Whether a thread is gone with this program.
+    pub async fn is_ephemeral(&self, id: ThreadId) -> bool {
+        self.0.ephemeral.head(id).await.is_ok()
     }
 
     pub fn models(&self) -> &Models {
@@ -111,6 +139,11 @@ impl Runtime {
     /// Who keeps rules that users make by their answers. Without one they hold as long as this program runs.
     pub fn keep_rules_with(&self, keeper: RuleKeeper) {
         *lock(&self.0.rule_keeper) = Some(keeper);
+    }
+
+    /// What has happened since the start.
+    pub fn counts(&self) -> Counted {
+        self.0.counts.now()
     }
 
     pub fn config(&self) -> &RuntimeConfig {
@@ -161,7 +194,7 @@ impl Shared {
         live.filter(|live| !live.is_closed())
     }
 
-    fn all_live(&self) -> Vec<LiveThread> {
+    pub fn all_live(&self) -> Vec<LiveThread> {
         let slots: Vec<Arc<Slot>> = lock(&self.threads).values().cloned().collect();
         slots.iter().filter_map(|slot| lock(&slot.live).clone()).filter(|live| !live.is_closed()).collect()
     }

@@ -10,10 +10,12 @@ pub mod catalogue;
 pub(crate) mod earlier;
 mod exec;
 mod image;
+pub(crate) mod mcp;
 pub mod output;
 mod patching;
 mod plan;
 pub mod processes;
+mod skill;
 mod wait;
 
 use std::sync::Arc;
@@ -25,12 +27,18 @@ use outpost_wire::exec::policy::SandboxContext;
 use outpost_wire::intent::EnvironmentId;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 pub use self::call::ToolCall;
 use self::earlier::EarlierCommand;
 use self::exec::{ExecRun, StdinRun};
+pub use self::image::picture_kind;
 use crate::approvals::{Grants, Question};
+use crate::capabilities::StepCapabilities;
+use crate::feed::Feed;
+use crate::live::Event;
+use crate::mcp::Binding;
 use crate::model::ToolSpec;
 use crate::permissions::SandboxMode;
 use crate::policy::ApprovalPolicy;
@@ -45,6 +53,8 @@ pub struct StepTools {
     pub specs: Arc<[ToolSpec]>,
     pub mode: SandboxMode,
     pub approval: ApprovalPolicy,
+    /// Skills, plugins, and why roots are in or out.
+    pub capabilities: StepCapabilities,
     pub(crate) dynamic: Vec<DynamicTool>,
     pub(crate) processes: Arc<Processes>,
     pub(crate) rules: Arc<Rules>,
@@ -53,6 +63,8 @@ pub struct StepTools {
     pub(crate) thread: ThreadId,
     /// What the ready environments tell about themselves.
     pub(crate) infos: Vec<(EnvironmentId, EnvironmentInfo)>,
+    /// The MCP servers of this step; calls go through them and no others.
+    pub(crate) mcp: Arc<Binding>,
 }
 
 /// A tool that the client runs.
@@ -151,20 +163,11 @@ pub(crate) enum Work {
     Patch(patching::PatchRun),
     Image(image::ImageRun),
     Wait(wait::WaitRun),
+    Skill(Box<skill::SkillRun>),
     Agent(agents::AgentCall, ResultType),
+    Mcp(Box<mcp::McpRun>),
     /// The answer is there already.
     Ready(CallEnd),
-}
-
-impl Work {
-    /// Whether nothing else may run beside it. Commands are on their own anyway; what reads files and then writes them, or types
-    /// into a command, must not find them changed under its hands by a call of the same answer.
-    pub fn runs_alone(&self) -> bool {
-        match self {
-            Self::Patch(_) | Self::Stdin(_) => true,
-            Self::Exec(_) | Self::Image(_) | Self::Wait(_) | Self::Agent(..) | Self::Ready(_) => false,
-        }
-    }
 }
 
 /// What a running call may use besides its step.
@@ -173,6 +176,9 @@ pub(crate) struct CallContext {
     pub thread: Thread,
     pub turn: TurnId,
     pub cancel: CancellationToken,
+    pub feed: Arc<Feed<Event>>,
+    /// Where a call puts what it must ask the user while it runs.
+    pub questions: mpsc::UnboundedSender<mcp::CallQuestion>,
 }
 
 impl Run {
@@ -185,6 +191,16 @@ impl Run {
             process: self.process.clone(),
             repeatable: self.repeatable,
             detail: self.detail.clone().map(Raw::from),
+        }
+    }
+
+    /// Whether nothing else may run beside it. Commands are on their own anyway; what reads files and then writes them, types
+    /// into a command, or does something that only its server understands, must not be mixed with calls of the same answer.
+    pub fn runs_alone(&self) -> bool {
+        match self.work {
+            Work::Patch(_) | Work::Stdin(_) => true,
+            Work::Mcp(_) => !self.repeatable,
+            Work::Exec(_) | Work::Image(_) | Work::Wait(_) | Work::Skill(_) | Work::Agent(..) | Work::Ready(_) => false,
         }
     }
 
@@ -208,7 +224,9 @@ impl Run {
             Work::Patch(run) => run.execute(&self.call).await,
             Work::Image(run) => run.execute(&self.call).await,
             Work::Wait(run) => run.execute(&self.call, &context).await,
+            Work::Skill(run) => run.execute(&self.call).await,
             Work::Agent(call, result) => agents::execute(call, &self.call, result, &context).await,
+            Work::Mcp(run) => run.execute(&self.call, &context).await,
             Work::Ready(end) => end,
         }
     }
@@ -283,6 +301,9 @@ impl StepTools {
 
     /// What is to become of a call.
     pub(crate) fn plan(&self, asked: &Asked<'_>) -> Plan {
+        if let Some(plan) = self.plan_mcp(asked) {
+            return plan;
+        }
         match ToolCall::read(asked.item, &self.dynamic) {
             Err(why) => asked.fail(&why),
             Ok(ToolCall::Exec(exec)) => self.plan_exec(asked, exec),
@@ -293,6 +314,7 @@ impl StepTools {
             Ok(ToolCall::Question(questions)) if self.questions => asked.question("userInput", questions),
             Ok(ToolCall::Question(_)) => asked.fail("nobody is there to answer questions"),
             Ok(ToolCall::Wait(wait)) => self.plan_wait(asked, wait),
+            Ok(ToolCall::Skill(read)) => self.plan_skill(asked, read),
             Ok(ToolCall::Agent(call)) => asked.run(None, call.is_repeatable(), Some(call.detail()), Work::Agent(call, asked.result())),
             Ok(ToolCall::Dynamic { tool, arguments }) => {
                 asked.question("dynamicTool", json!({"type": "dynamicToolCall", "tool": tool, "arguments": arguments}))

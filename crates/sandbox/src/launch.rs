@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -22,7 +23,7 @@ use crate::child::{Child, ChildEnd, Input, Kin, Output, Terminal};
 use crate::limits::{Limit, Limits};
 use crate::message;
 use crate::meter::Meter;
-use crate::plan::{Confinement, Identity, Place, Plan};
+use crate::plan::{Confinement, Identity, Place, Plan, Rights};
 use crate::policy::{Access, Policy, Rules};
 use crate::pty;
 use crate::scratch::Scratch;
@@ -95,6 +96,8 @@ pub struct LauncherSettings {
     pub scratch: Option<PathBuf>,
     /// Whom sandboxed code runs as if the executor runs as root: user and group. Otherwise somebody new each time.
     pub sandbox_user: Option<(u32, u32)>,
+    /// The home of the executor's user, where the tools of that user often are.
+    pub home: Option<PathBuf>,
     pub limits: Limits,
 }
 
@@ -183,6 +186,14 @@ impl Shared {
             Some((uid, gid)) => Identity::Named { uid, gid },
             None => Identity::Mapped { id: FIRST_ID + ((u64::from(std::process::id()) << 12 | owner & 0xfff) % IDS) as u32 },
         }
+    }
+
+    /// The home of the executor's user if others may not enter it, as sandboxed code of root could not. What it may read of
+    /// the machine then includes it, as it does for every other user.
+    fn closed_home(&self) -> Option<PathBuf> {
+        let home = self.settings.home.as_ref()?.canonicalize().ok()?;
+        let mode = home.metadata().ok().filter(std::fs::Metadata::is_dir)?.mode();
+        (geteuid().is_root() && self.settings.sandbox_user.is_none() && mode & 0o005 != 0o005).then_some(home)
     }
 }
 
@@ -309,10 +320,17 @@ impl Owner {
         for workspace in rules.workspaces().iter().filter(|path| rules.access(path).access == Access::Read && !is_of_the_system(path)) {
             places.entry(workspace.clone()).or_insert(Access::Read);
         }
-        let is_mapped = |path: &PathBuf, access: Access| {
-            access == Access::Write || (access == Access::Read && rules.workspaces().contains(path) && !is_of_the_system(path))
+        let home = self.shared.closed_home().filter(|home| rules.access(home).access == Access::Read && !is_of_the_system(home));
+        if let Some(home) = &home {
+            places.entry(home.clone()).or_insert(Access::Read);
+        }
+        let rights = |path: &PathBuf, access: Access| match access {
+            Access::Write => Rights::Owners,
+            Access::Read if rules.workspaces().contains(path) && !is_of_the_system(path) => Rights::Owners,
+            Access::Read if home.as_ref() == Some(path) => Rights::OwnersIfPossible,
+            _ => Rights::Others,
         };
-        let places = places.into_iter().map(|(path, access)| Place { mapped: is_mapped(&path, access), path, access }).collect();
+        let places = places.into_iter().map(|(path, access)| Place { rights: rights(&path, access), path, access }).collect();
         let temporary = Some(self.temporary_of(state)?);
         Ok(Plan { confinement: Some(Confinement { places, network: rules.network, identity, temporary }), ..Plan::default() })
     }

@@ -21,8 +21,18 @@ pub enum Identity {
 pub struct Place {
     pub path: PathBuf,
     pub access: Access,
-    /// Whether the sandbox's user has the rights of its owner there, as far as the access goes.
-    pub mapped: bool,
+    pub rights: Rights,
+}
+
+/// Whose rights the sandbox's user has in a place, as far as the access goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rights {
+    /// Those of anybody.
+    Others,
+    /// Those of its owner, if the file system can map users.
+    OwnersIfPossible,
+    /// Those of its owner. Without them it is of no use.
+    Owners,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,7 +77,7 @@ impl Plan {
         out.list(&confinement.places, |out, place| {
             out.text(place.path.as_os_str());
             out.byte(place.access as u8);
-            out.byte(place.mapped.into());
+            out.byte(place.rights as u8);
         });
         out.byte((confinement.network == Network::Enabled).into());
         match confinement.identity {
@@ -104,7 +114,12 @@ impl Plan {
                 1 => Access::Read,
                 _ => Access::Write,
             };
-            Ok(Place { path, access, mapped: input.byte()? != 0 })
+            let rights = match input.byte()? {
+                0 => Rights::Others,
+                1 => Rights::OwnersIfPossible,
+                _ => Rights::Owners,
+            };
+            Ok(Place { path, access, rights })
         })?;
         let network = if input.byte()? == 1 { Network::Enabled } else { Network::Restricted };
         let identity = match input.byte()? {
@@ -125,9 +140,9 @@ mod tests {
     fn a_plan_survives_the_way() {
         let confinement = Confinement {
             places: vec![
-                Place { path: "/".into(), access: Access::Read, mapped: false },
-                Place { path: "/w".into(), access: Access::Write, mapped: true },
-                Place { path: "/w/.git".into(), access: Access::Deny, mapped: false },
+                Place { path: "/".into(), access: Access::Read, rights: Rights::OwnersIfPossible },
+                Place { path: "/w".into(), access: Access::Write, rights: Rights::Owners },
+                Place { path: "/w/.git".into(), access: Access::Deny, rights: Rights::Others },
             ],
             network: Network::Enabled,
             identity: Identity::Mapped { id: 7 },

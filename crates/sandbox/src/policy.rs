@@ -265,6 +265,13 @@ impl Rules {
         self
     }
 
+    /// Adds a place of our own that may be read although it lies in one that may not.
+    #[must_use]
+    pub fn showing(mut self, path: PathBuf) -> Self {
+        self.rules.insert(path.clone(), Rule { path, access: Access::Read, origin: Origin::Own });
+        self
+    }
+
     /// What both allow. Refused if something that these rules grant outright is more than the ceiling grants there; what the
     /// ceiling takes away further below is taken away.
     pub fn within(&self, ceiling: &Self) -> Result<Self, Exceeds> {

@@ -2,3 +2,31 @@
 //!
 //! This room turns requests of clients into calls of the runtime and its events into what clients see. It must not know how a
 //! step is done.
+//!
+//! Where to look: a client is a [`connection`]; a method is a function in `methods/`, registered there by its type from
+//! `outpost_wire::app`; whatever a client sees of a thread is made in `projection/`, and nowhere else; `subscription.rs` takes
+//! it to the client in order, without a gap and without holding anything up; `questions.rs` knows what clients were asked.
+
+pub mod admission;
+mod belongings;
+mod configuration;
+mod connection;
+mod excerpt;
+pub mod executors;
+mod fault;
+mod fuzzy;
+mod input;
+mod jobs;
+mod methods;
+pub mod metrics;
+pub mod projection;
+mod questions;
+mod relay;
+mod server;
+pub mod site;
+mod subscription;
+mod table;
+pub mod tokens;
+
+pub use configuration::hide_secrets;
+pub use server::{Facts, Parts, Server};

@@ -206,6 +206,7 @@ fn config(outpost: &Path, work: &Path, home: &Path) -> ExecutorConfig {
         ids: Arc::new(|| Uuid::new_v4().to_string()),
         executor_id: Some(Uuid::new_v4().to_string()),
         version: "test".into(),
+        home: Some(home.to_owned()),
         variables: std::env::vars_os().collect(),
         cwd: work.to_owned(),
         http_allow: vec![HttpTarget::Loopback],

@@ -13,6 +13,8 @@ use tokio::net::{TcpListener, TcpStream};
 pub enum Reply {
     /// Answers with these items, as the Responses API does.
     Items(Vec<Value>),
+    /// Answers with this text, a word at a time.
+    Streamed(String),
     /// Sends these chunks, as Chat Completions does, and then the last word.
     Chunks(Vec<Value>),
     /// Refuses.
@@ -28,6 +30,10 @@ pub enum Reply {
 impl Reply {
     pub fn message(text: &str) -> Self {
         Self::Items(vec![message(text)])
+    }
+
+    pub fn streamed(text: &str) -> Self {
+        Self::Streamed(text.into())
     }
 
     pub fn call(id: &str, name: &str, arguments: &Value) -> Self {
@@ -61,6 +67,8 @@ struct Script {
     replies: VecDeque<Reply>,
     /// For requests that contain a text.
     special: Vec<(String, Reply)>,
+    /// Replies for those who said these words last.
+    cases: Vec<(String, VecDeque<Reply>)>,
     requests: Vec<Request>,
 }
 
@@ -80,7 +88,18 @@ impl ScriptedModel {
     }
 
     pub async fn with(replies: impl Into<VecDeque<Reply>>) -> Self {
-        let script = Arc::new(Mutex::new(Script { replies: replies.into(), special: vec![], requests: vec![] }));
+        Self::serve(Script { replies: replies.into(), ..Script::default() }).await
+    }
+
+    /// Serves replies in order to whoever's last words contain the given ones, and `done` to everybody else: for clients that ask
+    /// questions of their own in between.
+    pub async fn with_cases(cases: Vec<(&str, Vec<Reply>)>) -> Self {
+        let cases = cases.into_iter().map(|(words, replies)| (words.to_owned(), replies.into())).collect();
+        Self::serve(Script { cases, ..Script::default() }).await
+    }
+
+    async fn serve(script: Script) -> Self {
+        let script = Arc::new(Mutex::new(script));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let serving = script.clone();
@@ -144,10 +163,21 @@ async fn answer(stream: TcpStream, script: Arc<Mutex<Script>>) -> Option<()> {
         let special = script.special.iter().position(|(wanted, _)| text.contains(wanted.as_str()));
         let special = special.map(|at| script.special.remove(at).1);
         let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
+        let last = last_words(&body);
         script.requests.push(Request { path, head, body });
-        special.or_else(|| script.replies.pop_front()).unwrap_or_else(|| if is_chat { chat_done() } else { Reply::message("done") })
+        let case = script.cases.iter_mut().find(|(words, _)| last.contains(words.as_str()));
+        let fitting = special.or_else(|| case.and_then(|(_, replies)| replies.pop_front()));
+        fitting.or_else(|| script.replies.pop_front()).unwrap_or_else(|| if is_chat { chat_done() } else { Reply::message("done") })
     };
     send(stream, reply).await
+}
+
+/// What the user said last, in a request of the Responses API.
+fn last_words(body: &Value) -> String {
+    let items = body["input"].as_array().map_or(&[][..], Vec::as_slice);
+    let texts = items.iter().rev().filter(|item| item["role"] == "user").map(|item| item["content"].to_string());
+    // What the agent says for itself begins with a tag.
+    texts.into_iter().find(|text| !text.contains("\"text\":\"<")).unwrap_or_default()
 }
 
 fn chat_done() -> Reply {
@@ -161,6 +191,7 @@ async fn send(stream: &mut TcpStream, reply: Reply) -> Option<()> {
     let open = |body: String| format!("{HEAD}\r\n{body}");
     let text = match reply {
         Reply::Items(items) => whole(response_events(&items)),
+        Reply::Streamed(text) => whole(events(&streamed_events(&text))),
         Reply::Chunks(chunks) => {
             let chunks: String = chunks.iter().map(|chunk| format!("data: {chunk}\n\n")).collect();
             whole(format!("{chunks}data: [DONE]\n\n"))
@@ -187,12 +218,30 @@ async fn send(stream: &mut TcpStream, reply: Reply) -> Option<()> {
 
 /// The events of one whole answer.
 pub fn response_events(items: &[Value]) -> String {
+    let done = items.iter().map(|item| json!({"type": "response.output_item.done", "item": item}));
+    events(&done.collect::<Vec<_>>())
+}
+
+/// A message that comes in words.
+fn streamed_events(text: &str) -> Vec<Value> {
+    // Clients tell messages apart by their ids.
+    let mut whole = message(text);
+    whole["id"] = format!("msg-{}", text.replace(' ', "-")).into();
+    let id = &whole["id"];
+    let begun = json!({"type": "response.output_item.added", "item": {"type": "message", "id": id, "role": "assistant", "content": []}});
+    let words = text.split_inclusive(' ').map(|word| json!({"type": "response.output_text.delta", "item_id": id, "delta": word}));
+    let done = json!({"type": "response.output_item.done", "item": whole});
+    std::iter::once(begun).chain(words).chain([done]).collect()
+}
+
+/// What is streamed, between the beginning and the end of an answer.
+fn events(streamed: &[Value]) -> String {
     let usage =
         json!({"input_tokens": 1, "input_tokens_details": null, "output_tokens": 1, "output_tokens_details": null, "total_tokens": 2});
     let created = json!({"type": "response.created", "response": {"id": "r"}});
-    let done = items.iter().map(|item| json!({"type": "response.output_item.done", "item": item}));
     let completed = json!({"type": "response.completed", "response": {"id": "r", "usage": usage}});
-    std::iter::once(created).chain(done).chain([completed]).map(|event| format!("event: {}\ndata: {event}\n\n", kind(&event))).collect()
+    let all = std::iter::once(&created).chain(streamed).chain([&completed]);
+    all.map(|event| format!("event: {}\ndata: {event}\n\n", kind(event))).collect()
 }
 
 fn kind(event: &Value) -> &str {

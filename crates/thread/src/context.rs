@@ -61,6 +61,14 @@ impl Context {
         self.from.iter().copied().zip(self.items.iter())
     }
 
+    /// What the user said last: the messages after everything else, and those that steer the turn and are taken up by its next step.
+    pub fn last_words(&self, turn: &TurnId) -> Vec<&Raw> {
+        let is_message = |item: &&Raw| user_text(item).is_some();
+        let trailing = self.items.iter().rev().take_while(is_message).count();
+        let steering = self.waiting.iter().filter(|waiting| waiting.turn.as_ref() == Some(turn)).flat_map(|waiting| &waiting.items);
+        self.items[self.items.len() - trailing..].iter().chain(steering).filter(|item| is_user_message(item)).collect()
+    }
+
     /// The entries that must be at hand before a compaction can be the beginning of a context.
     pub fn needs(compaction: &ContextCompacted) -> Vec<Seq> {
         compaction.kept.iter().filter_map(|kept| if let Kept::Entry(seq) = kept { Some(*seq) } else { None }).collect()
@@ -203,8 +211,23 @@ pub(crate) fn model_items(entry: &Entry) -> Vec<Raw> {
 struct TextPart<'a> {
     #[serde(rename = "type", borrow)]
     kind: std::borrow::Cow<'a, str>,
-    #[serde(borrow)]
+    #[serde(borrow, default)]
     text: Option<std::borrow::Cow<'a, str>>,
+    #[serde(borrow, default)]
+    name: Option<std::borrow::Cow<'a, str>>,
+    #[serde(borrow, default)]
+    path: Option<std::borrow::Cow<'a, str>>,
+}
+
+impl TextPart<'_> {
+    /// A text as it is, and a skill that the client named as the user would name it.
+    fn said(self) -> Option<String> {
+        match self.kind.as_ref() {
+            "text" => self.text.map(Into::into),
+            "skill" => self.path.filter(|path| path.starts_with("skill://")).or(self.name).map(|skill| format!("${skill}")),
+            _ => None,
+        }
+    }
 }
 
 /// An input as the model sees it: its own items, or one user message made of its texts.
@@ -216,8 +239,7 @@ pub(crate) fn input_items(input: &InputReceived) -> Vec<Raw> {
         .content
         .iter()
         .filter_map(|part| serde_json::from_str::<TextPart<'_>>(part.get()).ok())
-        .filter(|part| part.kind == "text")
-        .filter_map(|part| part.text)
+        .filter_map(|part| part.said())
         .map(|text| json!({"type": "input_text", "text": text}))
         .collect();
     if texts.is_empty() { Vec::new() } else { vec![Raw::from(json!({"type": "message", "role": "user", "content": texts}))] }

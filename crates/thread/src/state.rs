@@ -128,7 +128,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    fn change(&mut self, change: &Self) {
+    /// Puts a change over it.
+    pub fn apply(&mut self, change: &Self) {
         fn set<T: Clone>(mine: &mut Option<T>, theirs: &Option<T>) {
             if theirs.is_some() {
                 mine.clone_from(theirs);
@@ -333,7 +334,7 @@ impl Thread {
             Fact::ThreadCreated(_) => return Err("the thread exists already"),
             Fact::ThreadForked(fork) => self.forked(fork, entry.at),
             Fact::MetadataChanged(change) => self.describe(change),
-            Fact::SettingsChanged(change) => self.settings.change(&change.settings),
+            Fact::SettingsChanged(change) => self.settings.apply(&change.settings),
             Fact::SelectionChanged(change) => {
                 if let Some(selection) = &change.selection {
                     self.selection = Some(selection.clone());
@@ -540,7 +541,7 @@ impl Thread {
         if let Some(tools) = &fork.dynamic_tools {
             self.dynamic_tools.clone_from(tools);
         }
-        self.settings.change(&fork.settings);
+        self.settings.apply(&fork.settings);
         if let Some(selection) = &fork.selection {
             self.selection = Some(selection.clone());
         }

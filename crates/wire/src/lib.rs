@@ -1,8 +1,9 @@
 //! Every JSON shape that crosses a network, and the secrets that must not be in what is written down.
 //!
-//! This room knows the envelope, the exec protocol, the faults and the intent that threads and environments share. It must not know tokio, files, or any other crate of
+//! This room knows the envelope, the exec protocol, the app protocol, the faults and the intent that threads and environments share. It must not know tokio, files, or any other crate of
 //! ours: a shape is data, what is done with it lives elsewhere.
 
+pub mod app;
 pub mod base64;
 pub mod encode;
 pub mod envelope;
@@ -12,6 +13,7 @@ pub mod intent;
 pub mod method;
 pub mod path;
 pub mod secrets;
+pub mod skill;
 
 pub use base64::Base64;
 pub use encode::Encode;

@@ -113,6 +113,11 @@ impl PathUri {
         }
     }
 
+    /// The root of a machine that has only one.
+    pub fn root() -> Self {
+        Self { host: String::new(), path: "/".into() }
+    }
+
     /// A URI, or an absolute path of either kind.
     pub fn parse_either(text: &str) -> Result<Self, PathError> {
         match split_scheme(text) {

@@ -1,163 +1,250 @@
 //! `outpost exec`: one turn of an agent, without a terminal.
 
-mod show;
+mod lines;
+mod prompt;
+mod shapes;
 
-use std::io::{IsTerminal, Read};
-use std::path::PathBuf;
+use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
-use anyhow::{Context, bail};
-use outpost_runtime::feed::Read as FeedRead;
-use outpost_runtime::live::{Event, LiveThread, NewInput, Status};
-use outpost_runtime::policy::ApprovalPolicy;
-use outpost_runtime::{Runtime, StartThread};
-use outpost_thread::{Fact, InterruptReason, Raw, ThreadId, TurnFinished, TurnStatus};
-use outpost_wire::PathUri;
-use outpost_wire::intent::{Attachment, EnvironmentId, Selection};
+use anyhow::Context;
+use outpost_runtime::live::{Event, LiveThread, Status};
+use outpost_thread::{ApprovalId, Decision, Fact, InterruptReason, Thread, TurnFinished, TurnStatus, said};
+use tokio::signal::unix::SignalKind;
 
 use crate::Process;
-use crate::args::{ExecArguments, ExecCommand};
-use crate::assembly::{Assembly, Wish};
+use crate::agent_args::{ExecArguments, ExecRequest, Which};
+use crate::agents::{Agents, Audience, Birth, Open};
 use crate::commands;
-use crate::config::Config;
-use crate::home::Home;
+use crate::commands::exec::lines::{Lines, failed};
+use crate::commands::exec::shapes::Line;
+use crate::follow::Follow;
+use crate::screen::{Screen, Style, why};
+use crate::signals::Watched;
+
+/// How often a line that shows the time is drawn anew.
+const TICK: Duration = Duration::from_millis(200);
 
 pub async fn run(arguments: ExecArguments, own: &Process) -> ExitCode {
-    match work(arguments, own).await {
+    match work(arguments.request(), own).await {
         Ok(code) => ExitCode::from(code),
         Err(error) => commands::failure(&error),
     }
 }
 
-async fn work(arguments: ExecArguments, own: &Process) -> anyhow::Result<u8> {
-    let home = Home::from_environment().context("there is no home: set OUTPOST_HOME")?;
-    let mut config = Config::load(Some(&home.config()), &arguments.settings)?;
-    if let Some(mode) = &arguments.sandbox {
-        config.sandbox_mode = Some(mode.clone());
-    }
-    // Nobody is there to be asked.
-    config.approval_policy = Some(config.approval_policy.unwrap_or(ApprovalPolicy::Never));
-    let wish =
-        Wish { config, provider: arguments.provider.clone(), model: arguments.model.clone(), questions: false, keeps_sessions: true };
-    let assembly = Assembly::new(&home, wish, own).await?;
-    let mut screen = show::Screen::new();
-    if let Some(note) = &assembly.note {
-        screen.note(note);
-    }
-    let (resumed, prompt) = match &arguments.command {
-        Some(ExecCommand::Resume { id, prompt }) => (Some(id.parse::<ThreadId>()?), prompt.clone()),
-        None => (None, arguments.prompt.clone()),
+async fn work(request: ExecRequest, own: &Process) -> anyhow::Result<u8> {
+    let ExecRequest { options, which, prompt } = request;
+    let input = prompt::read(&options, prompt, which != Which::New)?;
+    let agents = Agents::new(&options.agent, Audience::Nobody, own).await?;
+    let birth = Birth {
+        source: "exec",
+        thread_source: options.thread_source.clone(),
+        originator: own.variables.get("CODEX_INTERNAL_ORIGINATOR_OVERRIDE").map(|name| name.to_string_lossy().into_owned()),
+        ephemeral: options.ephemeral,
     };
-    let prompt = prompt_text(prompt, resumed.is_some())?;
-    let thread = match resumed {
-        Some(id) => assembly.runtime.resume(id).await?,
-        None => {
-            let mut start = StartThread::new();
-            start.created.source = Some(Raw::from(serde_json::Value::from("exec")));
-            start.created.program_version = Some(env!("CARGO_PKG_VERSION").into());
-            start.created.selection = Some(selection(&assembly.runtime, &arguments).await?);
-            assembly.runtime.start(start).await?
+    let Open { thread, mut follow, before } = agents.open(&which, birth).await?;
+    // Until here a signal simply ends the program.
+    let mut signals = Signals::new()?;
+    let mut report =
+        if options.json { Report::Lines(Lines::default()) } else { Report::Screen(Screen::new(options.color, &own.variables)) };
+    let mut end = End::default();
+    let told = async {
+        report.begin(&before, agents.note(&before))?;
+        refuse_open_questions(&thread, &before).await;
+        if let Some(input) = input {
+            thread.input(input).await?;
         }
+        watch(&thread, &mut follow, &mut Watching { report: &mut report, signals: &mut signals, end: &mut end }).await
     };
-    screen.thread(thread.id());
-    let mut feed = thread.subscribe();
-    if let Some(prompt) = prompt {
-        thread.input(NewInput::text(&prompt)).await?;
+    let told = told.await;
+    if told.is_err() {
+        let _ = thread.interrupt(None, InterruptReason::Shutdown).await;
     }
-    let end = follow(&thread, &mut feed, &mut screen).await;
-    assembly.shut_down().await;
-    screen.end(&end);
-    Ok(match end {
-        Some(TurnFinished { status: TurnStatus::Completed, .. }) => 0,
-        None if resumed.is_some() => 0,
-        _ => commands::FAILED,
+    // Whoever is in a hurry asks twice.
+    tokio::select! {
+        () = agents.assembly.shut_down() => {}
+        _ = signals.next() => {}
+    }
+    told?;
+    if let Some(file) = &options.output_last_message {
+        write_answer(file, end.answer.as_deref())?;
+    }
+    report.end(&end)?;
+    Ok(match &end {
+        End { broken: Some(_), .. } => commands::FAILED,
+        End { turn: Some(turn), .. } if turn.status != TurnStatus::Completed => commands::FAILED,
+        End { turn: None, .. } if which == Which::New => commands::FAILED,
+        _ => 0,
     })
 }
 
-/// Shows everything until the thread is idle; the end of its last turn.
-async fn follow(thread: &LiveThread, feed: &mut outpost_runtime::feed::Cursor<Event>, screen: &mut show::Screen) -> Option<TurnFinished> {
-    let mut end = None;
-    let mut signals = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate()).ok();
-    loop {
-        // The status is true only when everything before it was shown.
-        match feed.try_next() {
-            Some(FeedRead::Event(event)) => {
-                if let Event::Entry(entry) = &event
-                    && let Fact::TurnFinished(finished) = &entry.fact
-                {
-                    end = Some((**finished).clone());
+/// How it ended.
+#[derive(Default)]
+struct End {
+    turn: Option<TurnFinished>,
+    /// What was said last.
+    answer: Option<String>,
+    /// The thread had to stop.
+    broken: Option<String>,
+}
+
+impl End {
+    fn event(&mut self, event: &Event) {
+        match event {
+            Event::Entry(entry) => match &entry.fact {
+                Fact::TurnFinished(finished) => self.turn = Some((**finished).clone()),
+                Fact::ModelAnswered(answered) => {
+                    self.answer = answered.items.iter().rev().find_map(said).or_else(|| self.answer.take());
                 }
-                screen.show(&event);
-                continue;
-            }
-            Some(FeedRead::Missed(count)) => {
-                screen.note(&format!("{count} events were missed"));
-                continue;
-            }
-            Some(FeedRead::End) => return end,
-            None => {}
+                _ => {}
+            },
+            Event::Status(Status::Broken { reason }) => self.broken = Some(reason.clone()),
+            Event::Status(_) => self.broken = None,
+            _ => {}
         }
-        if !matches!(thread.status(), Status::Active { .. }) {
-            return end;
-        }
-        let terminated = async {
-            match &mut signals {
-                Some(signals) => drop(signals.recv().await),
-                None => std::future::pending().await,
-            }
+    }
+}
+
+struct Watching<'a> {
+    report: &'a mut Report,
+    signals: &'a mut Signals,
+    end: &'a mut End,
+}
+
+/// Tells everything until the thread is at rest.
+async fn watch(thread: &LiveThread, follow: &mut Follow, watching: &mut Watching<'_>) -> anyhow::Result<()> {
+    let mut ticks = tokio::time::interval(TICK);
+    loop {
+        // Looked at first: what happened before is in the feed by then.
+        let is_active = matches!(thread.status(), Status::Active { .. });
+        let event = match follow.ready().await {
+            Some(event) => event,
+            None if !is_active => return Ok(()),
+            None => tokio::select! {
+                event = follow.next() => event,
+                reason = watching.signals.next() => {
+                    thread.interrupt(None, reason).await?;
+                    continue;
+                }
+                _ = ticks.tick() => {
+                    watching.report.tick();
+                    continue;
+                }
+            },
         };
+        watching.end.event(&event);
+        watching.report.event(&event)?;
+        if let Event::Entry(entry) = &event
+            && let Fact::ApprovalAsked(asked) = &entry.fact
+        {
+            refuse(thread, asked.approval.clone()).await;
+        }
+    }
+}
+
+/// A thread that was made elsewhere may wait for answers, or be allowed to ask. Nobody is here to answer.
+async fn refuse_open_questions(thread: &LiveThread, before: &Thread) {
+    for approval in before.turn.iter().flat_map(|turn| &turn.approvals) {
+        refuse(thread, approval.id.clone()).await;
+    }
+}
+
+async fn refuse(thread: &LiveThread, approval: ApprovalId) {
+    if let Err(error) = thread.answer(approval, Decision::Denied, None).await {
+        tracing::debug!(%error, "a question was answered already");
+    }
+}
+
+/// What ends a turn from outside.
+struct Signals {
+    interrupt: Watched,
+    terminate: Watched,
+    hangup: Watched,
+}
+
+impl Signals {
+    fn new() -> io::Result<Self> {
+        Ok(Self {
+            interrupt: Watched::new(SignalKind::interrupt())?,
+            terminate: Watched::new(SignalKind::terminate())?,
+            hangup: Watched::new(SignalKind::hangup())?,
+        })
+    }
+
+    async fn next(&mut self) -> InterruptReason {
         tokio::select! {
-            () = tokio::time::sleep(std::time::Duration::from_millis(10)) => {}
-            _ = tokio::signal::ctrl_c() => drop(thread.interrupt(None, InterruptReason::User).await),
-            () = terminated => drop(thread.interrupt(None, InterruptReason::Shutdown).await),
+            () = self.interrupt.recv() => InterruptReason::User,
+            () = self.terminate.recv() => InterruptReason::Shutdown,
+            () = self.hangup.recv() => InterruptReason::Shutdown,
         }
     }
 }
 
-/// The prompt: an argument, standard input, or both. A resumed thread may go on without one.
-fn prompt_text(argument: Option<String>, may_be_empty: bool) -> anyhow::Result<Option<String>> {
-    let argument = argument.filter(|text| text != "-");
-    let piped = !std::io::stdin().is_terminal() && (argument.is_none() || !may_be_empty);
-    let mut text = argument.clone().unwrap_or_default();
-    if piped {
-        let mut more = String::new();
-        std::io::stdin().read_to_string(&mut more).context("the prompt cannot be read from standard input")?;
-        if !more.trim().is_empty() {
-            text = if text.is_empty() { more } else { format!("{text}\n\n{more}") };
-        }
-    }
-    match text.trim() {
-        "" if may_be_empty => Ok(None),
-        "" => bail!("there is no prompt: give one as an argument, or on standard input"),
-        _ => Ok(Some(text)),
-    }
+/// Who is told.
+enum Report {
+    Screen(Screen),
+    Lines(Lines),
 }
 
-/// `-e ENV[=CWD]`, or the defaults.
-async fn selection(runtime: &Runtime, arguments: &ExecArguments) -> anyhow::Result<Selection> {
-    let here = std::env::current_dir().context("the current directory is gone")?;
-    let here = arguments.cd.as_ref().map_or(here.clone(), |directory: &PathBuf| here.join(directory));
-    let cwd = PathUri::from_native(&here)?;
-    if arguments.environments.is_empty() {
-        return Ok(runtime.registry().default_selection(&cwd, std::slice::from_ref(&cwd)));
-    }
-    let mut attachments = Vec::new();
-    for wish in &arguments.environments {
-        let (name, directory) = wish.split_once('=').map_or((wish.as_str(), None), |(name, directory)| (name, Some(directory)));
-        let id = EnvironmentId::parse(name)?;
-        if runtime.registry().status(&id).is_none() {
-            let known: Vec<String> = runtime.registry().list().iter().map(|status| status.id.to_string()).collect();
-            bail!("there is no environment `{id}`; there are: {}", known.join(", "));
-        }
-        let directory = match directory {
-            Some(directory) => PathUri::from_syntax(directory).with_context(|| format!("`{wish}`: the directory must be absolute"))?,
-            None if id.is_local() => cwd.clone(),
-            None => {
-                let info = runtime.registry().info(&id).await?;
-                info.cwd.or(info.user_home_dir).with_context(|| format!("`{id}` tells no directory; write {id}=/DIRECTORY"))?
+impl Report {
+    fn begin(&mut self, thread: &Thread, note: Option<&str>) -> anyhow::Result<()> {
+        match self {
+            Self::Screen(screen) => {
+                screen.thread(thread.id);
+                note.into_iter().for_each(|note| screen.say(Style::Note, note));
             }
-        };
-        attachments.push(Attachment::new(id, directory));
+            Self::Lines(lines) => {
+                let mut first = lines.begin(thread);
+                first.extend(note.map(|note| lines.warning(note.to_owned())));
+                print(&first)?;
+            }
+        }
+        Ok(())
     }
-    Selection::new(attachments).map_err(|duplicate| anyhow::anyhow!("environment `{}` is named twice", duplicate.0))
+
+    fn event(&mut self, event: &Event) -> anyhow::Result<()> {
+        match self {
+            Self::Screen(screen) => screen.show(event),
+            Self::Lines(lines) => print(&lines.event(event))?,
+        }
+        Ok(())
+    }
+
+    fn tick(&mut self) {
+        if let Self::Screen(screen) = self {
+            screen.tick();
+        }
+    }
+
+    fn end(&mut self, end: &End) -> anyhow::Result<()> {
+        match self {
+            Self::Lines(_) => print(&end.broken.as_deref().map(failed).unwrap_or_default())?,
+            Self::Screen(screen) => {
+                screen.answer(end.answer.as_deref())?;
+                let problem = end.broken.clone().or_else(|| end.turn.as_ref().and_then(why));
+                screen.problem(problem.as_deref());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One line each. An error means that nobody reads any more.
+fn print(lines: &[Line]) -> anyhow::Result<()> {
+    let mut text = String::new();
+    for line in lines {
+        text.push_str(&serde_json::to_string(line)?);
+        text.push('\n');
+    }
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("standard output cannot be written")
+}
+
+fn write_answer(file: &Path, answer: Option<&str>) -> anyhow::Result<()> {
+    if answer.is_none() {
+        tracing::warn!(file = %file.display(), "there is no answer; the file is empty");
+    }
+    std::fs::write(file, answer.unwrap_or_default()).with_context(|| format!("the answer cannot be written to {}", file.display()))
 }

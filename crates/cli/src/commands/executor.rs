@@ -1,5 +1,7 @@
 //! `outpost executor`.
 
+mod join;
+
 use std::io::Write;
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -13,6 +15,7 @@ use outpost_rpc::link::stdio;
 use outpost_rpc::listen::{ListenAddr, Listener};
 use outpost_rpc::{Dispatch, PeerOptions};
 use outpost_wire::secrets::Secrets;
+use tokio_util::task::AbortOnDropHandle;
 
 use super::{FAILED, USAGE, complain};
 use crate::args::{AuthArguments, ExecutorArguments, WsAuth};
@@ -22,32 +25,61 @@ use crate::signals::Signals;
 use crate::{Process, tokens};
 
 pub async fn run(arguments: Box<ExecutorArguments>, own: &Process) -> ExitCode {
-    let rules = match door_rules(&arguments.auth, &arguments.listen, &own.secrets) {
-        Ok(rules) => rules,
+    let listen = match (&arguments.listen, arguments.join.is_empty()) {
+        (Some(ListenAddr::Stdio), false) => return complain(&anyhow!("--join does not go with --listen stdio"), USAGE),
+        (Some(listen), _) => Some(listen.clone()),
+        (None, true) => Some(ListenAddr::Ws(([127, 0, 0, 1], 0).into())),
+        (None, false) => None,
+    };
+    let rules = listen.as_ref().map(|listen| door_rules(&arguments.auth, listen, EXECUTOR, &own.secrets)).transpose();
+    let (rules, servers) = match rules.and_then(|rules| Ok((rules, join::servers(&arguments, own)?))) {
+        Ok(checked) => checked,
         Err(error) => return complain(&error, USAGE),
     };
     if arguments.keep {
-        if arguments.listen != ListenAddr::Stdio {
+        if listen != Some(ListenAddr::Stdio) {
             return complain(&anyhow!("--keep goes with --listen stdio; other listeners keep sessions anyway"), USAGE);
         }
         return super::keeper::bridge(&arguments, own).await;
     }
-    match serve(&arguments, rules, own).await {
+    let door = listen.zip(rules);
+    match serve(&arguments, door, servers, own).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => complain(&error, FAILED),
     }
 }
 
-async fn serve(arguments: &ExecutorArguments, rules: DoorRules, own: &Process) -> anyhow::Result<()> {
-    let mut settings = settings(arguments.grace, arguments.spool, &arguments.listen);
+/// Serves whoever comes, and whoever it is dialled in to.
+async fn serve(
+    arguments: &ExecutorArguments,
+    door: Option<(ListenAddr, DoorRules)>,
+    servers: Vec<join::Server>,
+    own: &Process,
+) -> anyhow::Result<()> {
+    let listen = door.as_ref().map(|(listen, _)| listen.clone());
+    let mut settings = settings(arguments.grace, arguments.spool, listen.as_ref());
+    if let (None, Some(id)) = (&listen, &arguments.id) {
+        settings.listener = format!("joined as {id}");
+    }
     settings.peer.dispatch = dispatch(arguments);
     settings.http_allow = arguments.http_allow.clone();
     settings.confinement = arguments.confinement.read()?;
     // On stdio a session ends with its link, so there is nothing that a later start could be asked about.
-    settings.keeps_fates = arguments.listen != ListenAddr::Stdio;
+    settings.keeps_fates = listen != Some(ListenAddr::Stdio);
     let executor = Executor::new(executor_config(settings, &own.variables)?);
+    ensure!(
+        servers.is_empty() || executor.info().executor_id.is_some(),
+        "joining needs an identity, and it cannot be kept; is OUTPOST_HOME writable?"
+    );
     let stop = stop_signal()?;
-    let listener = match &arguments.listen {
+    let _joined: Vec<_> =
+        servers.into_iter().map(|server| AbortOnDropHandle::new(tokio::spawn(join::stay(executor.clone(), server)))).collect();
+    let Some((listen, rules)) = door else {
+        stop.await;
+        executor.shut_down().await;
+        return Ok(());
+    };
+    let listener = match &listen {
         ListenAddr::Stdio => {
             let link = stdio::link(tokio::io::stdin(), tokio::io::stdout(), "exec-server stdio");
             let sink = link.tx.clone();
@@ -63,7 +95,7 @@ async fn serve(arguments: &ExecutorArguments, rules: DoorRules, own: &Process) -
         ListenAddr::Ws(address) => Listener::ws(*address).await,
         ListenAddr::Unix(path) => Listener::unix(path).await,
     }
-    .with_context(|| format!("cannot listen on {}", arguments.listen))?;
+    .with_context(|| format!("cannot listen on {listen}"))?;
     announce(listener.address())?;
     let serving = executor.clone();
     let on_link = move |link| {
@@ -79,7 +111,7 @@ async fn serve(arguments: &ExecutorArguments, rules: DoorRules, own: &Process) -
 }
 
 /// Launchers read this line to know where to connect.
-fn announce(address: &ListenAddr) -> anyhow::Result<()> {
+pub fn announce(address: &ListenAddr) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{address}").and_then(|()| out.flush()).context("cannot tell where it listens")
 }
@@ -92,14 +124,14 @@ pub fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
 }
 
 /// Settings that all listeners share.
-pub fn settings(grace: u64, spool: u64, listen: &ListenAddr) -> ExecutorSettings {
+pub fn settings(grace: u64, spool: u64, listen: Option<&ListenAddr>) -> ExecutorSettings {
     let peer = PeerOptions { malformed: malformed(listen), ..PeerOptions::default() };
     ExecutorSettings {
         grace: Duration::from_secs(grace),
         spool,
         peer,
         keeps_fates: true,
-        listener: listen.to_string(),
+        listener: listen.map(ToString::to_string).unwrap_or_default(),
         http_allow: Vec::new(),
         confinement: Confinement::default(),
     }
@@ -113,19 +145,20 @@ fn dispatch(arguments: &ExecutorArguments) -> Dispatch {
     }
 }
 
-fn malformed(listen: &ListenAddr) -> &'static str {
+fn malformed(listen: Option<&ListenAddr>) -> &'static str {
     match listen {
-        ListenAddr::Stdio => "failed to parse JSON-RPC message from",
-        ListenAddr::Ws(_) | ListenAddr::Unix(_) => "failed to parse websocket JSON-RPC message from",
+        Some(ListenAddr::Stdio) => "failed to parse JSON-RPC message from",
+        Some(ListenAddr::Ws(_) | ListenAddr::Unix(_)) | None => "failed to parse websocket JSON-RPC message from",
     }
 }
 
-fn door_rules(arguments: &AuthArguments, listen: &ListenAddr, secrets: &Secrets) -> anyhow::Result<DoorRules> {
+/// Who is let in. `name` is that of the token that is asked for if nothing else is said.
+pub fn door_rules(arguments: &AuthArguments, listen: &ListenAddr, name: &str, secrets: &Secrets) -> anyhow::Result<DoorRules> {
     let (origins, hosts) = (arguments.allow_origin.clone(), arguments.allow_host.clone());
-    Ok(DoorRules { origins, hosts, ..DoorRules::from(auth(arguments, listen, secrets)?) })
+    Ok(DoorRules { origins, hosts, ..DoorRules::from(auth(arguments, listen, name, secrets)?) })
 }
 
-fn auth(arguments: &AuthArguments, listen: &ListenAddr, secrets: &Secrets) -> anyhow::Result<Auth> {
+fn auth(arguments: &AuthArguments, listen: &ListenAddr, name: &str, secrets: &Secrets) -> anyhow::Result<Auth> {
     let (token_file, digest, secret) = (&arguments.ws_token_file, &arguments.ws_token_sha256, &arguments.ws_shared_secret_file);
     let ListenAddr::Ws(address) = listen else {
         ensure!(arguments.ws_auth.is_none(), "--ws-auth goes with a ws:// listener; {listen} is protected by the system");
@@ -149,7 +182,7 @@ fn auth(arguments: &AuthArguments, listen: &ListenAddr, secrets: &Secrets) -> an
         None => {
             let stray = token_file.is_some() || digest.is_some() || secret.is_some();
             ensure!(!stray, "a token or secret was given, but not --ws-auth");
-            if arguments.no_auth { open_auth(address) } else { own_token(address, secrets) }
+            if arguments.no_auth { open_auth(address) } else { own_token(address, name, secrets) }
         }
     }
 }
@@ -161,9 +194,9 @@ fn open_auth(address: &SocketAddr) -> anyhow::Result<Auth> {
 
 /// The token of this home. It is for this machine: whoever lets others in says what they must present.
 #[expect(clippy::print_stderr, reason = "this is where the program speaks to people")]
-fn own_token(address: &SocketAddr, secrets: &Secrets) -> anyhow::Result<Auth> {
+fn own_token(address: &SocketAddr, name: &str, secrets: &Secrets) -> anyhow::Result<Auth> {
     let home = Home::from_environment().context("a token needs a home; set OUTPOST_HOME, or use --ws-auth")?;
-    let path = home.token(EXECUTOR);
+    let path = home.token(name);
     ensure!(
         address.ip().is_loopback(),
         "{} is beyond this machine, so say who may connect, for example --ws-auth capability-token --ws-token-file {}",

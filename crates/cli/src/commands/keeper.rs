@@ -157,7 +157,7 @@ async fn keep(arguments: KeeperArguments, own: &Process) -> anyhow::Result<()> {
     }
     let socket = socket_path()?;
     let listen = ListenAddr::Unix(socket.clone());
-    let mut settings = settings(arguments.grace, arguments.spool, &listen);
+    let mut settings = settings(arguments.grace, arguments.spool, Some(&listen));
     settings.http_allow = arguments.http_allow;
     settings.confinement = arguments.confinement.read()?;
     let executor = Executor::new(executor_config(settings, &own.variables)?);

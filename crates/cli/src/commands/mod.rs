@@ -1,19 +1,25 @@
 //! One file per verb.
 
+pub mod app_server;
+pub mod chat;
+pub mod completions;
 pub mod cp;
+pub mod demo;
 pub mod doctor;
 pub mod env;
 pub mod exec;
 pub mod executor;
 pub mod keeper;
 pub mod run;
+pub mod serve;
 pub mod shell;
 pub mod thread;
+pub mod token;
 
 use std::process::ExitCode;
 
-use outpost_environment::EnvironmentError;
 use outpost_environment::bootstrap::BootstrapError;
+use outpost_environment::{EnvironmentError, InfoError};
 
 /// The work failed.
 pub const FAILED: u8 = 1;
@@ -21,16 +27,34 @@ pub const FAILED: u8 = 1;
 pub const USAGE: u8 = 2;
 /// An environment was unreachable.
 pub const UNREACHABLE: u8 = 3;
+/// A bug of ours.
+pub const BUG: u8 = 70;
 /// A failure of ours where the exit code is otherwise the command's.
 pub const OURS: u8 = 125;
 
 /// Says what went wrong and tells by the exit code whether it is worth trying again.
 pub fn failure(error: &anyhow::Error) -> ExitCode {
     let unreachable = error.chain().any(|cause| {
-        matches!(cause.downcast_ref(), Some(EnvironmentError::Unreachable { .. } | EnvironmentError::Gone { .. }))
+        cause.downcast_ref().is_some_and(is_unreachable)
+            || match cause.downcast_ref() {
+                Some(InfoError::Environment(error)) => is_unreachable(error),
+                Some(InfoError::Slow(_)) => true,
+                _ => false,
+            }
             || matches!(cause.downcast_ref(), Some(BootstrapError::Ssh { .. }))
     });
     complain(error, if unreachable { UNREACHABLE } else { FAILED })
+}
+
+fn is_unreachable(error: &EnvironmentError) -> bool {
+    matches!(error, EnvironmentError::Unreachable { .. } | EnvironmentError::Gone { .. })
+}
+
+/// Prints the page about `config.toml`.
+#[expect(clippy::print_stdout, reason = "it is what this verb is for")]
+pub fn reference() -> ExitCode {
+    print!("{}", crate::config::reference::page());
+    ExitCode::SUCCESS
 }
 
 /// Says what went wrong, with all its causes on one line.

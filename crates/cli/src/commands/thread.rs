@@ -5,8 +5,9 @@ mod change;
 mod list;
 mod show;
 mod times;
-mod transcript;
+pub mod transcript;
 mod transfer;
+mod why;
 
 use std::io::{BufRead, IsTerminal, Write};
 use std::process::ExitCode;
@@ -16,6 +17,7 @@ use outpost_store::{ListQuery, Shelf, Store};
 use outpost_thread::ThreadId;
 
 use super::{FAILED, complain};
+use crate::Process;
 use crate::store;
 use crate::thread_args::{ThreadArguments, ThreadCommand};
 
@@ -28,8 +30,8 @@ struct Desk {
     json: bool,
 }
 
-pub async fn run(arguments: ThreadArguments) -> ExitCode {
-    match dispatch(arguments).await {
+pub async fn run(arguments: ThreadArguments, own: &Process) -> ExitCode {
+    match dispatch(arguments, own).await {
         Ok(code) => code,
         // Whoever reads what is printed has seen enough.
         Err(error) if error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe) => {
@@ -39,8 +41,12 @@ pub async fn run(arguments: ThreadArguments) -> ExitCode {
     }
 }
 
-async fn dispatch(arguments: ThreadArguments) -> anyhow::Result<ExitCode> {
-    let desk = Desk { store: store::open(arguments.store.as_deref()).await?, json: arguments.json };
+async fn dispatch(arguments: ThreadArguments, own: &Process) -> anyhow::Result<ExitCode> {
+    // This one looks at environments, too, and so opens more than a store.
+    if let ThreadCommand::Why(name) = &arguments.command {
+        return why::why(&name.thread, arguments.store, arguments.json, own).await;
+    }
+    let desk = Desk { store: store::open(arguments.store.as_deref(), &own.settings).await?, json: arguments.json };
     match arguments.command {
         ThreadCommand::List(arguments) => desk.list(arguments).await,
         ThreadCommand::Show(arguments) => desk.show(arguments).await,
@@ -53,39 +59,13 @@ async fn dispatch(arguments: ThreadArguments) -> anyhow::Result<ExitCode> {
         ThreadCommand::Import(arguments) => desk.import(arguments).await,
         ThreadCommand::Export(arguments) => desk.export(arguments).await,
         ThreadCommand::Takeover(names) => desk.takeover(names).await,
+        ThreadCommand::Why(_) => Ok(ExitCode::SUCCESS),
     }
 }
 
 impl Desk {
-    /// The thread that a user means: its id, a unique beginning or end of it, or its name.
     async fn find(&self, name: &str) -> anyhow::Result<ThreadId> {
-        if let Ok(id) = name.parse::<ThreadId>() {
-            return Ok(id);
-        }
-        let query = ListQuery { shelf: Shelf::Both, search: Some(name.to_owned()), limit: 100, ..ListQuery::default() };
-        let named: Vec<ThreadId> = self
-            .store
-            .list(query)
-            .await?
-            .threads
-            .iter()
-            .filter(|thread| thread.name.as_deref() == Some(name))
-            .map(|thread| thread.id)
-            .collect();
-        let mut found = named;
-        if found.is_empty() && name.len() >= SHORTEST {
-            let part = name.to_ascii_lowercase();
-            found = self.store.threads().await?;
-            found.retain(|id| id.to_string().starts_with(&part) || id.to_string().ends_with(&part));
-        }
-        match found.as_slice() {
-            [one] => Ok(*one),
-            [] => bail!("there is no thread `{name}`; `outpost thread list --all` shows those that are there"),
-            several => {
-                let ids: Vec<String> = several.iter().take(5).map(ToString::to_string).collect();
-                bail!("`{name}` could be {} threads: {}{}", several.len(), ids.join(", "), if several.len() > 5 { ", …" } else { "" })
-            }
-        }
+        find(&self.store, name).await
     }
 
     async fn find_all(&self, names: &[String]) -> anyhow::Result<Vec<ThreadId>> {
@@ -94,6 +74,29 @@ impl Desk {
             found.push(self.find(name).await?);
         }
         Ok(found)
+    }
+}
+
+/// The thread that a user means: its id, a unique beginning or end of it, or its name.
+pub async fn find(store: &Store, name: &str) -> anyhow::Result<ThreadId> {
+    if let Ok(id) = name.parse::<ThreadId>() {
+        return Ok(id);
+    }
+    let query = ListQuery { shelf: Shelf::Both, search: Some(name.to_owned()), limit: 100, ..ListQuery::default() };
+    let listed = store.list(query).await?.threads;
+    let mut found: Vec<ThreadId> = listed.iter().filter(|thread| thread.name.as_deref() == Some(name)).map(|thread| thread.id).collect();
+    if found.is_empty() && name.len() >= SHORTEST {
+        let part = name.to_ascii_lowercase();
+        found = store.threads().await?;
+        found.retain(|id| id.to_string().starts_with(&part) || id.to_string().ends_with(&part));
+    }
+    match found.as_slice() {
+        [one] => Ok(*one),
+        [] => bail!("there is no thread `{name}`; `outpost thread list --all` shows those that are there"),
+        several => {
+            let ids: Vec<String> = several.iter().take(5).map(ToString::to_string).collect();
+            bail!("`{name}` could be {} threads: {}{}", several.len(), ids.join(", "), if several.len() > 5 { ", …" } else { "" })
+        }
     }
 }
 

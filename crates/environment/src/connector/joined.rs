@@ -1,26 +1,88 @@
-//! Executors that dial in: their links are handed in, one at a time, and the newest counts.
+//! Executors that dial in: their links wait here until somebody needs one.
+//!
+//! Such an executor always has one link more out than is in use. Whoever connects takes one that waits, and the executor
+//! dials the next. A link that waits is read, so that its heartbeats are answered and its end is noticed.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use futures_util::StreamExt;
 use outpost_rpc::{Close, Link};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 
-/// Where the newest link waits until it is taken.
+/// An executor never needs to have so many waiting; more of them are an error of its own.
+const MOST_WAITING: usize = 8;
+
+/// Where links wait until they are taken, in the order in which they came.
 #[derive(Default)]
 pub struct Slot {
-    waiting: Mutex<Option<Link>>,
+    waiting: Mutex<VecDeque<Waiting>>,
     came: Notify,
 }
 
+/// A link that its own task reads until somebody claims it.
+struct Waiting {
+    claim: oneshot::Sender<()>,
+    link: oneshot::Receiver<Link>,
+}
+
+impl Waiting {
+    fn new(mut link: Link) -> Self {
+        let (claim, claimed) = oneshot::channel();
+        let (give, given) = oneshot::channel();
+        let sink = link.tx.clone();
+        tokio::spawn(async move {
+            tokio::select! {
+                // Whoever came first is served first; a link that ended meanwhile is not handed out.
+                biased;
+                frame = link.rx.next() => {
+                    let spoke = matches!(frame, Some(Ok(_)));
+                    let (code, why) = if spoke { (Close::PROTOCOL, "an executor speaks only when it is asked") } else { (Close::NORMAL, "") };
+                    // Others may hold the sink, and must not keep the socket open.
+                    link.tx.close(Close::new(code, why));
+                }
+                claimed = claimed => if claimed.is_ok() {
+                    let _ = give.send(link);
+                },
+                () = sink.closed() => {}
+            }
+        });
+        Self { claim, link: given }
+    }
+
+    fn is_there(&self) -> bool {
+        !self.claim.is_closed()
+    }
+
+    /// Nothing if it ended meanwhile.
+    async fn take(self) -> Option<Link> {
+        self.claim.send(()).ok()?;
+        self.link.await.ok()
+    }
+}
+
 impl Slot {
-    /// Waits for the next link and takes it.
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Waiting>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for a link and takes it.
     pub async fn take(&self) -> Link {
         loop {
             self.filled().await;
-            if let Some(link) = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            let first = self.lock().pop_front();
+            if let Some(first) = first
+                && let Some(link) = first.take().await
+            {
                 return link;
             }
         }
+    }
+
+    fn count(&self) -> usize {
+        let mut waiting = self.lock();
+        waiting.retain(Waiting::is_there);
+        waiting.len()
     }
 
     /// Waits until there is a link that nobody has taken.
@@ -28,7 +90,7 @@ impl Slot {
         loop {
             let mut came = std::pin::pin!(self.came.notified());
             came.as_mut().enable();
-            if self.waiting.lock().unwrap_or_else(PoisonError::into_inner).is_some() {
+            if self.count() > 0 {
                 return;
             }
             came.await;
@@ -40,27 +102,45 @@ impl Slot {
 #[derive(Clone)]
 pub struct Door(Weak<Slot>);
 
-/// Nobody is there any more to take the link; it was closed.
+/// The link was not taken; it was closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the environment that this executor joins is gone")]
-pub struct Refusal;
+pub enum Refusal {
+    #[error("the environment that this executor joins is gone")]
+    Gone,
+    #[error("{MOST_WAITING} links of this executor wait already")]
+    Crowded,
+}
 
 impl Door {
     pub(super) fn new(slot: &Arc<Slot>) -> Self {
         Self(Arc::downgrade(slot))
     }
 
-    /// Hands in a link to an executor. A link that was handed in before gives way to it.
+    /// Hands in a link to an executor, for whoever needs one next.
     pub fn hand_in(&self, link: Link) -> Result<(), Refusal> {
-        let Some(slot) = self.0.upgrade() else {
-            link.tx.close(Close::new(Close::NORMAL, Refusal.to_string()));
-            return Err(Refusal);
+        let refused = |link: Link, refusal: Refusal| {
+            link.tx.close(Close::new(Close::NORMAL, refusal.to_string()));
+            Err(refusal)
         };
-        let older = slot.waiting.lock().unwrap_or_else(PoisonError::into_inner).replace(link);
-        if let Some(older) = older {
-            older.tx.close(Close::new(Close::TAKEN_OVER, "a newer connection came before this one was used"));
+        let Some(slot) = self.0.upgrade() else { return refused(link, Refusal::Gone) };
+        if slot.count() >= MOST_WAITING {
+            return refused(link, Refusal::Crowded);
         }
+        slot.lock().push_back(Waiting::new(link));
         slot.came.notify_waiters();
         Ok(())
+    }
+
+    /// How many links wait to be taken.
+    pub fn waiting(&self) -> usize {
+        self.0.upgrade().map_or(0, |slot| slot.count())
+    }
+
+    /// Waits for a link and takes it, for somebody else than the environment. Never ends once the environment is gone.
+    pub async fn take(&self) -> Link {
+        match self.0.upgrade() {
+            Some(slot) => slot.take().await,
+            None => std::future::pending().await,
+        }
     }
 }

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use outpost_sandbox::policy::{Access, Policy, Refusal, Rules};
+use outpost_wire::exec::discovery::DiscoveredRoot;
 use outpost_wire::exec::files::{DirectoryEntry, Metadata};
 use outpost_wire::exec::streams::OpenMode;
 use outpost_wire::exec::walk::{WalkOptions, WalkResponse};
@@ -18,6 +19,7 @@ use outpost_wire::{Fault, PathUri};
 use super::redo::{self, Redo};
 use super::worker::{Answer, Call};
 use super::{Follow, OpenFile, RemoveOptions, WriteOptions};
+use crate::discovery::{self, Look};
 use crate::session::Session;
 use crate::{fault, files, walk};
 
@@ -155,6 +157,16 @@ impl Gate {
         inside.check(path, Access::Read, Last::Followed)?;
         match inside.call(&Call::Walk { path: path.into(), options: options.clone() }, &[], path)?.0 {
             Answer::Tree(tree) => Ok(tree),
+            _ => Err(garbled()),
+        }
+    }
+
+    /// Looks at a capability root.
+    pub fn discover(&self, path: &Path, extended: bool) -> Result<DiscoveredRoot, Fault> {
+        let Some(inside) = &self.inside else { return discovery::discover(path, &Look { extended, may_read: &|_| Ok(()) }) };
+        inside.check(path, Access::Read, Last::Followed)?;
+        match inside.call(&Call::Discover { path: path.into(), extended }, &[], path)?.0 {
+            Answer::Discovered(found) => Ok(*found),
             _ => Err(garbled()),
         }
     }

@@ -13,6 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use outpost_sandbox::policy::{Glob, Policy};
 use outpost_sandbox::{Channel, LaunchError, Message, Owner};
+use outpost_wire::exec::discovery::DiscoveredRoot;
 use outpost_wire::exec::files::{DirectoryEntry, Metadata};
 use outpost_wire::exec::walk::{WalkOptions, WalkResponse};
 use outpost_wire::{Fault, PathUri};
@@ -22,6 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use super::atomic::{self, Identity, Written};
 use super::{Follow, RemoveOptions, WriteOptions, native_path};
+use crate::discovery::{self, Look};
 use crate::{fault, files, walk};
 
 /// How many workers of one policy wait for the next call.
@@ -85,6 +87,10 @@ pub enum Call {
         path: Native,
         options: WalkOptions,
     },
+    Discover {
+        path: Native,
+        extended: bool,
+    },
 }
 
 /// A path of this machine.
@@ -103,6 +109,7 @@ pub enum Answer {
     Path(PathUri),
     Entries(Vec<DirectoryEntry>),
     Tree(WalkResponse),
+    Discovered(Box<DiscoveredRoot>),
 }
 
 /// Serves calls until the other end is gone. Runs inside the sandbox.
@@ -154,6 +161,10 @@ fn perform(call: Call, data: &[u8], patterns: &[Glob]) -> Result<(Answer, Option
         Call::Copy { source, destination, recursive } => done(files::copy(&source.0, &destination.0, recursive))?,
         Call::Rename { source, destination } => done(files::rename(&source.0, &destination.0))?,
         Call::Walk { path, options } => Answer::Tree(walk::walk(&path.0, &options)?),
+        Call::Discover { path, extended } => {
+            let may_read = |file: &File| refuse_patterns(file, patterns);
+            Answer::Discovered(Box::new(discovery::discover(&path.0, &Look { extended, may_read: &may_read })?))
+        }
     };
     Ok((answer, None))
 }

@@ -1,6 +1,7 @@
 //! Where wire shapes become our nouns, one file per family.
 
 mod attributes;
+mod discovery;
 mod environment;
 mod files;
 mod http;
@@ -24,6 +25,7 @@ pub fn router() -> Router<Connection> {
     let router = streams::routes(router);
     let router = attributes::routes(router);
     let router = walk::routes(router);
+    let router = discovery::routes(router);
     let router = watch::routes(router);
     http::routes(router)
 }

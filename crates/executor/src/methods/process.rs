@@ -65,12 +65,13 @@ async fn start(connection: &Connection, params: StartParams) -> Result<StartResp
     let (session, _) = connection.session()?;
     let process_id = params.process_id.clone();
     let may_hang = |path: &Path| connection.executor().slow_mounts.hold(path);
+    let snapshot = session.snapshot(&params).await?;
     let program = params.argv.first().map(Path::new).is_some_and(may_hang);
     if program || params.cwd.to_native().is_ok_and(|cwd| may_hang(&cwd)) {
-        let sandbox_type = native::blocking(move || session.start(params)).await?;
+        let sandbox_type = native::blocking(move || session.start(params, snapshot.as_deref())).await?;
         return Ok(StartResponse { process_id, sandbox_type: Some(sandbox_type) });
     }
-    let sandbox_type = session.start(params)?;
+    let sandbox_type = session.start(params, snapshot.as_deref())?;
     Ok(StartResponse { process_id, sandbox_type: Some(sandbox_type) })
 }
 

@@ -36,6 +36,13 @@ impl Driver {
                 answer(outcome, reply)
             }
             Command::Change(facts, reply) => {
+                let named = facts
+                    .iter()
+                    .find_map(|fact| if let Fact::SelectionChanged(change) = fact { change.capability_roots.as_ref() } else { None });
+                if let Some(Err(error)) = named.map(|roots| self.shared.check_roots(roots, &self.thread.capability_roots)) {
+                    let _ = reply.send(Err(CommandError::Invalid(error.to_string())));
+                    return Ok(());
+                }
                 let outcome = self.record(facts, Need::Stored).await.map(Ok);
                 answer(outcome, reply)
             }
@@ -49,6 +56,10 @@ impl Driver {
             }
             Command::Snapshot(reply) => {
                 let _ = reply.send(self.thread.clone());
+                Ok(())
+            }
+            Command::KeepServers(servers) => {
+                self.keep_servers(servers);
                 Ok(())
             }
             Command::Shutdown { reason, reply } => {
@@ -145,7 +156,11 @@ impl Driver {
         if let (Some(call), Some(detail)) = (&asked.call, &detail) {
             self.answers.insert(call.clone(), detail.clone());
         }
+        let said = self.elicitations.remove(&approval).map(|waiting| (waiting, detail.clone()));
         self.record(vec![ApprovalAnswered { approval, decision, detail }.into()], Need::Stored).await?;
+        if let Some((waiting, detail)) = said {
+            waiting.answer(decision, detail.as_ref());
+        }
         Ok(Ok(()))
     }
 

@@ -4,7 +4,7 @@
 use outpost_store::Need;
 use outpost_thread::{CompactReason, ContextCompacted, Kept, Raw, TurnId, is_user_message, said};
 
-use super::step::user_message;
+use super::step::{Told, user_message};
 use super::{Done, Driver, Stop};
 use crate::model::{Answer, History, ModelError, Prompt};
 
@@ -70,7 +70,7 @@ impl Driver {
         let compacted = ContextCompacted { turn: Some(turn), reason: self.compacting, kept: beginning, tokens, window };
         self.record(vec![compacted.into()], Need::Stored).await?;
         // Whatever was told about the surroundings is gone with the rest.
-        self.told = None;
+        self.told = Told::default();
         Ok(())
     }
 

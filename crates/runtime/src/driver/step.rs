@@ -12,16 +12,47 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{Done, Driver, Stop};
+use crate::capabilities::RootReport;
 use crate::live::Event;
-use crate::model::{Answer, History, ModelError, Prompt, Usage};
+use crate::model::{Answer, ModelError, Prompt, Usage, Written};
+use crate::skills::listing::ToldCapabilities;
+use crate::skills::mentioned;
 use crate::surroundings::Surroundings;
 use crate::tools::StepTools;
 
-/// What a step leaves behind for the steps after it.
-#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+/// What the model was told last. A step leaves behind what was new in it, for the steps after it and for clients.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct StepDetail {
-    surroundings: Surroundings,
+pub(crate) struct Told {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    surroundings: Option<Surroundings>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    capabilities: Option<ToldCapabilities>,
+    /// Why each capability root is in the step, or why not. The model is told less.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    roots: Option<Vec<RootReport>>,
+}
+
+impl Told {
+    /// Takes over what a later step told.
+    fn update(&mut self, news: Self) {
+        self.surroundings = news.surroundings.or_else(|| self.surroundings.take());
+        self.capabilities = news.capabilities.or_else(|| self.capabilities.take());
+        self.roots = news.roots.or_else(|| self.roots.take());
+    }
+
+    /// What of `now` is new.
+    fn news(&self, now: Self) -> Self {
+        fn new<T: PartialEq>(now: Option<T>, before: Option<&T>) -> Option<T> {
+            now.filter(|now| before != Some(now))
+        }
+        Self {
+            surroundings: new(now.surroundings, self.surroundings.as_ref()),
+            // Nothing at all need not be told to begin with.
+            capabilities: new(now.capabilities, self.capabilities.as_ref().or(Some(&ToldCapabilities::default()))),
+            roots: new(now.roots, self.roots.as_ref().or(Some(&Vec::new()))),
+        }
+    }
 }
 
 impl Driver {
@@ -30,16 +61,16 @@ impl Driver {
         if self.context.is_some() {
             return Ok(());
         }
-        let mut told = None;
+        let mut told = Told::default();
         let context = outpost_store::context_with(&self.store, &self.thread, |entry| {
             if let Fact::StepCaptured(step) = &entry.fact
-                && let Some(Ok(detail)) = step.detail.as_ref().map(Raw::read::<StepDetail>)
+                && let Some(Ok(news)) = step.detail.as_ref().map(Raw::read::<Told>)
             {
-                told = Some(detail.surroundings);
+                told.update(news);
             }
         });
         self.context = Some(context.await?);
-        self.history = History::default();
+        self.written = Written::default();
         self.told = told;
         Ok(())
     }
@@ -55,6 +86,7 @@ impl Driver {
             return Ok(tools.clone());
         }
         let tools = Arc::new(self.shared.capture(&self.thread, self.processes.clone()).await);
+        self.keep_servers(tools.mcp.clone());
         self.step = Some(tools.clone());
         Ok(tools)
     }
@@ -67,33 +99,39 @@ impl Driver {
         self.load_context().await?;
         self.step = None;
         let tools = self.tools().await?;
+        if let Some(why) = tools.mcp.missing() {
+            return self.fail_turn_with(turn, json!({"message": why, "kind": "mcpServer"})).await;
+        }
         let surroundings = tools.surroundings(&self.shared.today());
+        let capabilities = ToldCapabilities::of(&tools.capabilities);
         let mut items = Vec::new();
         if step == 0 {
             items.extend(tools.instructions(self.context.as_ref()).await);
         }
-        items.extend(surroundings.message(self.told.as_ref()).map(|text| user_message(&text)));
+        let about_skills = capabilities.message(self.told.capabilities.as_ref());
+        items.extend(surroundings.message(self.told.surroundings.as_ref()).iter().chain(&about_skills).map(|text| user_message(text)));
+        items.extend(self.named_skills(&turn, &tools).await);
         // Only what is new is written down.
-        let is_news = self.told.as_ref() != Some(&surroundings);
-        let detail = is_news.then(|| StepDetail { surroundings: surroundings.clone() });
+        let roots = tools.capabilities.roots.clone();
+        let now = Told { surroundings: Some(surroundings), capabilities: Some(capabilities), roots: Some(roots) };
+        let news = self.told.news(now);
         let captured = StepCaptured {
             turn: turn.clone(),
             step,
             environments: environments(&tools),
             items,
-            detail: detail.and_then(|detail| Raw::of(&detail).ok()),
+            detail: if news == Told::default() { None } else { Raw::of(&news).ok() },
         };
         let name = self.shared.models.model_name(&self.thread.settings);
         let asked = ModelAsked { turn: turn.clone(), step, model: Some(name.clone()), provider: Some(model.provider().name.clone()) };
         self.record(vec![captured.into(), asked.into()], Need::Stored).await?;
-        self.told = Some(surroundings);
-        if let Some(context) = &self.context {
-            self.history.follow(self.thread.window, context.shared());
-        }
+        self.told.update(news);
+        let items = self.context.as_ref().map(outpost_thread::Context::shared).unwrap_or_default();
+        let history = self.written.follow(self.thread.window, items);
         let prompt = Prompt {
             model: name,
             instructions: self.shared.instructions(&self.thread),
-            history: self.history.clone(),
+            history,
             tools: tools.specs.clone(),
             output_schema: self.output_schema(),
             effort: self.thread.settings.reasoning_effort.clone(),
@@ -108,6 +146,23 @@ impl Driver {
             Done::Asked { turn, step, answer }
         }));
         Ok(())
+    }
+
+    /// The skills that the user has just named, as they are now, unless the model has read exactly that.
+    async fn named_skills(&self, turn: &TurnId, tools: &StepTools) -> Vec<Raw> {
+        let Some(context) = &self.context else { return Vec::new() };
+        if tools.capabilities.skills.is_empty() {
+            return Vec::new();
+        }
+        let words: Vec<String> = context.last_words(turn).into_iter().filter_map(outpost_thread::said).collect();
+        let mut items = Vec::new();
+        for skill in mentioned(&words.join("\n"), &tools.capabilities.skills) {
+            let item = user_message(&skill.told_when_named().await);
+            if !context.items().contains(&item) {
+                items.push(item);
+            }
+        }
+        items
     }
 
     fn output_schema(&self) -> Option<Arc<Value>> {
@@ -141,6 +196,10 @@ impl Driver {
         if let Some(status) = error.status() {
             detail["httpStatus"] = status.into();
         }
+        self.fail_turn_with(turn, detail).await
+    }
+
+    async fn fail_turn_with(&mut self, turn: TurnId, detail: Value) -> Result<(), Stop> {
         self.end_turn(TurnFinished {
             turn: Some(turn),
             status: TurnStatus::Failed,

@@ -4,10 +4,14 @@ use std::sync::Arc;
 
 use outpost_environment::{Captured, Member, State, StepView};
 use outpost_thread::{Raw, Thread};
-use outpost_wire::intent::Selection;
+use outpost_wire::intent::{EnvironmentId, Selection};
 use tokio::time::{Instant, timeout_at};
 
 use super::Shared;
+use crate::capabilities::{Look, StepCapabilities};
+use crate::mcp::binding::{Bind, Patience, bind, declared, environments};
+use crate::mcp::refresh::working_directory;
+use crate::mcp::{Binding, Declared};
 use crate::model::{ToolInput, ToolSpec, WireApi};
 use crate::permissions::SandboxMode;
 use crate::policy::ApprovalPolicy;
@@ -22,19 +26,26 @@ impl Shared {
         self.registry.capture(thread.effective_selection().unwrap_or(&nothing), &thread.capability_roots)
     }
 
+    /// The same with the environments that MCP servers are in.
+    fn view_with(&self, thread: &Thread, servers: &[EnvironmentId]) -> StepView {
+        let nothing = Selection::default();
+        self.registry.capture_with(thread.effective_selection().unwrap_or(&nothing), &thread.capability_roots, servers)
+    }
+
     /// The same after a short wait for those that are only just starting. The primary is waited for longer than the
     /// others, because nothing takes its place; nobody waits for what has failed.
-    async fn settled_view(&self, thread: &Thread) -> StepView {
+    async fn settled_view(&self, thread: &Thread, servers: &[EnvironmentId]) -> StepView {
         let began = Instant::now();
         let patience = self.config.patience;
         let mut changes = self.registry.changes();
         loop {
             // Before looking, so that nothing between the two is missed.
             changes.mark_unchanged();
-            let view = self.view(thread);
+            let view = self.view_with(thread, servers);
             let starts = |member: &Member| matches!(member.captured, Captured::Starting);
             let primary_starts = view.selected().next().is_some_and(starts);
-            let others_start = view.selected().skip(1).any(starts);
+            // Also those that are here only for a capability root or an MCP server.
+            let others_start = view.members().iter().skip(1).any(starts);
             let limits = [(primary_starts, began + patience.primary), (others_start, began + patience.others)];
             let now = Instant::now();
             let Some(until) = limits.into_iter().filter(|(starts, until)| *starts && *until > now).map(|(_, until)| until).min() else {
@@ -44,9 +55,35 @@ impl Shared {
         }
     }
 
+    /// What configuration declares for a thread, and its environments with those that servers are in.
+    pub async fn view_with_servers(&self, thread: &Thread) -> (StepView, Declared) {
+        let declared = declared(&self.mcp, thread.id, &thread.settings, working_directory(thread).as_deref());
+        (self.settled_view(thread, &environments(&declared)).await, declared)
+    }
+
+    /// The MCP servers of a thread, as its environments stand in this view.
+    pub async fn bind(&self, thread: &Thread, view: &StepView, declared: Declared, patience: Patience) -> Binding {
+        let (mode, approval) = (self.mode(thread), self.approval(thread));
+        let plugins = Declared::new();
+        bind(&self.mcp, Bind { thread: thread.id, view, mode: &mode, approval, declared, plugins, patience }).await
+    }
+
+    /// The MCP servers that a thread without environments would have.
+    pub async fn bind_for_nobody(&self, declared: Declared) -> Binding {
+        let view = self.registry.capture_with(&Selection::default(), &[], &environments(&declared));
+        for member in view.members() {
+            let _ = self.registry.info(&member.id).await;
+        }
+        let view = self.registry.capture_with(&Selection::default(), &[], &environments(&declared));
+        let thread = outpost_thread::ThreadId::new(uuid::Uuid::nil());
+        let (mode, approval, patience) = (&self.config.sandbox, self.config.approval, Patience::Full);
+        bind(&self.mcp, Bind { thread, view: &view, mode, approval, declared, plugins: Declared::new(), patience }).await
+    }
+
     /// Everything that a step of this thread can use.
     pub async fn capture(self: &Arc<Self>, thread: &Thread, processes: Arc<Processes>) -> StepTools {
-        let view = self.settled_view(thread).await;
+        let (view, declared) = self.view_with_servers(thread).await;
+        let mcp = Arc::new(self.bind(thread, &view, declared, Patience::Step).await);
         let infos = view.workplaces().filter_map(|place| match place.handle.state() {
             State::Ready(connected) => Some((place.attachment.environment_id.clone(), connected.info.clone())),
             _ => None,
@@ -56,7 +93,10 @@ impl Shared {
         let provider = thread.settings.model_provider.as_deref().unwrap_or(self.models.default_provider());
         let wire = self.models.providers().get(provider).map(|provider| provider.wire_api);
         let depth = thread.metadata.parent.as_ref().map_or(0, |parent| parent.depth);
+        let mode = self.mode(thread);
+        let capabilities = self.capabilities(&view, thread, &mode).await;
         let offer = Offer {
+            skills: !capabilities.skills.is_empty(),
             environments: view.selected().count(),
             starting: view.selected().any(|member| matches!(member.captured, Captured::Starting | Captured::Recovering { .. })),
             text_tools: wire == Some(WireApi::Responses) && thread.settings.other.get("textTools").is_some_and(|on| on == true),
@@ -68,9 +108,11 @@ impl Shared {
             description: tool.description.clone(),
             input: ToolInput::Object(tool.input_schema.clone()),
         });
+        let more = more.chain(crate::tools::mcp::specs(&mcp));
         StepTools {
             specs: catalogue(&offer, more),
-            mode: self.mode(thread),
+            mode,
+            capabilities,
             approval: self.approval(thread),
             dynamic,
             processes,
@@ -78,11 +120,26 @@ impl Shared {
             questions: self.config.questions,
             thread: thread.id,
             infos,
+            mcp,
             view,
         }
     }
 
-    fn mode(&self, thread: &Thread) -> SandboxMode {
+    /// What the next step of a thread would have.
+    pub(super) async fn why(&self, thread: &Thread) -> StepCapabilities {
+        let view = self.settled_view(thread, &[]).await;
+        self.capabilities(&view, thread, &self.mode(thread)).await
+    }
+
+    /// What the capability roots of a thread come to in a step.
+    pub(super) async fn capabilities(&self, view: &StepView, thread: &Thread, mode: &SandboxMode) -> StepCapabilities {
+        let host = self.host_roots();
+        let host = if host.is_empty() { None } else { self.host().await.map(|handle| (handle, host)) };
+        let (discoveries, patience) = (&self.discoveries, self.config.discovery_patience);
+        Look { discoveries, patience, mode, view, roots: &thread.capability_roots, host }.capture().await
+    }
+
+    pub fn mode(&self, thread: &Thread) -> SandboxMode {
         let own = thread.settings.sandbox.as_ref().and_then(|mode: &Raw| {
             mode.read::<SandboxMode>().ok().or_else(|| mode.read::<String>().ok().and_then(|name| SandboxMode::named(&name)))
         });

@@ -9,13 +9,15 @@ use outpost_thread::{
     Entry, Fact, ForkError, ForkPoint, InputId, InputOrigin, InputReceived, InterruptReason, Marker, Outline, Parent, Raw,
 };
 use outpost_thread::{Settings, Thread, ThreadCreated, ThreadForked, ThreadId};
-use outpost_wire::intent::{CapabilityRoot, RootsError};
+use outpost_wire::intent::{CapabilityRoot, EnvironmentId, RootsError};
 use thiserror::Error;
 use tokio::sync::oneshot;
 
 use super::{Runtime, Shared, lock};
 use crate::agents::Seat;
+use crate::capabilities::StepCapabilities;
 use crate::live::{Command, LiveThread};
+use crate::mcp::layers::{Layer, merged, problems};
 
 #[derive(Debug, Error)]
 pub enum ThreadError {
@@ -31,6 +33,8 @@ pub enum ThreadError {
     Store(#[from] ForkStoreError),
     #[error(transparent)]
     Roots(#[from] RootsError),
+    #[error("capability root `{root}` is in environment `{environment}`, which does not exist; add the environment first, or name another")]
+    UnknownEnvironment { root: String, environment: EnvironmentId },
     #[error("{0}")]
     Invalid(String),
 }
@@ -86,6 +90,7 @@ pub struct ShutdownReport {
 
 impl Runtime {
     pub async fn start(&self, start: StartThread) -> Result<LiveThread, ThreadError> {
+        self.0.check_roots(&start.created.capability_roots, &[])?;
         self.0.start(start, None).await
     }
 
@@ -105,7 +110,25 @@ impl Runtime {
     }
 
     pub async fn fork(&self, fork: ForkThread) -> Result<LiveThread, ThreadError> {
+        if let Some(roots) = &fork.forked.capability_roots {
+            self.0.check_roots(roots, &[])?;
+        }
         self.0.fork(fork, None).await
+    }
+
+    /// How often an executor has told what a folder holds, rather than that it is still the same.
+    pub fn capability_bundles(&self) -> u64 {
+        self.0.discoveries.told()
+    }
+
+    /// Why each capability root of a thread is in its next step, or why not, and what it offers. Environments that are only
+    /// starting are waited for as a step would.
+    pub async fn why(&self, id: ThreadId) -> Result<StepCapabilities, ThreadError> {
+        let thread = match self.get(id) {
+            Some(live) => live.snapshot().await.map_err(|error| ThreadError::Invalid(error.to_string()))?,
+            None => outpost_store::open(&self.0.store, id).await?.thread,
+        };
+        Ok(self.0.why(&thread).await)
     }
 
     /// Unloads a thread; its running turn is interrupted with this reason. It can be resumed.
@@ -141,6 +164,7 @@ impl Runtime {
                 Err(_) => {}
             }
         }
+        self.0.mcp.pool.shut_down(within).await;
         for ids in [&mut report.completed, &mut report.submit_failed, &mut report.timed_out] {
             ids.sort_by_key(ToString::to_string);
         }
@@ -165,6 +189,16 @@ enum Outcome {
 }
 
 impl Shared {
+    /// The check of roots that somebody names: those that are known already may be in environments that are gone.
+    pub fn check_roots(&self, roots: &[CapabilityRoot], known: &[CapabilityRoot]) -> Result<(), ThreadError> {
+        CapabilityRoot::check_all(roots)?;
+        let unknown = |root: &&CapabilityRoot| !known.contains(root) && self.registry.status(root.environment_id()).is_none();
+        match roots.iter().find(unknown) {
+            Some(root) => Err(ThreadError::UnknownEnvironment { root: root.id.clone(), environment: root.environment_id().clone() }),
+            None => Ok(()),
+        }
+    }
+
     pub(super) async fn start(self: &Arc<Self>, start: StartThread, seat: Option<Seat>) -> Result<LiveThread, ThreadError> {
         let StartThread { mut created, reserved, history, ephemeral } = start;
         CapabilityRoot::check_all(&created.capability_roots)?;
@@ -173,6 +207,7 @@ impl Shared {
         {
             return Err(ThreadError::Invalid(format!("there is no model provider `{provider}`")));
         }
+        self.check_servers(&created.settings)?;
         let id = reserved.unwrap_or_else(|| (self.thread_ids)());
         created.thread = id;
         if created.settings.compact_at.is_none() {
@@ -216,6 +251,16 @@ impl Shared {
             self.created.publish(id, 32);
         }
         live
+    }
+
+    /// Servers that a client gives a thread are checked before there is a thread.
+    fn check_servers(&self, settings: &Settings) -> Result<(), ThreadError> {
+        let layer = Layer::of_thread(settings).map_err(ThreadError::Invalid)?;
+        // Whether what it changes fits what lies in files is seen when both are put together.
+        let whole = |value: &serde_json::Value| value.get("command").is_some() || value.get("url").is_some() || !value.is_object();
+        let own = Layer(layer.0.into_iter().filter(|(_, value)| whole(value)).collect());
+        let problems = problems(&merged(&Layer::default(), &own, self.mcp.pool.limits()));
+        if problems.is_empty() { Ok(()) } else { Err(ThreadError::Invalid(problems.join("; "))) }
     }
 
     fn compact_at(&self, settings: &Settings) -> u64 {

@@ -118,7 +118,7 @@ impl Shared {
     }
 
     /// Threads that are not kept are in a store of their own.
-    async fn store_of(&self, id: ThreadId) -> Store {
+    pub(super) async fn store_of(&self, id: ThreadId) -> Store {
         if self.ephemeral.head(id).await.is_ok() { self.ephemeral.clone() } else { self.store.clone() }
     }
 
@@ -147,6 +147,7 @@ impl Shared {
             let is_own = |slot: &Arc<super::Slot>| lock(&slot.live).as_ref().is_some_and(|live| live.mailbox.same_channel(&own.mailbox));
             if threads.get(&id).is_some_and(is_own) {
                 threads.remove(&id);
+                shared.mcp.forget(id);
             }
         });
         live

@@ -10,6 +10,7 @@ use super::agents::AgentCall;
 use super::exec::{ExecCommand, WriteStdin};
 use super::image::ViewImage;
 use super::plan::UpdatePlan;
+use super::skill::ReadSkill;
 use super::wait::WaitForEnvironment;
 
 /// What the model wants to be done.
@@ -23,6 +24,7 @@ pub enum ToolCall {
     /// Questions to the user.
     Question(Value),
     Wait(WaitForEnvironment),
+    Skill(ReadSkill),
     Agent(AgentCall),
     /// Run by the client.
     Dynamic {
@@ -60,6 +62,7 @@ impl ToolCall {
             "view_image" => Self::Image(parse(&item.name, arguments)?),
             "update_plan" => Self::Plan(parse(&item.name, arguments)?),
             "request_user_input" => Self::Question(parse(&item.name, arguments)?),
+            "read_skill" => Self::Skill(parse(&item.name, arguments)?),
             "wait_for_environment" => Self::Wait(parse(&item.name, arguments)?),
             name if AgentCall::is_name(name) => Self::Agent(AgentCall::read(name, arguments)?),
             name if dynamic.iter().any(|tool| tool.name == name) => {

@@ -13,6 +13,8 @@ pub struct Offer {
     pub environments: usize,
     /// Whether one of them is still on its way.
     pub starting: bool,
+    /// Whether there are skills to read.
+    pub skills: bool,
     /// Whether a patch can be written as plain text.
     pub text_tools: bool,
     pub agents: bool,
@@ -51,6 +53,9 @@ pub fn tools(offer: &Offer) -> Vec<ToolSpec> {
     }
     if offer.starting {
         tools.push(wait_for_environment());
+    }
+    if offer.skills {
+        tools.push(read_skill());
     }
     if offer.agents {
         tools.extend(agents());
@@ -184,6 +189,14 @@ fn wait_for_environment() -> ToolSpec {
     function("wait_for_environment", "Waits until an environment that is starting is ready or has failed.", properties, &["environment_id"])
 }
 
+fn read_skill() -> ToolSpec {
+    let properties = json!({
+        "skill": string("The skill, by its name, or by its skill:// address where several have the name."),
+        "file": string("Another file in the skill's folder, relative to it. Without it, the skill itself is read."),
+    });
+    function("read_skill", "Reads a skill, or a file that belongs to it.", properties, &["skill"])
+}
+
 fn agents() -> [ToolSpec; 6] {
     let target = string("The id of the agent, as spawn_agent returned it.");
     [
@@ -224,7 +237,7 @@ mod tests {
     use super::*;
 
     fn offer(environments: usize) -> Offer {
-        Offer { environments, starting: false, text_tools: true, agents: true, questions: true }
+        Offer { environments, starting: false, skills: true, text_tools: true, agents: true, questions: true }
     }
 
     fn names(offer: &Offer) -> Vec<String> {

@@ -50,7 +50,7 @@ impl ImageRun {
             Ok(read) => read.data_base64.0,
             Err(error) => return CallEnd::failed(self.result, call, &format!("{} cannot be read: {error}", self.path.to_syntax())),
         };
-        let Some(kind) = kind(&bytes) else {
+        let Some(kind) = picture_kind(&bytes) else {
             let why = format!("{} is no picture that can be shown (PNG, JPEG, GIF or WebP)", self.path.to_syntax());
             return CallEnd::failed(self.result, call, &why);
         };
@@ -63,8 +63,8 @@ impl ImageRun {
     }
 }
 
-/// What a file is by its first bytes; its name does not count.
-fn kind(bytes: &[u8]) -> Option<&'static str> {
+/// What kind of picture a file is by its first bytes; its name does not count.
+pub fn picture_kind(bytes: &[u8]) -> Option<&'static str> {
     match bytes {
         [0x89, b'P', b'N', b'G', ..] => Some("image/png"),
         [0xff, 0xd8, 0xff, ..] => Some("image/jpeg"),

@@ -104,6 +104,8 @@ pub struct Capabilities {
     pub fs_watch: bool,
     /// Permissions, links, names of any bytes, and files written in parts.
     pub file_attributes: bool,
+    /// Discovery tells digests, and leaves out what the client knows.
+    pub capability_digests: bool,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]

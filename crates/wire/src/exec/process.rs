@@ -42,6 +42,15 @@ pub struct StartParams {
     pub managed_network: Option<Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network_proxy: Option<Value>,
+    /// Ours: how large the terminal is from the first moment on. Others ignore it; they are told with `process/resize`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub terminal_size: Option<TerminalSize>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct TerminalSize {
+    pub rows: u16,
+    pub cols: u16,
 }
 
 /// Whom the process is for; attribution only.

@@ -18,7 +18,7 @@ use rustix::mount::{
 use rustix::process::{chdir, pivot_root};
 
 use super::{During, Refused, idmap};
-use crate::plan::{Confinement, Identity, Place};
+use crate::plan::{Confinement, Identity, Place, Rights};
 use crate::policy::Access;
 use crate::sys;
 
@@ -48,8 +48,12 @@ impl Sources {
     pub fn open(confinement: &Confinement) -> Result<Self, Refused> {
         let mut maps: Vec<((u32, u32), File)> = Vec::new();
         let Identity::Mapped { id } = confinement.identity else { return Ok(Self { maps }) };
-        for place in confinement.places.iter().filter(|place| place.mapped && place.path != Path::new(TEMPORARY)) {
-            let owner = owner(pin(&place.path)?.as_fd()).during(place.path.display())?;
+        for place in confinement.places.iter().filter(|place| place.rights != Rights::Others && place.path != Path::new(TEMPORARY)) {
+            let pinned = match pin(&place.path) {
+                Err(_) if place.rights == Rights::OwnersIfPossible => continue,
+                pinned => pinned?,
+            };
+            let owner = owner(pinned.as_fd()).during(place.path.display())?;
             if !maps.iter().any(|(known, _)| *known == owner) {
                 maps.push((owner, idmap::namespace(owner, id).during("a map of users cannot be made (name a --sandbox-user)")?));
             }
@@ -180,7 +184,12 @@ impl View<'_> {
             };
             let copy = match place.access {
                 Access::Write => self.own(&pinned, &place.path, 0)?,
-                _ if place.mapped => self.own(&pinned, &place.path, RDONLY)?,
+                _ if place.rights == Rights::Owners => self.own(&pinned, &place.path, RDONLY)?,
+                _ if place.rights == Rights::OwnersIfPossible => match self.own(&pinned, &place.path, RDONLY) {
+                    Ok(copy) => copy,
+                    // Then it stays what it is to anybody.
+                    Err(_) => continue,
+                },
                 _ => {
                     let copy = clone(&pinned, true).during(place.path.display())?;
                     limit(&copy, true, RDONLY | QUIET).during(place.path.display())?;
@@ -307,7 +316,7 @@ impl View<'_> {
         if self.confinement.identity == Identity::Own || !self.prefix.is_empty() {
             return Ok(());
         }
-        for place in self.confinement.places.iter().filter(|place| place.mapped) {
+        for place in self.confinement.places.iter().filter(|place| place.rights == Rights::Owners) {
             let mut way: Vec<_> = place.path.ancestors().skip(1).collect();
             way.reverse();
             for directory in way {
@@ -331,7 +340,9 @@ impl View<'_> {
             let in_temporary = is_in_temporary(&self.confinement.places, &place.path);
             match (place.access, around, copy) {
                 (Access::Write, _, Some(copy)) => self.put(&place.path, &copy)?,
-                (Access::Read, Access::Read | Access::Deny, Some(copy)) if place.mapped => self.put(&place.path, &copy)?,
+                (Access::Read, Access::Read | Access::Deny, Some(copy)) if place.rights != Rights::Others => {
+                    self.put(&place.path, &copy)?
+                }
                 (Access::Read, Access::Write, _) if !in_temporary => self.hold(&place.path)?,
                 // Inside what is the sandbox's own, or was hidden: only what is there has to be shown.
                 (Access::Read, _, Some(copy)) if around != Access::Read || self.is_covered(&place.path) => self.put(&place.path, &copy)?,

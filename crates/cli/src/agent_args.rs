@@ -1,0 +1,249 @@
+//! The command line of the verbs that run an agent.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand, ValueEnum};
+
+pub const EXEC_HELP: &str = "\
+Examples:
+  outpost exec '$ make test'                                  no key needed: the offline provider runs what you write
+  outpost exec -e local -e box=/srv/app '$ uname -a
+@box $ uname -a'                                              on two machines at once
+  OPENAI_API_KEY=… outpost exec 'why does the build fail?'
+  outpost exec --provider ollama --model qwen3 'explain main.rs'
+  git diff | outpost exec 'review this change'                what is piped in follows the prompt
+  outpost exec resume ID 'and now fix it'                     the same thread, the same environments
+  outpost exec resume --last                                  finishes a turn that was cut off
+
+What happens is told on standard error, the answer is on standard output; with --json all of it is on standard output, one
+event a line (see docs/exec.md). Nobody is asked anything: what would need an answer is refused. An interrupted turn (Ctrl-C,
+SIGTERM) leaves a thread that can be resumed. Exit code 0 if the turn was completed, 1 if not, 2 for wrong usage, 3 if an
+environment was unreachable.";
+
+#[derive(Args)]
+#[command(subcommand_negates_reqs = true)]
+pub struct ExecArguments {
+    #[command(flatten)]
+    options: ExecOptions,
+    /// The prompt; `-` or nothing reads it from standard input
+    #[arg(value_name = "PROMPT")]
+    prompt: Option<String>,
+    #[command(subcommand)]
+    command: Option<ExecCommand>,
+}
+
+#[derive(Subcommand)]
+enum ExecCommand {
+    /// Go on with a thread
+    Resume {
+        #[command(flatten)]
+        options: Box<ExecOptions>,
+        /// The thread that changed last, instead of ID
+        #[arg(long)]
+        last: bool,
+        /// The thread
+        #[arg(value_name = "ID", required_unless_present = "last")]
+        id: Option<String>,
+        /// What to say to it; without it, an unfinished turn is finished
+        #[arg(value_name = "PROMPT")]
+        prompt: Option<String>,
+    },
+}
+
+pub const CHAT_HELP: &str = "\
+Examples:
+  outpost chat                                  with the model of config.toml, or the offline one
+  outpost chat --provider ollama --model qwen3 -e local -e box=/srv/app
+  outpost chat resume ID                        go on with a thread
+  outpost chat resume --last
+  printf 'first\\nsecond\\n' | outpost chat     one turn for each line
+
+What you type while a turn runs is told to the agent at its next step. Ctrl-C stops the turn; where none runs, it leaves, as
+Ctrl-D does. A line that ends with a backslash goes on in the next one. `!COMMAND` runs a command of yours, without a sandbox
+and without the model; `/help` lists the rest. The thread stays: `outpost chat resume ID` and `outpost exec resume ID` go on with it.";
+
+#[derive(Args)]
+pub struct ChatArguments {
+    #[command(flatten)]
+    options: AgentOptions,
+    #[command(subcommand)]
+    command: Option<ChatCommand>,
+}
+
+#[derive(Subcommand)]
+enum ChatCommand {
+    /// Go on with a thread
+    Resume {
+        #[command(flatten)]
+        options: Box<AgentOptions>,
+        /// The thread that changed last, instead of ID
+        #[arg(long)]
+        last: bool,
+        /// The thread
+        #[arg(value_name = "ID", required_unless_present = "last", conflicts_with = "last")]
+        id: Option<String>,
+    },
+}
+
+impl ChatArguments {
+    pub fn request(self) -> (AgentOptions, Which) {
+        match self.command {
+            None => (self.options, Which::New),
+            Some(ChatCommand::Resume { options, id, .. }) => (options.within(self.options), id.map_or(Which::Last, Which::Id)),
+        }
+    }
+}
+
+/// Which thread is worked on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Which {
+    New,
+    Last,
+    Id(String),
+}
+
+/// What is to be done, wherever on the command line its parts stood.
+pub struct ExecRequest {
+    pub options: ExecOptions,
+    pub which: Which,
+    pub prompt: Option<String>,
+}
+
+impl ExecArguments {
+    pub fn request(self) -> ExecRequest {
+        let Self { options, prompt, command } = self;
+        match command {
+            None => ExecRequest { options, which: Which::New, prompt },
+            Some(ExecCommand::Resume { options: inner, last, id, prompt }) => {
+                // With --last there is no id, and the only word is the prompt.
+                let (which, prompt) = match (last, id) {
+                    (false, Some(id)) => (Which::Id(id), prompt),
+                    (_, word) => (Which::Last, word.or(prompt)),
+                };
+                ExecRequest { options: inner.within(options), which, prompt }
+            }
+        }
+    }
+}
+
+/// Options of `exec`. They may stand before or after `resume ID`.
+#[derive(Args, Default)]
+pub struct ExecOptions {
+    /// Print one JSON event a line on standard output, for programs
+    #[arg(long, visible_alias = "experimental-json")]
+    pub json: bool,
+    #[command(flatten)]
+    pub agent: AgentOptions,
+    /// A file with a JSON schema that the answer must follow
+    #[arg(long, value_name = "FILE")]
+    pub output_schema: Option<PathBuf>,
+    /// Also write the answer into this file
+    #[arg(short, long, value_name = "FILE")]
+    pub output_last_message: Option<PathBuf>,
+    /// Show a picture to the model (PNG, JPEG, GIF or WebP); may be given several times
+    #[arg(short, long = "image", value_name = "FILE")]
+    pub images: Vec<PathBuf>,
+    /// Keep the thread only as long as the program runs
+    #[arg(long)]
+    pub ephemeral: bool,
+    /// What made the thread, for lists
+    #[arg(long, value_name = "WORD")]
+    pub thread_source: Option<String>,
+    /// When to use colours on standard error
+    #[arg(long, value_name = "WHEN")]
+    pub color: Option<Colour>,
+    /// Accepted for programs that pass it: any directory may be worked in, what commands may do there is the sandbox's business
+    #[arg(long, hide = true)]
+    pub skip_git_repo_check: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Colour {
+    Auto,
+    Always,
+    Never,
+}
+
+/// Options of every verb that runs an agent.
+#[derive(Args, Default)]
+pub struct AgentOptions {
+    /// The model provider: `offline`, `openai`, `ollama`, or one of config.toml
+    #[arg(long, value_name = "NAME")]
+    pub provider: Option<String>,
+    /// The model
+    #[arg(short, long, value_name = "NAME")]
+    pub model: Option<String>,
+    /// An environment to work in, and where in it; may be given several times. The first one is the primary
+    #[arg(short, long = "environment", value_name = "ENV[=CWD]")]
+    pub environments: Vec<String>,
+    /// An executor that is not written down, under a name for -e; may be given several times. A token is taken from OUTPOST_TOKEN
+    #[arg(long = "attach", value_name = "NAME=URL")]
+    pub attached: Vec<String>,
+    /// The directory to work in on this machine
+    #[arg(short = 'C', long, value_name = "DIR")]
+    pub cd: Option<PathBuf>,
+    /// Another directory of this machine in which commands may write; may be given several times
+    #[arg(long = "add-dir", value_name = "DIR")]
+    pub add_dirs: Vec<PathBuf>,
+    /// A folder in an environment that offers skills or a plugin; may be given several times
+    #[arg(long = "root", value_name = "[ID=]ENV:PATH")]
+    pub roots: Vec<String>,
+    /// What commands may do
+    #[arg(short, long, value_name = "MODE", value_parser = ["read-only", "workspace-write", "danger-full-access"])]
+    pub sandbox: Option<String>,
+    /// Run every command without a sandbox and without asking; only where something else confines this program
+    #[arg(long, conflicts_with = "sandbox")]
+    pub dangerously_bypass_approvals_and_sandbox: bool,
+    /// Short for `--provider ollama`
+    #[arg(long, hide = true, conflicts_with = "provider")]
+    pub oss: bool,
+}
+
+impl AgentOptions {
+    pub fn provider(&self) -> Option<String> {
+        self.provider.clone().or_else(|| self.oss.then(|| "ollama".to_owned()))
+    }
+
+    /// The sandbox that was asked for by name.
+    pub fn sandbox(&self) -> Option<&str> {
+        if self.dangerously_bypass_approvals_and_sandbox { Some("danger-full-access") } else { self.sandbox.as_deref() }
+    }
+
+    /// These, and where they say nothing the others.
+    fn within(self, outer: Self) -> Self {
+        Self {
+            provider: self.provider.or(outer.provider),
+            model: self.model.or(outer.model),
+            environments: joined(outer.environments, self.environments),
+            attached: joined(outer.attached, self.attached),
+            cd: self.cd.or(outer.cd),
+            add_dirs: joined(outer.add_dirs, self.add_dirs),
+            roots: joined(outer.roots, self.roots),
+            sandbox: self.sandbox.or(outer.sandbox),
+            dangerously_bypass_approvals_and_sandbox: self.dangerously_bypass_approvals_and_sandbox
+                || outer.dangerously_bypass_approvals_and_sandbox,
+            oss: self.oss || outer.oss,
+        }
+    }
+}
+
+impl ExecOptions {
+    fn within(self, outer: Self) -> Self {
+        Self {
+            json: self.json || outer.json,
+            agent: self.agent.within(outer.agent),
+            output_schema: self.output_schema.or(outer.output_schema),
+            output_last_message: self.output_last_message.or(outer.output_last_message),
+            images: joined(outer.images, self.images),
+            ephemeral: self.ephemeral || outer.ephemeral,
+            thread_source: self.thread_source.or(outer.thread_source),
+            color: self.color.or(outer.color),
+            skip_git_repo_check: self.skip_git_repo_check || outer.skip_git_repo_check,
+        }
+    }
+}
+
+fn joined<T>(mut first: Vec<T>, second: Vec<T>) -> Vec<T> {
+    first.extend(second);
+    first
+}

@@ -1,0 +1,265 @@
+//! What the verbs that run an agent share: from their options to a thread that is open and followed.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use outpost_environment::{Definition, Registry};
+use outpost_runtime::live::LiveThread;
+use outpost_runtime::policy::ApprovalPolicy;
+use outpost_runtime::{Runtime, StartThread};
+use outpost_store::ListQuery;
+use outpost_thread::{Fact, Raw, SelectionChanged, Settings, SettingsChanged, Thread, ThreadId};
+use outpost_wire::PathUri;
+use outpost_wire::intent::{Attachment, CapabilityRoot, EnvironmentId, Selection};
+
+use crate::Process;
+use crate::agent_args::{AgentOptions, Which};
+use crate::assembly::{Assembly, Wish};
+use crate::commands::thread::find;
+use crate::config::Config;
+use crate::environments::token;
+use crate::follow::Follow;
+use crate::home::Home;
+
+/// A runtime as the options want it, and what the configuration says about threads.
+pub struct Agents {
+    pub assembly: Assembly,
+    /// What was said explicitly and is to stay with the thread.
+    settings: Settings,
+    here: Here,
+}
+
+/// Whether somebody can be asked while it runs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Audience {
+    Nobody,
+    User,
+}
+
+/// A thread that is open.
+pub struct Open {
+    pub thread: LiveThread,
+    pub follow: Follow,
+    /// How it stood before anything happened here.
+    pub before: Thread,
+}
+
+/// What a new thread is told about itself.
+#[derive(Default)]
+pub struct Birth {
+    pub source: &'static str,
+    pub thread_source: Option<String>,
+    pub originator: Option<String>,
+    pub ephemeral: bool,
+}
+
+/// What the options say about this machine and the others.
+struct Here {
+    cwd: PathUri,
+    /// It was named, and did not just happen to be the present one.
+    is_named: bool,
+    more: Vec<PathUri>,
+    environments: Vec<String>,
+    roots: Vec<CapabilityRoot>,
+}
+
+impl Agents {
+    pub async fn new(options: &AgentOptions, audience: Audience, own: &Process) -> anyhow::Result<Self> {
+        let home = Home::from_environment().context("there is no home: set OUTPOST_HOME")?;
+        let mut config = Config::load(Some(&home.config()), &own.settings)?;
+        if let Some(mode) = options.sandbox() {
+            config.sandbox_mode = Some(mode.to_owned());
+        }
+        if options.dangerously_bypass_approvals_and_sandbox {
+            config.approval_policy = Some(ApprovalPolicy::Never);
+        }
+        if audience == Audience::Nobody {
+            config.approval_policy = Some(config.approval_policy.unwrap_or(ApprovalPolicy::Never));
+        }
+        let here = Here::new(options)?;
+        let effort = config.model_reasoning_effort.clone();
+        let wish = Wish {
+            config,
+            provider: options.provider(),
+            model: options.model.clone(),
+            questions: audience == Audience::User,
+            keeps_sessions: true,
+        };
+        let assembly = Assembly::new(&home, wish, own).await?;
+        for attached in &options.attached {
+            attach(assembly.runtime.registry(), attached, own).with_context(|| format!("--attach {attached}"))?;
+        }
+        let is_set = |key: &str| own.settings.iter().any(|setting| setting.split('=').next().map(str::trim) == Some(key));
+        let runtime = assembly.runtime.config();
+        let names_model = options.provider().is_some() || options.model.is_some() || is_set("model") || is_set("model_provider");
+        let names_sandbox = options.sandbox().is_some() || is_set("sandbox_mode");
+        let settings = Settings {
+            model: names_model.then(|| runtime.model.clone()),
+            model_provider: names_model.then(|| runtime.model_provider.clone()),
+            reasoning_effort: effort,
+            sandbox: names_sandbox.then(|| Raw::of(&runtime.sandbox)).transpose()?,
+            ..Settings::default()
+        };
+        Ok(Self { assembly, settings, here })
+    }
+
+    fn runtime(&self) -> &Runtime {
+        &self.assembly.runtime
+    }
+
+    /// Why the provider is not the one that a newcomer expects, if this thread is asked to use it.
+    pub fn note(&self, thread: &Thread) -> Option<&str> {
+        self.assembly.note.as_deref().filter(|_| thread.settings.model_provider.is_none())
+    }
+
+    pub async fn open(&self, which: &Which, birth: Birth) -> anyhow::Result<Open> {
+        let store = self.runtime().store();
+        let id = match which {
+            Which::New => return self.start(birth).await,
+            Which::Id(name) => find(store, name).await?,
+            Which::Last => self.last().await?,
+        };
+        let before = outpost_store::open(store, id).await?.thread;
+        let thread = self.runtime().resume(id).await?;
+        let follow = Follow::catching_up(before.last, &thread, store);
+        let mut changes: Vec<Fact> = Vec::new();
+        if self.settings != Settings::default() {
+            changes.push(SettingsChanged { settings: self.settings.clone() }.into());
+        }
+        let selection = self.here.other_selection(self.runtime(), before.selection.as_ref()).await?;
+        let capability_roots = Some(self.here.roots.clone()).filter(|roots| !roots.is_empty());
+        if selection.is_some() || capability_roots.is_some() {
+            changes.push(SelectionChanged { selection, capability_roots }.into());
+        }
+        if !changes.is_empty() {
+            thread.change(changes).await?;
+        }
+        Ok(Open { thread, follow, before })
+    }
+
+    async fn start(&self, birth: Birth) -> anyhow::Result<Open> {
+        let mut start = StartThread::new();
+        start.created.source = Some(Raw::from(serde_json::Value::from(birth.source)));
+        start.created.thread_source = birth.thread_source;
+        start.created.originator = birth.originator;
+        start.created.program_version = Some(env!("CARGO_PKG_VERSION").into());
+        start.created.settings = self.settings.clone();
+        start.created.selection = Some(self.here.selection(self.runtime()).await?);
+        start.created.capability_roots.clone_from(&self.here.roots);
+        start.ephemeral = birth.ephemeral;
+        let thread = self.runtime().start(start).await?;
+        let before = thread.snapshot().await?;
+        let follow = Follow::after(before.last, &thread, self.runtime().store());
+        Ok(Open { thread, follow, before })
+    }
+
+    /// The thread that changed last; those of agents are not meant.
+    async fn last(&self) -> anyhow::Result<ThreadId> {
+        let page = self.runtime().store().list(ListQuery { limit: 50, ..ListQuery::default() }).await?;
+        let last = page.threads.iter().find(|thread| thread.parent.is_none());
+        last.map(|thread| thread.id).context("there is no thread yet")
+    }
+}
+
+/// `NAME=URL`: an executor for this run only, in the place of one of that name that is written down.
+fn attach(registry: &Registry, attached: &str, own: &Process) -> anyhow::Result<()> {
+    let (name, url) = attached.split_once('=').context("NAME=URL was expected")?;
+    registry.add(EnvironmentId::parse_own(name)?, Definition::url(url, token(url, &own.variables)?)?)?;
+    Ok(())
+}
+
+impl Here {
+    fn new(options: &AgentOptions) -> anyhow::Result<Self> {
+        let present = std::env::current_dir().context("the current directory is gone")?;
+        let directory = |flag: &str, directory: &PathBuf| {
+            let directory = present.join(directory);
+            if !Path::new(&directory).is_dir() {
+                bail!("{flag} {}: there is no such directory", directory.display());
+            }
+            Ok(PathUri::from_native(&directory)?)
+        };
+        let cwd = match &options.cd {
+            Some(named) => directory("--cd", named)?,
+            None => PathUri::from_native(&present)?,
+        };
+        let more = options.add_dirs.iter().map(|named| directory("--add-dir", named)).collect::<anyhow::Result<_>>()?;
+        let roots = options.roots.iter().map(|text| root(text)).collect::<anyhow::Result<_>>()?;
+        Ok(Self { cwd, is_named: options.cd.is_some(), more, environments: options.environments.clone(), roots })
+    }
+
+    /// Of a new thread.
+    async fn selection(&self, runtime: &Runtime) -> anyhow::Result<Selection> {
+        let selection = if self.environments.is_empty() {
+            runtime.registry().default_selection(&self.cwd, std::slice::from_ref(&self.cwd))
+        } else {
+            self.named(runtime).await?
+        };
+        self.refine(selection)
+    }
+
+    /// Of a thread that has one already; nothing if it stays as it is.
+    async fn other_selection(&self, runtime: &Runtime, own: Option<&Selection>) -> anyhow::Result<Option<Selection>> {
+        if !self.environments.is_empty() {
+            return self.refine(self.named(runtime).await?).map(Some);
+        }
+        let changed = match own {
+            _ if !self.is_named && self.more.is_empty() => return Ok(None),
+            Some(own) => self.refine(own.clone())?,
+            None => self.selection(runtime).await?,
+        };
+        Ok(Some(changed).filter(|changed| Some(changed) != own))
+    }
+
+    /// `-e ENV[=CWD]`.
+    async fn named(&self, runtime: &Runtime) -> anyhow::Result<Selection> {
+        let mut attachments = Vec::new();
+        for wish in &self.environments {
+            let (name, directory) = wish.split_once('=').map_or((wish.as_str(), None), |(name, directory)| (name, Some(directory)));
+            let id = EnvironmentId::parse(name)?;
+            if runtime.registry().status(&id).is_none() {
+                let known: Vec<String> = runtime.registry().list().iter().map(|status| status.id.to_string()).collect();
+                bail!("there is no environment `{id}`; there are: {}", known.join(", "));
+            }
+            let directory = match directory {
+                Some(directory) => PathUri::from_syntax(directory).with_context(|| format!("`{wish}`: the directory must be absolute"))?,
+                None if id.is_local() => self.cwd.clone(),
+                None => {
+                    let info = runtime.registry().info(&id).await?;
+                    info.cwd.or(info.user_home_dir).with_context(|| format!("`{id}` tells no directory; write {id}=/DIRECTORY"))?
+                }
+            };
+            attachments.push(Attachment::new(id, directory));
+        }
+        Selection::new(attachments).map_err(|duplicate| anyhow::anyhow!("environment `{}` is named twice", duplicate.0))
+    }
+
+    /// `--cd` and `--add-dir` are about this machine and change nothing elsewhere.
+    fn refine(&self, selection: Selection) -> anyhow::Result<Selection> {
+        if !self.is_named && self.more.is_empty() {
+            return Ok(selection);
+        }
+        if selection.get(&EnvironmentId::local()).is_none() {
+            bail!("--cd and --add-dir are about this machine, which the thread does not work on: use -e ENV=DIR");
+        }
+        let refined = Vec::from(selection).into_iter().map(|attachment: Attachment| {
+            if !attachment.environment_id.is_local() {
+                return attachment;
+            }
+            let moved = if self.is_named { attachment.moved_to(self.cwd.clone()) } else { attachment };
+            let roots: Vec<PathUri> = moved.workspace_roots.iter().chain(&self.more).cloned().collect();
+            moved.with_roots(roots)
+        });
+        Selection::new(refined.collect()).map_err(|duplicate| anyhow::anyhow!("environment `{}` is named twice", duplicate.0))
+    }
+}
+
+/// `--root [ID=]ENV:PATH`; without an id, the folder's name is it.
+fn root(text: &str) -> anyhow::Result<CapabilityRoot> {
+    let usage = || format!("`{text}` is no capability root: write [ID=]ENV:/PATH");
+    let (id, place) = text.split_once('=').map_or((None, text), |(id, place)| (Some(id), place));
+    let (environment, path) = place.split_once(':').with_context(usage)?;
+    let path = PathUri::from_syntax(path).with_context(usage)?;
+    let folder = || path.split().map(|(_, name)| String::from_utf8_lossy(&name.0).into_owned());
+    let id = id.map(str::to_owned).or_else(folder).with_context(usage)?;
+    Ok(CapabilityRoot::new(id, EnvironmentId::parse(environment)?, path))
+}

@@ -1,0 +1,115 @@
+//! `outpost app-server`: threads for clients of the app protocol.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context;
+use outpost_rpc::door::DoorRules;
+use outpost_rpc::link::stdio;
+use outpost_rpc::listen::{ListenAddr, Listener};
+use outpost_server::{Facts, Parts, Server};
+use outpost_wire::PathUri;
+
+use super::executor::{announce, door_rules, stop_signal};
+use super::{FAILED, USAGE, complain};
+use crate::args::{AppListen, AppServerArguments};
+use crate::assembly::{Assembly, Wish};
+use crate::config::Config;
+use crate::home::{APP, Home};
+use crate::{Process, store};
+
+pub async fn run(arguments: AppServerArguments, own: &Process) -> ExitCode {
+    let rules = match &arguments.listen {
+        AppListen::At(address) => match door_rules(&arguments.auth, address, APP, &own.secrets) {
+            Ok(rules) => Some(DoorRules { ready: &["/readyz", "/healthz"], ..rules }),
+            Err(error) => return complain(&error, USAGE),
+        },
+        AppListen::Off => None,
+    };
+    match serve(&arguments.listen, rules, own).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => complain(&error, FAILED),
+    }
+}
+
+async fn serve(listen: &AppListen, rules: Option<DoorRules>, own: &Process) -> anyhow::Result<()> {
+    let stop = stop_signal()?;
+    let home = Home::from_environment().context("there is no home: set OUTPOST_HOME")?;
+    let (assembly, server) = assemble(&home, own).await?;
+    let socket = own_socket(&home).await;
+    let at_home = async {
+        match socket {
+            Some(socket) => match socket.serve(outpost_rpc::auth::Auth::Open, on_link(server.clone())).await {},
+            None => std::future::pending::<()>().await,
+        }
+    };
+    let serving = async {
+        match (listen, rules) {
+            (AppListen::At(ListenAddr::Stdio), _) => {
+                let link = stdio::link(tokio::io::stdin(), tokio::io::stdout(), "app-server stdio");
+                let sink = link.tx.clone();
+                server.serve(link).await;
+                // The last answers are still on their way.
+                sink.flushed().await;
+                Ok(())
+            }
+            (AppListen::At(address), Some(rules)) => {
+                let listener = match address {
+                    ListenAddr::Ws(address) => Listener::ws(*address).await,
+                    ListenAddr::Unix(path) => Listener::unix(path).await,
+                    ListenAddr::Stdio => std::future::pending().await,
+                };
+                let listener = listener.with_context(|| format!("cannot listen on {address}"))?;
+                announce(listener.address())?;
+                match listener.serve(rules, on_link(server.clone())).await {}
+            }
+            (AppListen::At(_), None) | (AppListen::Off, _) => std::future::pending().await,
+        }
+    };
+    let served = tokio::select! {
+        served = serving => served,
+        () = at_home => Ok(()),
+        () = stop => Ok(()),
+    };
+    assembly.shut_down().await;
+    served
+}
+
+/// The server of this home, and what it stands on.
+#[expect(clippy::print_stderr, reason = "this is where the program speaks to people")]
+pub async fn assemble(home: &Home, own: &Process) -> anyhow::Result<(Assembly, Server)> {
+    let config = Config::load(Some(&home.config()), &own.settings)?;
+    let shown = config.shown();
+    let wish = Wish { config, provider: None, model: None, questions: true, keeps_sessions: true };
+    let assembly = Assembly::new(home, wish, own).await?;
+    if let Some(note) = &assembly.note {
+        eprintln!("outpost: {note}");
+    }
+    let here = std::env::current_dir().context("the current directory is gone")?;
+    let facts = Facts {
+        home: std::path::absolute(home.path()).context("the home has no absolute path")?,
+        cwd: PathUri::from_native(&here)?,
+        version: env!("CARGO_PKG_VERSION").into(),
+        config: shown,
+        check_config: Config::check,
+    };
+    let server = Server::new(Parts { runtime: assembly.runtime.clone(), facts, clock: Arc::new(store::now) });
+    Ok((assembly, server))
+}
+
+/// Where the verbs of this user find a server that runs. A second server of the same home is not found there.
+pub async fn own_socket(home: &Home) -> Option<Listener> {
+    let path = home.run().join("app.sock");
+    if let Err(error) = home.make_run() {
+        tracing::warn!(%error, "there is no place for the socket of this server");
+        return None;
+    }
+    Listener::unix(&path).await.inspect_err(|error| tracing::debug!(%error, "this server is not found at run/app.sock")).ok()
+}
+
+pub fn on_link(server: Server) -> impl Fn(outpost_rpc::Link) + Send + Sync + 'static {
+    move |link| {
+        let server = server.clone();
+        tokio::spawn(async move { server.serve(link).await });
+    }
+}

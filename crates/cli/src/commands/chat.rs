@@ -1,0 +1,278 @@
+//! `outpost chat`: a conversation with a thread, line by line.
+//!
+//! What is typed on a terminal reaches a running turn at its next step. What is piped in waits for its own turn, because a
+//! script cannot know when the one before is over.
+
+mod keyboard;
+mod question;
+
+use std::collections::VecDeque;
+use std::io;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use outpost_runtime::live::{Event, LiveThread, NewInput, Status};
+use outpost_runtime::model::Progress;
+use outpost_store::PageRequest;
+use outpost_thread::{Fact, InterruptReason, Thread, said};
+use tokio::signal::unix::SignalKind;
+
+use self::keyboard::Keyboard;
+use self::question::{Answer, Question};
+use crate::Process;
+use crate::agent_args::ChatArguments;
+use crate::agents::{Agents, Audience, Birth, Open};
+use crate::commands;
+use crate::commands::thread::transcript::{Piece, pieces};
+use crate::follow::Follow;
+use crate::screen::{Screen, Style, why};
+use crate::signals::Watched;
+
+const TICK: Duration = Duration::from_millis(200);
+
+const HELP: &str = "\
+/help        this text
+/thread      the id of this thread, and how to come back to it
+/compact     sum the conversation up, to make room
+/quit        leave; Ctrl-D does the same
+!COMMAND     run a command of yours in the primary environment, without a sandbox
+Ctrl-C       stop the running turn; leave if none runs
+A line that ends with \\ goes on in the next one. While a turn runs, what you type is told to the agent at its next step.";
+
+pub async fn run(arguments: ChatArguments, own: &Process) -> ExitCode {
+    match work(arguments, own).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => commands::failure(&error),
+    }
+}
+
+async fn work(arguments: ChatArguments, own: &Process) -> anyhow::Result<()> {
+    let (options, which) = arguments.request();
+    let agents = Agents::new(&options, Audience::User, own).await?;
+    let Open { thread, follow, before } = agents.open(&which, Birth { source: "cli", ..Birth::default() }).await?;
+    let mut screen = Screen::new(None, &own.variables);
+    screen.thread(thread.id());
+    agents.note(&before).into_iter().for_each(|note| screen.say(Style::Note, note));
+    if before.turns > 0 {
+        show_last_turn(&mut screen, &agents, &before).await;
+    }
+    let questions = before.turn.iter().flat_map(|turn| &turn.approvals).map(|approval| Question::new(&approval.asked)).collect();
+    let mut chat = Chat { thread, follow, screen, questions, is_asked: false, streamed: String::new(), is_over: false };
+    let talked = chat.talk().await;
+    let id = chat.thread.id();
+    agents.assembly.shut_down().await;
+    if talked? {
+        chat.screen.say(Style::Quiet, &format!("`outpost chat resume {id}` goes on with this thread"));
+    }
+    Ok(())
+}
+
+struct Chat {
+    thread: LiveThread,
+    follow: Follow,
+    screen: Screen,
+    /// Those that wait for an answer, the oldest first.
+    questions: VecDeque<Question>,
+    /// The user was told that it is their turn.
+    is_asked: bool,
+    /// What was shown of an answer before it was whole.
+    streamed: String,
+    /// Nothing more will be typed.
+    is_over: bool,
+}
+
+/// What comes in from outside of the thread.
+enum News {
+    Event(Event),
+    Line(Option<String>),
+    Interrupt,
+    End,
+    Tick,
+}
+
+impl Chat {
+    /// Whether anything was ever said.
+    async fn talk(&mut self) -> anyhow::Result<bool> {
+        let mut keyboard = Keyboard::start();
+        let mut interrupt = Watched::new(SignalKind::interrupt())?;
+        let (mut terminate, mut hangup) = (Watched::new(SignalKind::terminate())?, Watched::new(SignalKind::hangup())?);
+        let mut ticks = tokio::time::interval(TICK);
+        let mut said_something = false;
+        loop {
+            let is_active = matches!(self.thread.status(), Status::Active { .. });
+            if let Some(event) = self.follow.ready().await {
+                self.event(&event).await?;
+                continue;
+            }
+            if self.is_over && !is_active {
+                return Ok(said_something);
+            }
+            self.ask(is_active, &keyboard).await?;
+            let listens = !self.is_over && (keyboard.is_terminal || !is_active || !self.questions.is_empty());
+            let news = tokio::select! {
+                event = self.follow.next() => News::Event(event),
+                line = keyboard.line(), if listens => News::Line(line),
+                () = interrupt.recv() => News::Interrupt,
+                () = terminate.recv() => News::End,
+                () = hangup.recv() => News::End,
+                _ = ticks.tick() => News::Tick,
+            };
+            match news {
+                News::Event(event) => self.event(&event).await?,
+                News::Line(Some(line)) => {
+                    said_something = true;
+                    self.line(&line).await?;
+                }
+                News::Line(None) => self.is_over = true,
+                News::Interrupt if is_active => self.thread.interrupt(None, InterruptReason::User).await?,
+                News::Interrupt | News::End => {
+                    self.screen.end_line();
+                    return Ok(said_something);
+                }
+                News::Tick => self.screen.tick(),
+            }
+        }
+    }
+
+    /// Tells the user that it is their turn, once.
+    async fn ask(&mut self, is_active: bool, keyboard: &Keyboard) -> anyhow::Result<()> {
+        if let Some(question) = self.questions.front() {
+            if self.is_over {
+                self.screen.say(Style::Note, "nobody is there any more to answer: no");
+                let answer = question.refusal();
+                return self.answer(answer).await;
+            }
+            if !std::mem::replace(&mut self.is_asked, true) {
+                question.lines().iter().for_each(|line| self.screen.say(Style::Note, line));
+                self.screen.prompt("? ");
+            }
+        } else if !is_active && keyboard.is_terminal && !std::mem::replace(&mut self.is_asked, true) {
+            self.screen.prompt("> ");
+        }
+        Ok(())
+    }
+
+    async fn line(&mut self, line: &str) -> anyhow::Result<()> {
+        self.is_asked = false;
+        self.screen.typed();
+        let text = line.trim();
+        if let Some(question) = self.questions.front_mut() {
+            return match question.take(text) {
+                Some(answer) => self.answer(answer).await,
+                None => Ok(()),
+            };
+        }
+        let outcome = match text {
+            "" => return Ok(()),
+            "/quit" | "/exit" => {
+                self.is_over = true;
+                return Ok(());
+            }
+            "/help" => {
+                HELP.lines().for_each(|line| self.screen.say(Style::Quiet, line));
+                return Ok(());
+            }
+            "/thread" => {
+                let id = self.thread.id();
+                self.screen.say(Style::Quiet, &format!("thread {id}; `outpost chat resume {id}` goes on with it"));
+                return Ok(());
+            }
+            "/compact" => self.thread.compact().await.map(drop),
+            unknown if unknown.starts_with('/') && !unknown[1..].contains([' ', '/', '.']) => {
+                self.screen.say(Style::Note, &format!("there is no `{unknown}`; /help lists what there is"));
+                return Ok(());
+            }
+            command if command.starts_with('!') => self.thread.shell(command[1..].trim().to_owned(), None).await.map(drop),
+            _ => self.thread.input(NewInput::text(line.trim_end())).await.map(drop),
+        };
+        if let Err(error) = outcome {
+            self.screen.say(Style::Bad, &error.to_string());
+        }
+        Ok(())
+    }
+
+    async fn answer(&mut self, answer: Answer) -> anyhow::Result<()> {
+        self.is_asked = false;
+        self.questions.pop_front();
+        if let Err(error) = self.thread.answer(answer.approval, answer.decision, answer.detail).await {
+            self.screen.say(Style::Note, &error.to_string());
+        }
+        Ok(())
+    }
+
+    async fn event(&mut self, event: &Event) -> anyhow::Result<()> {
+        match event {
+            Event::Progress { progress: Progress::TextDelta { delta, .. }, .. } => {
+                self.screen.stream(delta)?;
+                self.streamed.push_str(delta);
+            }
+            Event::Progress { progress: Progress::Retrying { .. }, .. } => {
+                self.end_stream();
+                self.screen.show(event);
+            }
+            Event::Status(Status::Broken { reason }) => {
+                self.end_stream();
+                self.screen.say(Style::Bad, reason);
+            }
+            // Somebody else has it now, or it was idle for very long.
+            Event::Status(Status::Closed) => {
+                anyhow::bail!("the thread was closed; `outpost chat resume {}` opens it again", self.thread.id())
+            }
+            Event::Entry(entry) => self.fact(&entry.fact, event)?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn fact(&mut self, fact: &Fact, event: &Event) -> io::Result<()> {
+        match fact {
+            Fact::ModelAnswered(answered) => {
+                let texts: Vec<String> = answered.items.iter().filter_map(said).filter(|text| !text.is_empty()).collect();
+                let shown = std::mem::take(&mut self.streamed);
+                if shown.is_empty() || shown != texts.concat() {
+                    self.screen.end_line();
+                    texts.iter().try_for_each(|text| self.screen.answer(Some(text)))?;
+                }
+                self.screen.end_line();
+                self.is_asked = false;
+            }
+            Fact::ApprovalAsked(asked) => self.questions.push_back(Question::new(asked)),
+            Fact::ApprovalAnswered(answered) => self.questions.retain(|question| !question.is(&answered.approval)),
+            Fact::TurnFinished(finished) => {
+                self.end_stream();
+                self.questions.clear();
+                self.is_asked = false;
+                self.screen.show(event);
+                if let Some(why) = why(finished) {
+                    self.screen.say(Style::Bad, &why);
+                }
+            }
+            _ => {
+                if matches!(fact, Fact::CallStarted(_) | Fact::CallFinished(_)) {
+                    self.is_asked = false;
+                }
+                self.screen.show(event);
+            }
+        }
+        Ok(())
+    }
+
+    fn end_stream(&mut self) {
+        if !std::mem::take(&mut self.streamed).is_empty() {
+            self.screen.end_line();
+        }
+    }
+}
+
+/// What was said last, so that nobody has to remember it.
+async fn show_last_turn(screen: &mut Screen, agents: &Agents, before: &Thread) {
+    let request = PageRequest { turns: 1, ..PageRequest::default() };
+    let Ok(page) = agents.assembly.runtime.store().page(before.id, request).await else { return };
+    for piece in pieces(&page.entries) {
+        match piece {
+            Piece::User(text) => screen.say(Style::Quiet, &format!("> {text}")),
+            Piece::Agent(text) => screen.say(Style::Plain, &text),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! Lines as they are typed, or as they are piped in.
+
+use std::io::{BufRead, IsTerminal};
+
+use tokio::sync::mpsc;
+
+pub struct Keyboard {
+    lines: mpsc::Receiver<String>,
+    pub is_terminal: bool,
+}
+
+impl Keyboard {
+    /// Reads standard input in a thread of its own: nothing else can wait for a line and be woken by something different. The
+    /// thread ends with the program.
+    pub fn start() -> Self {
+        let (sender, lines) = mpsc::channel(16);
+        std::thread::spawn(move || {
+            let mut whole = String::new();
+            for line in std::io::stdin().lock().lines() {
+                let Ok(line) = line else { break };
+                match line.strip_suffix('\\') {
+                    Some(begun) => {
+                        whole.push_str(begun);
+                        whole.push('\n');
+                    }
+                    None => {
+                        whole.push_str(&line);
+                        if sender.blocking_send(std::mem::take(&mut whole)).is_err() {
+                            return;
+                        }
+                    }
+                }
+            }
+            if !whole.is_empty() {
+                let _ = sender.blocking_send(whole);
+            }
+        });
+        Self { lines, is_terminal: std::io::stdin().is_terminal() }
+    }
+
+    /// The next line; nothing at the end of input.
+    pub async fn line(&mut self) -> Option<String> {
+        self.lines.recv().await
+    }
+}

@@ -1,0 +1,123 @@
+//! Questions of a thread, as a person answers them with a line.
+
+use outpost_thread::{ApprovalAsked, ApprovalId, Decision, Raw};
+use serde_json::{Map, Value, json};
+
+pub struct Question {
+    approval: ApprovalId,
+    kind: Kind,
+}
+
+enum Kind {
+    /// Whether something may be done.
+    Consent { what: Vec<String> },
+    /// Several questions, answered one by one.
+    Input { questions: Vec<Value>, answers: Map<String, Value> },
+    /// Only a program could answer it.
+    Foreign { what: String },
+}
+
+pub struct Answer {
+    pub approval: ApprovalId,
+    pub decision: Decision,
+    pub detail: Option<Raw>,
+}
+
+impl Question {
+    pub fn new(asked: &ApprovalAsked) -> Self {
+        let detail: Value = asked.detail.as_ref().and_then(|detail| detail.read().ok()).unwrap_or_default();
+        let kind = match asked.kind.as_str() {
+            "userInput" => Kind::Input { questions: detail["questions"].as_array().cloned().unwrap_or_default(), answers: Map::new() },
+            "dynamicTool" => Kind::Foreign { what: format!("the tool {} of another program", detail["tool"]) },
+            _ => Kind::Consent { what: consent(asked, &detail) },
+        };
+        Self { approval: asked.approval.clone(), kind }
+    }
+
+    pub fn is(&self, approval: &ApprovalId) -> bool {
+        self.approval == *approval
+    }
+
+    /// What to show.
+    pub fn lines(&self) -> Vec<String> {
+        match &self.kind {
+            Kind::Consent { what } => {
+                let mut lines = what.clone();
+                lines.push("May it? y yes, a yes for this thread, n no, s no and stop the turn".into());
+                lines
+            }
+            Kind::Input { questions, answers } => {
+                let Some(question) = questions.get(answers.len()) else { return vec![] };
+                let mut lines = vec![text(&question["question"])];
+                for (number, option) in (1..).zip(options(question)) {
+                    lines.push(format!("  {number}  {}  {}", text(&option["label"]), text(&option["description"])));
+                }
+                lines
+            }
+            Kind::Foreign { what } => vec![format!("The agent calls {what}; that cannot be answered here. Enter says no.")],
+        }
+    }
+
+    /// What a line means; nothing if it is to be asked again, or if there is more to ask.
+    pub fn take(&mut self, line: &str) -> Option<Answer> {
+        match &mut self.kind {
+            Kind::Consent { .. } => {
+                let decision = match line.to_ascii_lowercase().as_str() {
+                    "y" | "yes" => Decision::Approved,
+                    "a" | "always" => Decision::ApprovedForThread,
+                    "n" | "no" => Decision::Denied,
+                    "s" | "stop" => Decision::Aborted,
+                    _ => return None,
+                };
+                Some(Answer { approval: self.approval.clone(), decision, detail: None })
+            }
+            Kind::Input { questions, answers } => {
+                let question = questions.get(answers.len())?;
+                let chosen = line.parse::<usize>().ok().and_then(|number| options(question).get(number.checked_sub(1)?).cloned());
+                let answer = chosen.map_or_else(|| line.to_owned(), |option| text(&option["label"]));
+                let id = question["id"].as_str().map_or_else(|| answers.len().to_string(), str::to_owned);
+                answers.insert(id, answer.into());
+                if answers.len() < questions.len() {
+                    return None;
+                }
+                let detail = Some(Raw::from(json!({"answers": answers})));
+                Some(Answer { approval: self.approval.clone(), decision: Decision::Approved, detail })
+            }
+            Kind::Foreign { .. } => Some(self.refusal()),
+        }
+    }
+
+    pub fn refusal(&self) -> Answer {
+        Answer { approval: self.approval.clone(), decision: Decision::Denied, detail: None }
+    }
+}
+
+/// What is to be allowed, where, and why that is a question.
+fn consent(asked: &ApprovalAsked, detail: &Value) -> Vec<String> {
+    let place = asked.environment.as_ref().map(|id| format!("[{id}] ")).unwrap_or_default();
+    let mut lines = Vec::new();
+    match asked.kind.as_str() {
+        "command" => lines.push(format!("{place}$ {}    in {}", text(&detail["command"]), text(&detail["cwd"]))),
+        "fileChange" => {
+            for change in detail["changes"].as_array().into_iter().flatten() {
+                lines.push(format!("{place}{} {}", text(&change["kind"]["type"]), text(&change["path"])));
+                lines.extend(text(&change["diff"]).lines().map(|line| format!("  {line}")));
+            }
+        }
+        kind => {
+            let message = [&detail["message"], &detail["reason"]].into_iter().find_map(Value::as_str);
+            lines.push(format!("{place}{kind}: {}", message.map_or_else(|| detail.to_string(), str::to_owned)));
+        }
+    }
+    let reasons = [detail["why"].as_str(), detail["reason"].as_str()];
+    lines.extend(reasons.into_iter().flatten().map(|reason| format!("  {reason}")));
+    lines
+}
+
+fn options(question: &Value) -> Vec<Value> {
+    question["options"].as_array().cloned().unwrap_or_default()
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}

@@ -1,0 +1,18 @@
+//! `outpost completions`: words for a shell.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::CommandFactory;
+
+use crate::args::Arguments;
+use crate::commands;
+
+pub fn run(shell: clap_complete::Shell) -> ExitCode {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Arguments::command(), "outpost", &mut script);
+    match std::io::stdout().write_all(&script) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => commands::complain(&error.into(), commands::FAILED),
+    }
+}

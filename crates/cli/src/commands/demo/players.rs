@@ -1,0 +1,242 @@
+//! Who plays in the demo: a second executor, and this program as it runs the thread.
+
+use std::fs::{DirBuilder, File};
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use outpost_sandbox::probe;
+use serde_json::Value;
+use tokio::io::{AsyncBufReadExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdout, Command};
+use tokio::time::timeout;
+use uuid::Uuid;
+
+use super::COUNT;
+use super::cable::Cable;
+use crate::home::{EXECUTOR, Home};
+
+/// How long the second executor may take to listen.
+const START: Duration = Duration::from_secs(30);
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Everything that is there for the demo. The processes end when it is dropped.
+pub struct Company {
+    pub scratch: PathBuf,
+    /// Where the thread works here, and there.
+    pub local: PathBuf,
+    pub worker: PathBuf,
+    pub cable: Cable,
+    /// Why there is no sandbox, if there is none.
+    pub no_sandbox: Option<String>,
+    program: PathBuf,
+    home: PathBuf,
+    token: String,
+    executor: Child,
+}
+
+/// A run of `outpost exec --json`.
+pub struct Run {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+    log: PathBuf,
+    read: Vec<Value>,
+}
+
+impl Company {
+    pub async fn gather(home: &Home) -> anyhow::Result<Self> {
+        let scratch = scratch()?;
+        let gathered = Self::gather_in(&scratch, home).await;
+        if gathered.is_err() {
+            remove(&scratch).await;
+        }
+        gathered
+    }
+
+    async fn gather_in(scratch: &Path, home: &Home) -> anyhow::Result<Self> {
+        let (local, worker) = (scratch.join("local"), scratch.join("worker"));
+        let worker_home = scratch.join("worker-home");
+        for directory in [&local, &worker, &worker_home, &scratch.join("user")] {
+            DirBuilder::new().mode(0o700).create(directory).with_context(|| format!("{} cannot be made", directory.display()))?;
+        }
+        std::fs::write(worker.join("count.sh"), COUNT)?;
+        let tried = probe(&worker_home);
+        let broken = tried.rows.iter().find(|row| !row.holds);
+        let no_sandbox = broken.map(|row| format!("{}: {}", row.promise, row.reason.as_deref().unwrap_or(&row.mechanism)));
+        let program = std::env::current_exe().context("this program does not know where it is")?;
+        let mut executor = plain(&program, scratch)
+            .args(["executor", "--listen", "ws://127.0.0.1:0"])
+            .env("OUTPOST_HOME", &worker_home)
+            .current_dir(&worker)
+            .stdout(Stdio::piped())
+            .stderr(log(&scratch.join("worker.log"))?)
+            .spawn()
+            .context("a second executor cannot be started")?;
+        let out = executor.stdout.take().context("a second executor cannot be heard")?;
+        let url = timeout(START, BufReader::new(out).lines().next_line()).await;
+        let Ok(Ok(Some(url))) = url else { bail!("the second executor does not listen: {}", tail(&scratch.join("worker.log"))) };
+        let address = url.trim().strip_prefix("ws://").with_context(|| format!("`{url}` is no address"))?.to_owned();
+        let token = std::fs::read_to_string(worker_home.join("tokens").join(EXECUTOR)).context("the second executor has no token")?;
+        let cable = Cable::lay(address).await.context("no port of this machine can be used")?;
+        Ok(Self {
+            scratch: scratch.to_owned(),
+            local,
+            worker,
+            cable,
+            no_sandbox,
+            program,
+            home: home.path().to_owned(),
+            token: token.trim().to_owned(),
+            executor,
+        })
+    }
+
+    /// A new thread here and there, and its first turn.
+    pub fn begin(&self, prompt: &str) -> anyhow::Result<Run> {
+        let (here, there) = (format!("local={}", self.local.display()), format!("worker={}", self.worker.display()));
+        let mode = if self.no_sandbox.is_some() { "danger-full-access" } else { "workspace-write" };
+        self.exec(&["-e", &here, "-e", &there, "--provider", "offline", "--sandbox", mode, "--thread-source", "demo", prompt])
+    }
+
+    /// The thread again; without a prompt, what it was at.
+    pub fn resume(&self, thread: &str, prompt: Option<&str>) -> anyhow::Result<Run> {
+        let mut arguments = vec!["resume", thread];
+        arguments.extend(prompt);
+        self.exec(&arguments)
+    }
+
+    fn exec(&self, arguments: &[&str]) -> anyhow::Result<Run> {
+        let attached = format!("worker={}", self.cable.url());
+        let log_file = self.scratch.join("exec.log");
+        let mut child = self
+            .command()
+            .args(["-c", "store=local", "-c", "approval_policy=never", "exec", "--json", "--attach", &attached])
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .stderr(log(&log_file)?)
+            .spawn()
+            .context("this program cannot be started again")?;
+        let out = child.stdout.take().context("the program cannot be heard")?;
+        Ok(Run { child, lines: BufReader::new(out).lines(), log: log_file, read: Vec::new() })
+    }
+
+    /// The same program as anybody starts it, with the home of whoever started the demo.
+    fn command(&self) -> Command {
+        let mut command = plain(&self.program, &self.scratch);
+        command.env("OUTPOST_HOME", &self.home).env("OUTPOST_TOKEN", &self.token).current_dir(&self.local);
+        command
+    }
+
+    /// What a verb prints, as one line.
+    pub async fn words(&self, arguments: &[&str]) -> anyhow::Result<String> {
+        let output = self.command().args(arguments).output().await.context("this program cannot be started again")?;
+        if !output.status.success() {
+            bail!("`outpost {}`: {}", arguments.join(" "), String::from_utf8_lossy(&output.stderr).trim());
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    }
+
+    /// Waits until a command there has counted so far.
+    pub async fn reaches(&self, file: &str, count: usize, within: Duration) -> anyhow::Result<()> {
+        let file = self.worker.join(file);
+        let counted = async {
+            while std::fs::read_to_string(&file).unwrap_or_default().lines().count() < count {
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        timeout(within, counted).await.with_context(|| format!("the command at `worker` does not get to line {count}"))
+    }
+
+    /// Ends the second executor and removes everything.
+    pub async fn leave(mut self) {
+        let _ = self.executor.kill().await;
+        remove(&self.scratch).await;
+    }
+}
+
+impl Run {
+    /// The id of the thread.
+    pub async fn thread(&mut self, within: Duration) -> anyhow::Result<String> {
+        while let Some(line) = self.next(within).await? {
+            if let Some(id) = line["thread_id"].as_str() {
+                return Ok(id.to_owned());
+            }
+        }
+        bail!("no thread was started: {}", tail(&self.log))
+    }
+
+    /// All that it tells, to a good end.
+    pub async fn end(&mut self, within: Duration) -> anyhow::Result<Vec<Value>> {
+        while self.next(within).await?.is_some() {}
+        let status = timeout(within, self.child.wait()).await.context("the program does not end")??;
+        if !status.success() {
+            let last = self.read.last().map(ToString::to_string).unwrap_or_default();
+            bail!("the turn did not end well: {last} {}", tail(&self.log));
+        }
+        Ok(self.read.clone())
+    }
+
+    async fn next(&mut self, within: Duration) -> anyhow::Result<Option<Value>> {
+        let line = timeout(within, self.lines.next_line()).await.context("the thread tells nothing any more")??;
+        let line = line.map(|line| serde_json::from_str::<Value>(&line).with_context(|| format!("`{line}`"))).transpose()?;
+        self.read.extend(line.clone());
+        Ok(line)
+    }
+
+    /// kill -9.
+    pub async fn kill(&mut self) -> io::Result<()> {
+        self.child.kill().await
+    }
+}
+
+/// This program without anything that the user's own environment would add: profiles of shells, other executors, other places
+/// for temporary files.
+fn plain(program: &Path, scratch: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.env("HOME", scratch.join("user")).stdin(Stdio::null()).kill_on_drop(true);
+    for name in ["OUTPOST_EXEC_SERVER_URL", "OUTPOST_LOG", "TMPDIR", "BASH_ENV", "ENV"] {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// A throw-away directory. Not below `/tmp`, where every sandbox may write.
+fn scratch() -> anyhow::Result<PathBuf> {
+    let name = format!("outpost-demo-{}", &Uuid::new_v4().simple().to_string()[..8]);
+    let places = [PathBuf::from("/var/tmp"), std::env::temp_dir()];
+    let mut last = None;
+    for place in places {
+        let path = place.join(&name);
+        match DirBuilder::new().mode(0o700).create(&path) {
+            Ok(()) => return Ok(path),
+            Err(error) => last = Some(anyhow::anyhow!(error).context(format!("{} cannot be made", path.display()))),
+        }
+    }
+    Err(last.unwrap_or_else(|| anyhow::anyhow!("there is no place for a throw-away directory")))
+}
+
+/// Something that is just ending may still write there.
+async fn remove(scratch: &Path) {
+    for _ in 0..50 {
+        match std::fs::remove_dir_all(scratch) {
+            Ok(()) => return,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return,
+            Err(_) => tokio::time::sleep(LOOK).await,
+        }
+    }
+    tracing::warn!(directory = %scratch.display(), "it could not be removed");
+}
+
+fn log(file: &Path) -> io::Result<Stdio> {
+    File::options().create(true).append(true).open(file).map(Stdio::from)
+}
+
+/// What a program said last.
+fn tail(file: &Path) -> String {
+    let text = std::fs::read_to_string(file).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(5)..].join("\n")
+}

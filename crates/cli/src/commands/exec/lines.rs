@@ -1,0 +1,249 @@
+//! A turn as programs read it: one event a line.
+//!
+//! An entry becomes a line; nothing is told twice. What these shapes have no word for (agents, pictures that are looked at,
+//! waiting) is not told, except where it fails.
+
+use std::collections::HashMap;
+
+use outpost_runtime::live::Event;
+use outpost_runtime::mcp::McpEvent;
+use outpost_runtime::model::Progress;
+use outpost_runtime::tools::output::HeadTail;
+use outpost_thread::{CallFinished, CallId, CallOutcome, CallStarted, Fact, Raw, Thread, Tokens, TurnFinished, said};
+use serde_json::Value;
+
+use super::shapes::{Change, Item, Line, Message, Status, Todo};
+use crate::screen::why;
+
+/// So many tokens of a command's output are told, its beginning and its end.
+const OUTPUT: usize = 1 << 18;
+
+#[derive(Default)]
+pub struct Lines {
+    items: usize,
+    /// Of the whole thread.
+    usage: Tokens,
+    calls: HashMap<CallId, Call>,
+    /// The plan of the running turn: its item, and its steps as they were told last.
+    plan: Option<(String, Vec<Todo>)>,
+}
+
+/// A call that was told as started.
+struct Call {
+    /// In which order calls were told.
+    order: usize,
+    id: String,
+    kind: Kind,
+    /// Goes on behind its call.
+    goes_on: bool,
+}
+
+enum Kind {
+    Command { command: String, output: HeadTail },
+    Files { changes: Vec<Change> },
+    Mcp { detail: Value },
+}
+
+impl Lines {
+    /// The first lines: which thread it is, and what is under way in it.
+    pub fn begin(&mut self, thread: &Thread) -> Vec<Line> {
+        self.usage = thread.usage.total;
+        let mut lines = vec![Line::ThreadStarted { thread_id: thread.id }];
+        if let Some(turn) = &thread.turn {
+            lines.push(Line::TurnStarted {});
+            lines.extend(turn.calls.iter().filter_map(|call| self.call_started(call.started.as_ref()?)));
+        }
+        lines
+    }
+
+    pub fn event(&mut self, event: &Event) -> Vec<Line> {
+        match event {
+            Event::Entry(entry) => self.fact(&entry.fact),
+            Event::Output { call, bytes } => {
+                if let Some(Call { kind: Kind::Command { output, .. }, .. }) = self.calls.get_mut(call) {
+                    output.push(bytes);
+                }
+                vec![]
+            }
+            Event::ProcessEnded { call, exit_code } => self.process_ended(call, *exit_code).into_iter().collect(),
+            Event::Progress { progress: Progress::Retrying { attempt, of, reason }, .. } => {
+                vec![self.warning(format!("{reason}; asking again ({attempt} of {of})"))]
+            }
+            Event::Mcp(McpEvent::Startup { server, error: Some(error), .. }) => {
+                vec![self.warning(format!("MCP server `{server}`: {error}"))]
+            }
+            Event::Progress { .. } | Event::Mcp(_) | Event::Status(_) => vec![],
+        }
+    }
+
+    /// Something that did not end the turn.
+    pub fn warning(&mut self, message: String) -> Line {
+        let id = self.next_item();
+        Line::ItemCompleted { item: Item::Error { id, message } }
+    }
+
+    fn fact(&mut self, fact: &Fact) -> Vec<Line> {
+        match fact {
+            Fact::TurnStarted(_) => vec![Line::TurnStarted {}],
+            Fact::ModelAnswered(answered) => {
+                self.usage = self.usage.plus(answered.usage.unwrap_or_default());
+                answered.items.iter().filter_map(|item| self.answered(item)).map(|item| Line::ItemCompleted { item }).collect()
+            }
+            Fact::CallStarted(started) => self.call_started(started).into_iter().collect(),
+            Fact::CallFinished(finished) => self.call_finished(finished).into_iter().collect(),
+            Fact::ApprovalAsked(asked) => {
+                let detail = read(asked.detail.as_ref());
+                let what = detail["command"].as_str().unwrap_or(&asked.kind);
+                vec![self.warning(format!("`{what}` needs an answer, and nobody is there to give one: it is refused"))]
+            }
+            Fact::TurnFinished(finished) => self.turn_finished(finished),
+            _ => vec![],
+        }
+    }
+
+    /// What the model said or thought.
+    fn answered(&mut self, item: &Raw) -> Option<Item> {
+        let value = read(Some(item));
+        match value["type"].as_str()? {
+            "message" => {
+                let text = said(item).filter(|text| !text.is_empty())?;
+                Some(Item::AgentMessage { id: self.next_item(), text })
+            }
+            "reasoning" => {
+                let texts = |name: &str| value[name].as_array().into_iter().flatten().filter_map(|part| part["text"].as_str());
+                let text =
+                    [texts("summary").collect::<Vec<_>>(), texts("content").collect()].into_iter().find(|texts| !texts.is_empty())?;
+                Some(Item::Reasoning { id: self.next_item(), text: text.join("\n") })
+            }
+            "web_search_call" => Some(Item::WebSearch { id: self.next_item(), query: text(&value["action"]["query"]) }),
+            _ => None,
+        }
+    }
+
+    fn call_started(&mut self, started: &CallStarted) -> Option<Line> {
+        let detail = read(started.detail.as_ref());
+        let kind = match detail["type"].as_str()? {
+            "commandExecution" => Kind::Command { command: text(&detail["command"]), output: HeadTail::default() },
+            "fileChange" => Kind::Files { changes: changes(&detail) },
+            "mcpToolCall" => Kind::Mcp { detail },
+            "plan" => return Some(self.planned(&detail)),
+            _ => return None,
+        };
+        let call = Call { order: self.items, id: self.next_item(), kind, goes_on: false };
+        let item = call.item(Status::InProgress, None, &Value::Null);
+        self.calls.insert(started.call.clone(), call);
+        Some(Line::ItemStarted { item })
+    }
+
+    fn call_finished(&mut self, finished: &CallFinished) -> Option<Line> {
+        let detail = read(finished.detail.as_ref());
+        let Some(mut call) = self.calls.remove(&finished.call) else {
+            // It ended before it began, because it could not be done. A refusal was told with its question.
+            let why = detail["error"].as_str().filter(|_| finished.outcome == CallOutcome::Failed)?;
+            return Some(self.warning(why.to_owned()));
+        };
+        let exit_code = detail["exitCode"].as_i64();
+        if !detail["sessionId"].is_null() && exit_code.is_none() {
+            call.goes_on = true;
+            self.calls.insert(finished.call.clone(), call);
+            return None;
+        }
+        if let (Kind::Command { output, .. }, Some(text)) = (&mut call.kind, detail["aggregatedOutput"].as_str())
+            && output.is_empty()
+        {
+            output.push(text.as_bytes());
+        }
+        let is_done = finished.outcome == CallOutcome::Completed && exit_code.unwrap_or(0) == 0;
+        let item = call.item(if is_done { Status::Completed } else { Status::Failed }, exit_code, &detail);
+        Some(Line::ItemCompleted { item })
+    }
+
+    /// A command that outlived its call has ended.
+    fn process_ended(&mut self, call: &CallId, exit_code: Option<i32>) -> Option<Line> {
+        if !self.calls.get(call)?.goes_on {
+            return None;
+        }
+        let call = self.calls.remove(call)?;
+        let status = if exit_code == Some(0) { Status::Completed } else { Status::Failed };
+        Some(Line::ItemCompleted { item: call.item(status, exit_code.map(i64::from), &Value::Null) })
+    }
+
+    fn planned(&mut self, detail: &Value) -> Line {
+        let todo = |step: &Value| Todo { text: text(&step["step"]), completed: step["status"] == "completed" };
+        let items: Vec<Todo> = detail["plan"].as_array().into_iter().flatten().map(todo).collect();
+        let known = self.plan.take().map(|(id, _)| id);
+        let (is_new, id) = (known.is_none(), known.unwrap_or_else(|| self.next_item()));
+        self.plan = Some((id.clone(), items.clone()));
+        let item = Item::TodoList { id, items };
+        if is_new { Line::ItemStarted { item } } else { Line::ItemUpdated { item } }
+    }
+
+    fn turn_finished(&mut self, finished: &TurnFinished) -> Vec<Line> {
+        let mut lines = Vec::new();
+        // What still runs ends with this program.
+        let mut left: Vec<Call> = self.calls.drain().map(|(_, call)| call).collect();
+        left.sort_by_key(|call| call.order);
+        lines.extend(left.iter().map(|call| Line::ItemCompleted { item: call.item(Status::Failed, None, &Value::Null) }));
+        if let Some((id, items)) = self.plan.take() {
+            lines.push(Line::ItemCompleted { item: Item::TodoList { id, items } });
+        }
+        match why(finished) {
+            None => lines.push(Line::TurnCompleted { usage: self.usage.into() }),
+            Some(why) => lines.extend(failed(&why)),
+        }
+        lines
+    }
+
+    fn next_item(&mut self) -> String {
+        self.items += 1;
+        format!("item_{}", self.items - 1)
+    }
+}
+
+impl Call {
+    /// As it is at this moment; `end` is what is known at its end.
+    fn item(&self, status: Status, exit_code: Option<i64>, end: &Value) -> Item {
+        let id = self.id.clone();
+        match &self.kind {
+            Kind::Command { command, output } => {
+                let aggregated_output = output.show(OUTPUT).text;
+                Item::CommandExecution { id, command: command.clone(), aggregated_output, exit_code, status }
+            }
+            Kind::Files { changes: planned } => {
+                let changes = if end["changes"].is_array() { changes(end) } else { planned.clone() };
+                Item::FileChange { id, changes, status }
+            }
+            Kind::Mcp { detail } => {
+                let message = end["error"].as_str().or_else(|| end["error"]["message"].as_str());
+                Item::McpToolCall {
+                    id,
+                    server: detail["server"].clone(),
+                    tool: detail["tool"].clone(),
+                    arguments: detail["arguments"].clone(),
+                    result: end["result"].clone(),
+                    error: message.map(|message| Message { message: message.to_owned() }),
+                    status,
+                }
+            }
+        }
+    }
+}
+
+/// A turn that did not end well, or a thread that had to stop.
+pub fn failed(message: &str) -> Vec<Line> {
+    let message = message.to_owned();
+    vec![Line::Error { message: message.clone() }, Line::TurnFailed { error: Message { message } }]
+}
+
+fn changes(detail: &Value) -> Vec<Change> {
+    let change = |change: &Value| Change { path: text(&change["path"]), kind: text(&change["kind"]["type"]) };
+    detail["changes"].as_array().into_iter().flatten().map(change).collect()
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+fn read(raw: Option<&Raw>) -> Value {
+    raw.and_then(|raw| raw.read().ok()).unwrap_or_default()
+}

@@ -1,0 +1,123 @@
+//! The lines of `outpost exec --json`, as clients of `codex exec --json` know them.
+
+use outpost_thread::{ThreadId, Tokens};
+use serde::Serialize;
+use serde_json::Value;
+
+/// One line.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(tag = "type")]
+pub enum Line {
+    #[serde(rename = "thread.started")]
+    ThreadStarted { thread_id: ThreadId },
+    #[serde(rename = "turn.started")]
+    TurnStarted {},
+    #[serde(rename = "item.started")]
+    ItemStarted { item: Item },
+    #[serde(rename = "item.updated")]
+    ItemUpdated { item: Item },
+    #[serde(rename = "item.completed")]
+    ItemCompleted { item: Item },
+    #[serde(rename = "turn.completed")]
+    TurnCompleted { usage: Usage },
+    #[serde(rename = "turn.failed")]
+    TurnFailed { error: Message },
+    /// Stands before a turn that failed.
+    #[serde(rename = "error")]
+    Error { message: String },
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Item {
+    AgentMessage {
+        id: String,
+        text: String,
+    },
+    Reasoning {
+        id: String,
+        text: String,
+    },
+    CommandExecution {
+        id: String,
+        command: String,
+        aggregated_output: String,
+        exit_code: Option<i64>,
+        status: Status,
+    },
+    FileChange {
+        id: String,
+        changes: Vec<Change>,
+        status: Status,
+    },
+    McpToolCall {
+        id: String,
+        server: Value,
+        tool: Value,
+        arguments: Value,
+        result: Value,
+        error: Option<Message>,
+        status: Status,
+    },
+    WebSearch {
+        id: String,
+        query: String,
+    },
+    TodoList {
+        id: String,
+        items: Vec<Todo>,
+    },
+    /// Something worth knowing that did not end the turn.
+    Error {
+        id: String,
+        message: String,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    InProgress,
+    Completed,
+    Failed,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Change {
+    pub path: String,
+    /// `add`, `delete` or `update`.
+    pub kind: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Todo {
+    pub text: String,
+    pub completed: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Message {
+    pub message: String,
+}
+
+/// Of the whole thread, not only of this turn.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Usage {
+    input_tokens: u64,
+    cached_input_tokens: u64,
+    cache_write_input_tokens: u64,
+    output_tokens: u64,
+    reasoning_output_tokens: u64,
+}
+
+impl From<Tokens> for Usage {
+    fn from(tokens: Tokens) -> Self {
+        Self {
+            input_tokens: tokens.input,
+            cached_input_tokens: tokens.cached_input,
+            cache_write_input_tokens: tokens.cache_write_input,
+            output_tokens: tokens.output,
+            reasoning_output_tokens: tokens.reasoning_output,
+        }
+    }
+}

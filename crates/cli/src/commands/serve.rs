@@ -1,0 +1,122 @@
+//! `outpost serve`: the app protocol, executors that dial in, and metrics, behind one listener.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, anyhow, ensure};
+use outpost_rpc::auth::Auth;
+use outpost_rpc::door::{Door, Threshold};
+use outpost_rpc::listen::{ListenAddr, Listener};
+use outpost_rpc::tls;
+use outpost_server::admission::Admission;
+use outpost_server::executors::{Executors, JoinLimits};
+use outpost_server::metrics::{Metrics, Sources};
+use outpost_server::site::{Access, Site};
+
+use super::app_server::{assemble, on_link, own_socket};
+use super::executor::{door_rules, stop_signal};
+use super::{FAILED, USAGE, complain, token};
+use crate::Process;
+use crate::home::{APP, Home};
+use crate::serve_args::ServeArguments;
+use crate::tokens;
+
+pub async fn run(arguments: Box<ServeArguments>, own: &Process) -> ExitCode {
+    let (home, plan) = match plan(&arguments, own) {
+        Ok(checked) => checked,
+        Err(error) => return complain(&error, USAGE),
+    };
+    match serve(&arguments, home, plan, own).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => complain(&error, FAILED),
+    }
+}
+
+/// What was checked before anything is started.
+struct Plan {
+    address: SocketAddr,
+    access: Access,
+    tls: Option<Arc<tls::ServerConfig>>,
+}
+
+fn plan(arguments: &ServeArguments, own: &Process) -> anyhow::Result<(Home, Plan)> {
+    let home = Home::from_environment().context("serving needs a home; set OUTPOST_HOME")?;
+    let ListenAddr::Ws(address) = arguments.listen else {
+        return Err(anyhow!("{}: `serve` listens on ws://IP:PORT; `outpost app-server` knows other ways", arguments.listen));
+    };
+    let tls = match (&arguments.tls_cert, &arguments.tls_key) {
+        (Some(certificates), Some(key)) => Some(Arc::new(tls::server(certificates, key)?)),
+        _ => None,
+    };
+    ensure!(
+        address.ip().is_loopback() || tls.is_some() || arguments.behind_proxy,
+        "{} is beyond this machine: give --tls-cert and --tls-key, or --behind-proxy if a proxy in front of it speaks TLS",
+        address.ip()
+    );
+    let access = access(arguments, &home, own)?;
+    Ok((home, Plan { address, access, tls }))
+}
+
+#[expect(clippy::print_stderr, reason = "this is where the program speaks to people")]
+fn access(arguments: &ServeArguments, home: &Home, own: &Process) -> anyhow::Result<Access> {
+    if arguments.auth.ws_auth.is_some() || arguments.auth.no_auth {
+        return Ok(match door_rules(&arguments.auth, &arguments.listen, APP, &own.secrets)?.auth {
+            Auth::Open => Access::Open,
+            asked => Access::Tokens(asked),
+        });
+    }
+    let path = home.token(APP);
+    let token = tokens::obtain(&path).with_context(|| format!("there is no token to ask for; make {} usable", path.display()))?;
+    own.secrets.register(&token);
+    eprintln!("outpost: clients show the token in {}, or one that `outpost token create --client` made", path.display());
+    Ok(Access::Tokens(Auth::token(&token)))
+}
+
+async fn serve(arguments: &ServeArguments, home: Home, plan: Plan, own: &Process) -> anyhow::Result<()> {
+    let (assembly, server) = assemble(&home, own).await?;
+    let stop = stop_signal()?;
+    let listener = Listener::ws(plan.address).await.with_context(|| format!("cannot listen on {}", arguments.listen))?;
+    let (listener, scheme) = match plan.tls {
+        Some(config) => (listener.with_tls(config), "wss"),
+        None => (listener, "ws"),
+    };
+    let (tokens, admission) = (token::of(&home), Arc::new(Admission::default()));
+    let executors = Executors::new(assembly.runtime.registry().clone(), tokens.clone(), admission.clone(), JoinLimits::default());
+    let site = Site {
+        access: plan.access,
+        tokens: tokens.clone(),
+        admission: admission.clone(),
+        executors: executors.clone(),
+        on_client: Arc::new(on_link(server.clone())),
+        metrics: Metrics::new(Sources { server: server.clone(), executors: executors.clone() }),
+    };
+    let (origins, hosts) = (arguments.auth.allow_origin.clone(), arguments.auth.allow_host.clone());
+    let threshold = Threshold { origins, hosts, own_pages: true, ..Threshold::default() };
+    let socket = own_socket(&home).await;
+    let at_home = async {
+        match socket {
+            Some(socket) => match socket.serve(Auth::Open, on_link(server.clone())).await {},
+            None => std::future::pending::<()>().await,
+        }
+    };
+    announce(scheme, listener.address())?;
+    tokio::select! {
+        () = at_home => {}
+        never = listener.serve_door(Door::to(threshold, Arc::new(site))) => match never {},
+        () = executors.follow_tokens() => {}
+        () = admission.keep_looking(&tokens) => {}
+        () = stop => {}
+    }
+    assembly.shut_down().await;
+    Ok(())
+}
+
+/// Launchers read this line to know where to connect.
+fn announce(scheme: &str, address: &ListenAddr) -> anyhow::Result<()> {
+    let address = address.to_string();
+    let rest = address.strip_prefix("ws").unwrap_or(&address);
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{scheme}{rest}").and_then(|()| out.flush()).context("cannot tell where it listens")
+}

@@ -1,0 +1,86 @@
+//! `outpost token`.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use outpost_server::tokens::{Scope, Tokens};
+use outpost_wire::EnvironmentId;
+use serde_json::json;
+
+use super::{FAILED, complain};
+use crate::home::Home;
+use crate::serve_args::{CreateToken, TokenCommand};
+use crate::{store, tokens};
+
+pub fn run(command: TokenCommand) -> ExitCode {
+    let done = match command {
+        TokenCommand::Create(arguments) => create(arguments),
+        TokenCommand::List { json } => list(json),
+        TokenCommand::Revoke { name } => revoke(&name),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => complain(&error, FAILED),
+    }
+}
+
+/// The tokens of this home.
+pub fn of(home: &Home) -> Tokens {
+    Tokens::new(&home.tokens())
+}
+
+fn ours() -> anyhow::Result<Tokens> {
+    Ok(of(&Home::from_environment().context("tokens need a home; set OUTPOST_HOME")?))
+}
+
+#[expect(clippy::print_stderr, reason = "this is where the program speaks to people")]
+fn create(arguments: CreateToken) -> anyhow::Result<()> {
+    let scope = match arguments.scope.executor {
+        Some(id) => Scope::Executor { id: EnvironmentId::parse_own(&id).context("--executor")? },
+        None if arguments.scope.metrics => Scope::Metrics,
+        None => Scope::Client,
+    };
+    let secret = tokens::random()?;
+    let token = ours()?.issue(&secret, scope, arguments.note, store::now())?;
+    writeln!(std::io::stdout().lock(), "{secret}").context("the token cannot be shown")?;
+    eprintln!("outpost: this is token {} for {}; its secret is not shown again", token.name(), token.scope);
+    Ok(())
+}
+
+fn list(as_json: bool) -> anyhow::Result<()> {
+    let tokens = ours()?;
+    let mut out = std::io::stdout().lock();
+    let all = tokens.list()?;
+    let bound = |scope: &Scope| match scope {
+        Scope::Executor { id } => tokens.bound_to(id),
+        Scope::Client | Scope::Metrics => Ok(None),
+    };
+    if as_json {
+        let mut rows = Vec::new();
+        for token in &all {
+            let mut row = json!({"name": token.name(), "scope": token.scope, "createdAt": token.created_at});
+            if let Some(note) = &token.note {
+                row["note"] = json!(note);
+            }
+            if let Some(identity) = bound(&token.scope)? {
+                row["boundTo"] = json!(identity);
+            }
+            rows.push(row);
+        }
+        writeln!(out, "{}", serde_json::to_string_pretty(&rows)?)?;
+        return Ok(());
+    }
+    for token in &all {
+        let bound = bound(&token.scope)?.map(|identity| format!("  joined by install {identity}")).unwrap_or_default();
+        let note = token.note.as_deref().map(|note| format!("  {note}")).unwrap_or_default();
+        writeln!(out, "{}  {}{bound}{note}", token.name(), token.scope)?;
+    }
+    Ok(())
+}
+
+fn revoke(name: &str) -> anyhow::Result<()> {
+    let token = ours()?.revoke(name)?;
+    writeln!(std::io::stdout().lock(), "revoked {} for {}", token.name(), token.scope)?;
+    Ok(())
+}

@@ -1,0 +1,168 @@
+//! What can be written into `config.toml`: the one list from which unknown keys are told and the page about them is made.
+
+use std::fmt::Write;
+
+/// A key, as people read about it.
+pub struct Key {
+    /// With dots; `NAME` stands for a name of the user's.
+    pub name: &'static str,
+    /// A value in TOML.
+    pub example: &'static str,
+    /// What holds without it.
+    pub default: &'static str,
+    pub what: &'static str,
+}
+
+const fn key(name: &'static str, example: &'static str, default: &'static str, what: &'static str) -> Key {
+    Key { name, example, default, what }
+}
+
+pub const KEYS: &[Key] = &[
+    key("model", r#""gpt-5""#, "the provider's own", "The model of threads that choose none."),
+    key(
+        "model_provider",
+        r#""ollama""#,
+        "`openai` if its key is set, else `offline`",
+        "`openai`, `ollama`, `offline`, or a table of `model_providers`.",
+    ),
+    key("model_providers.NAME.name", r#""The box""#, "empty", "The provider's name, for people."),
+    key("model_providers.NAME.base_url", r#""http://10.0.0.7:8000/v1""#, "required", "Where its API is."),
+    key(
+        "model_providers.NAME.wire_api",
+        r#""chat""#,
+        "`responses`",
+        "`responses` (OpenAI Responses), `chat` (Chat Completions) or `offline`.",
+    ),
+    key("model_providers.NAME.env_key", r#""BOX_KEY""#, "no key is sent", "The variable that holds the key."),
+    key("model_providers.NAME.http_headers", r#"{ x-team = "a" }"#, "none", "More headers."),
+    key("model_providers.NAME.env_http_headers", r#"{ x-secret = "BOX_SECRET" }"#, "none", "Headers whose values are in variables."),
+    key("model_providers.NAME.query_params", r#"{ version = "2" }"#, "none", "What is added to its address."),
+    key("model_providers.NAME.request_max_retries", "4", "`4`", "How often a request that failed in passing is made again."),
+    key("model_providers.NAME.stream_max_retries", "5", "`5`", "The same for an answer that broke off."),
+    key(
+        "model_providers.NAME.stream_idle_timeout_ms",
+        "300000",
+        "`300000`",
+        "Silence for so long, or a line that does not end in it, is a failure.",
+    ),
+    key("model_context_window", "200000", "`128000`", "The context window, in tokens."),
+    key("model_context_windows.NAME", "32768", "`model_context_window`", "The context window of one model."),
+    key("model_reasoning_effort", r#""high""#, "the model's own", "How long a model that reasons may do so."),
+    key("openai_base_url", r#""https://gateway.example.org/v1""#, "OpenAI's own", "Where the built-in provider `openai` is."),
+    key(
+        "approval_policy",
+        r#""on-request""#,
+        "`on-request`; `never` for `outpost exec`",
+        "When you are asked: `untrusted`, `on-request` or `never`. See [agent.md](agent.md#what-may-run).",
+    ),
+    key(
+        "sandbox_mode",
+        r#""workspace-write""#,
+        "`workspace-write`",
+        "`read-only`, `workspace-write` or `danger-full-access`. See [sandbox.md](sandbox.md).",
+    ),
+    key("sandbox_workspace_write.writable_roots", r#"["/srv/cache"]"#, "none", "What may be written besides the workspace and `/tmp`."),
+    key("sandbox_workspace_write.network_access", "true", "`false`", "Whether commands may use the network."),
+    key(
+        "store",
+        r#""postgres://outpost@db.example.org/outpost""#,
+        "`local`",
+        "Where threads are: `local`, `memory` or an address of Postgres. See [postgres.md](postgres.md).",
+    ),
+    key(
+        "durability",
+        r#""effect""#,
+        "`effect`",
+        "`effect` syncs before what must not run twice and before a turn is told as completed, `turn` only the latter, `stored` never.",
+    ),
+    key("budgets.turn_tokens", "200000", "no limit", "What one turn may use, in tokens."),
+    key("budgets.thread_tokens", "2000000", "no limit", "What a thread may use."),
+    key("budgets.tree_tokens", "5000000", "no limit", "What a thread and all its agents may use."),
+    key("budgets.turn_seconds", "3600", "no limit", "How long a turn may take."),
+];
+
+/// Whether a key at the top of the file is one of ours.
+pub fn is_known(top: &str) -> bool {
+    KEYS.iter().any(|key| key.name.split('.').next() == Some(top))
+}
+
+/// The page about all keys.
+pub fn page() -> String {
+    let mut page = String::from(
+        "# Configuration\n\n\
+         `config.toml` lies in the home (`OUTPOST_HOME`, by default `~/.outpost`). `-c KEY=VALUE` on the command line is put over it, with the same keys. A \
+         key that is not known is told and has no effect; a value that makes no sense is an error that names it.\n\n\
+         Environments have a file of their own, [environments.toml](environments.md#environmentstoml), and so have rules about commands, \
+         [rules.toml](agent.md#what-may-run).\n\n\
+         This page is made by `cargo xtask docs`.\n\n\
+         | key | example | without it | what it is |\n|---|---|---|---|\n",
+    );
+    for Key { name, example, default, what } in KEYS {
+        let _ = writeln!(page, "| `{name}` | `{example}` | {default} | {what} |");
+    }
+    page.push_str(
+        "\n## Variables\n\n\
+         | variable | what it is |\n|---|---|\n\
+         | `OUTPOST_HOME` | the home |\n\
+         | `OUTPOST_EXEC_SERVER_URL` | the one environment, by its address; `none` switches all of them off, whatever files and clients say |\n\
+         | `OUTPOST_TOKEN` | the token for an address that is given on the command line |\n\
+         | `OUTPOST_LOG` | what is logged, in the syntax of `RUST_LOG` |\n\
+         | `NO_COLOR` | no colours |\n\
+         | `OPENAI_API_KEY`, `CODEX_API_KEY` | the key of the built-in provider `openai` |\n\n\
+         Commands find `OUTPOST_THREAD_ID` and `OUTPOST_ENVIRONMENT_ID` in their environment, and none of the above.\n",
+    );
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+    use serde::de::{self, Deserializer, Visitor};
+
+    use super::*;
+    use crate::config::Config;
+
+    /// Reads nothing, but learns which keys would be read.
+    struct Fields<'a>(&'a mut &'static [&'static str]);
+
+    impl<'de> Deserializer<'de> for Fields<'_> {
+        type Error = de::value::Error;
+
+        fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Self::Error> {
+            Err(de::Error::custom("only a struct has fields"))
+        }
+
+        fn deserialize_struct<V: Visitor<'de>>(
+            self,
+            _: &'static str,
+            fields: &'static [&'static str],
+            _: V,
+        ) -> Result<V::Value, Self::Error> {
+            *self.0 = fields;
+            Err(de::Error::custom("read"))
+        }
+
+        serde::forward_to_deserialize_any! {
+            bool i8 i16 i32 i64 u8 u16 u32 u64 f32 f64 char str string bytes byte_buf option unit unit_struct newtype_struct seq tuple
+            tuple_struct map enum identifier ignored_any
+        }
+    }
+
+    #[test]
+    fn every_key_that_is_read_is_on_the_page() {
+        let mut fields: &[&str] = &[];
+        assert!(Config::deserialize(Fields(&mut fields)).is_err());
+        assert!(fields.len() > 10);
+        let missing: Vec<_> = fields.iter().filter(|field| !is_known(field)).collect();
+        assert!(missing.is_empty(), "{missing:?} can be written into config.toml, but the page does not say so");
+        let idle: Vec<_> = KEYS.iter().map(|key| key.name).filter(|name| !fields.contains(&name.split('.').next().unwrap())).collect();
+        assert!(idle.is_empty(), "{idle:?} are on the page, but nobody reads them");
+    }
+
+    #[test]
+    fn every_example_is_valid() {
+        for key in KEYS {
+            Config::load(None, &[format!("{}={}", key.name, key.example)]).unwrap_or_else(|error| panic!("{}: {error:#}", key.name));
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Everything that happens in a thread, in order and once, for a verb that shows it.
+//!
+//! A feed tells a reader that was too slow how many events it missed. What was durable among them is in the store, and is read
+//! from there; only progress is lost.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use outpost_runtime::feed::{Cursor, Read};
+use outpost_runtime::live::{Event, LiveThread, Status};
+use outpost_store::Store;
+use outpost_thread::{Seq, ThreadId};
+
+pub struct Follow {
+    thread: ThreadId,
+    store: Store,
+    feed: Cursor<Event>,
+    /// The last entry that was told.
+    last: Seq,
+    /// Entries that were read from the store and not told yet.
+    waiting: VecDeque<Event>,
+    /// Whether something is to be read from there first.
+    behind: bool,
+}
+
+impl Follow {
+    /// From the entry after `last` on.
+    pub fn after(last: Seq, thread: &LiveThread, store: &Store) -> Self {
+        Self { thread: thread.id(), store: store.clone(), feed: thread.subscribe(), last, waiting: VecDeque::new(), behind: false }
+    }
+
+    /// The same for a thread that was working before anybody listened.
+    pub fn catching_up(last: Seq, thread: &LiveThread, store: &Store) -> Self {
+        Self { behind: true, ..Self::after(last, thread, store) }
+    }
+
+    /// The next event if there is one already.
+    pub async fn ready(&mut self) -> Option<Event> {
+        loop {
+            self.catch_up().await;
+            if let Some(event) = self.waiting.pop_front() {
+                return Some(event);
+            }
+            let read = self.feed.try_next()?;
+            if let Some(event) = self.take(read) {
+                return Some(event);
+            }
+        }
+    }
+
+    /// The next event, as soon as there is one. Nothing is lost if nobody waits for it to the end.
+    pub async fn next(&mut self) -> Event {
+        loop {
+            if let Some(event) = self.ready().await {
+                return event;
+            }
+            let read = self.feed.next().await;
+            if let Some(event) = self.take(read) {
+                return event;
+            }
+        }
+    }
+
+    fn take(&mut self, read: Read<Event>) -> Option<Event> {
+        match read {
+            Read::Event(Event::Entry(entry)) if entry.seq <= self.last => None,
+            Read::Event(event) => {
+                if let Event::Entry(entry) = &event {
+                    self.last = entry.seq;
+                }
+                Some(event)
+            }
+            Read::Missed(count) => {
+                tracing::debug!(count, "events were missed; reading them from the store");
+                self.behind = true;
+                None
+            }
+            Read::End => Some(Event::Status(Status::Closed)),
+        }
+    }
+
+    async fn catch_up(&mut self) {
+        if !self.behind {
+            return;
+        }
+        let entries = match self.store.history(self.thread, self.last).await {
+            Ok(history) => history.rest().await.map(|batch| batch.entries),
+            Err(error) => Err(error),
+        };
+        self.behind = false;
+        match entries {
+            Ok(entries) => {
+                self.last = entries.last().map_or(self.last, |entry| entry.seq);
+                self.waiting.extend(entries.into_iter().map(|entry| Event::Entry(Arc::new(entry))));
+            }
+            Err(error) => tracing::warn!(%error, "what happened meanwhile cannot be read"),
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! A thread as people see it: what happens on standard error, the answer on standard output.
+//!
+//! On a terminal the last line tells what is being waited for, and for how long; it is gone when something is said. Where
+//! nobody looks there is no such line and there are no colours.
+
+use std::io::{self, IsTerminal, Write};
+use std::time::Instant;
+
+use outpost_runtime::live::Event;
+use outpost_runtime::model::Progress;
+use outpost_thread::{CallFinished, CallOutcome, CallStarted, Fact, InterruptReason, Raw, ThreadId, TurnFinished, TurnStatus};
+use rustix::termios::tcgetwinsize;
+use serde_json::Value;
+
+use crate::agent_args::Colour;
+use crate::variables::Variables;
+
+/// So many lines of a command's output are shown.
+const LINES: usize = 12;
+const CLEAR: &str = "\r\x1b[K";
+
+pub struct Screen {
+    colours: bool,
+    /// Whether there is a line that tells what is being waited for.
+    live: bool,
+    waits_for: Option<(String, Instant)>,
+    is_drawn: bool,
+    /// A line that was begun and not ended: a prompt, or a part of an answer.
+    open: Option<Open>,
+}
+
+/// Where a line was begun.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Open {
+    Output,
+    Prompt,
+}
+
+impl Screen {
+    pub fn new(colour: Option<Colour>, own: &Variables) -> Self {
+        let is_set = |name: &str| own.get(name).is_some_and(|value| !value.is_empty());
+        let dumb = own.get("TERM").is_none_or(|term| term == "dumb");
+        let live = io::stderr().is_terminal() && !dumb;
+        let colours = match colour.unwrap_or(Colour::Auto) {
+            Colour::Always => true,
+            Colour::Never => false,
+            Colour::Auto => live && !is_set("NO_COLOR"),
+        };
+        Self { colours, live, waits_for: None, is_drawn: false, open: None }
+    }
+
+    pub fn thread(&mut self, id: ThreadId) {
+        self.say(Style::Quiet, &format!("thread {id}"));
+    }
+
+    pub fn show(&mut self, event: &Event) {
+        match event {
+            Event::Entry(entry) => self.fact(&entry.fact),
+            Event::Progress { progress: Progress::Retrying { attempt, of, reason }, .. } => {
+                self.say(Style::Note, &format!("{reason}; asking again ({attempt} of {of})"));
+            }
+            _ => {}
+        }
+    }
+
+    fn fact(&mut self, fact: &Fact) {
+        match fact {
+            Fact::ModelAsked(asked) => self.wait_for(asked.model.as_deref().unwrap_or("the model")),
+            Fact::CallStarted(started) => self.started(started),
+            Fact::CallFinished(finished) => self.finished(finished),
+            Fact::ContextCompacted(_) => self.say(Style::Quiet, "the conversation was summed up"),
+            Fact::TurnFinished(_) => self.wait_for_nothing(),
+            _ => {}
+        }
+    }
+
+    fn started(&mut self, started: &CallStarted) {
+        let detail: Value = read(started.detail.as_ref());
+        let place = started.environment.as_ref().map(|id| format!("[{id}] ")).unwrap_or_default();
+        match detail["type"].as_str() {
+            Some("commandExecution") => {
+                let command = detail["command"].as_str().unwrap_or_default();
+                self.say(Style::Strong, &format!("{place}$ {command}"));
+                self.wait_for(command);
+            }
+            Some("fileChange") => {
+                for change in detail["changes"].as_array().into_iter().flatten() {
+                    let kind = change["kind"]["type"].as_str().unwrap_or_default();
+                    self.say(Style::Strong, &format!("{place}{kind} {}", change["path"].as_str().unwrap_or_default()));
+                }
+            }
+            Some("mcpToolCall") => {
+                let word = |name: &str| detail[name].as_str().unwrap_or_default().to_owned();
+                self.say(Style::Strong, &format!("{place}{} {} {}", word("server"), word("tool"), detail["arguments"]));
+            }
+            Some("plan") => {
+                for step in detail["plan"].as_array().into_iter().flatten() {
+                    let mark = match step["status"].as_str() {
+                        Some("completed") => "x",
+                        Some("in_progress") => ">",
+                        _ => " ",
+                    };
+                    self.say(Style::Quiet, &format!("[{mark}] {}", step["step"].as_str().unwrap_or_default()));
+                }
+            }
+            _ => self.say(Style::Strong, &format!("{place}{}", started.tool)),
+        }
+    }
+
+    fn finished(&mut self, finished: &CallFinished) {
+        let detail: Value = read(finished.detail.as_ref());
+        if let Some(output) = detail["aggregatedOutput"].as_str() {
+            let lines: Vec<&str> = output.lines().collect();
+            for line in lines.iter().take(LINES) {
+                self.say(Style::Plain, &format!("  {line}"));
+            }
+            if lines.len() > LINES {
+                self.say(Style::Quiet, &format!("  … {} more lines", lines.len() - LINES));
+            }
+        }
+        let end = match finished.outcome {
+            CallOutcome::Completed => match detail["exitCode"].as_i64() {
+                Some(0) | None => return,
+                Some(code) => format!("exit code {code}"),
+            },
+            CallOutcome::Failed => detail["error"].as_str().unwrap_or("it failed").to_owned(),
+            CallOutcome::Declined => "declined".into(),
+            CallOutcome::Lost => "lost: nobody knows what became of it".into(),
+            CallOutcome::Aborted => "stopped".into(),
+        };
+        self.say(Style::Bad, &format!("  {end}"));
+    }
+
+    /// The answer.
+    pub fn answer(&mut self, answer: Option<&str>) -> io::Result<()> {
+        self.wait_for_nothing();
+        let Some(answer) = answer else { return Ok(()) };
+        let mut out = io::stdout().lock();
+        // Whatever a model says, it does not get hold of the terminal.
+        if out.is_terminal() {
+            writeln!(out, "{}", clean(answer))?
+        } else {
+            writeln!(out, "{answer}")?
+        }
+        out.flush()
+    }
+
+    /// A part of an answer, as it comes.
+    pub fn stream(&mut self, delta: &str) -> io::Result<()> {
+        self.wait_for_nothing();
+        let mut out = io::stdout().lock();
+        if out.is_terminal() {
+            write!(out, "{}", clean(delta))?
+        } else {
+            write!(out, "{delta}")?
+        }
+        self.open = Some(Open::Output);
+        out.flush()
+    }
+
+    /// Asks for a line.
+    pub fn prompt(&mut self, mark: &str) {
+        self.wait_for_nothing();
+        self.end_line();
+        if self.live {
+            let mut err = io::stderr().lock();
+            let _ = write!(err, "{mark}").and_then(|()| err.flush());
+            self.open = Some(Open::Prompt);
+        }
+    }
+
+    /// What was typed ended the line by itself.
+    pub fn typed(&mut self) {
+        self.open = None;
+    }
+
+    /// Ends a line that was begun.
+    pub fn end_line(&mut self) {
+        let _ = match self.open.take() {
+            Some(Open::Output) => writeln!(io::stdout()),
+            Some(Open::Prompt) => writeln!(io::stderr()),
+            None => Ok(()),
+        };
+    }
+
+    /// What went wrong, if anything did.
+    pub fn problem(&mut self, problem: Option<&str>) {
+        if let Some(problem) = problem {
+            self.say(Style::Bad, &format!("outpost: {problem}"));
+        }
+    }
+
+    fn wait_for(&mut self, what: &str) {
+        self.waits_for = Some((what.lines().next().unwrap_or_default().to_owned(), Instant::now()));
+    }
+
+    fn wait_for_nothing(&mut self) {
+        self.waits_for = None;
+        self.wipe();
+    }
+
+    /// Draws the last line anew.
+    pub fn tick(&mut self) {
+        let Some((what, since)) = self.waits_for.as_ref().filter(|_| self.live && self.open.is_none()) else { return };
+        let seconds = since.elapsed().as_secs();
+        if seconds < 1 {
+            return;
+        }
+        let columns = tcgetwinsize(io::stderr()).map_or(80, |size| usize::from(size.ws_col).max(20));
+        let line: String = clean(&format!("… {seconds} s {what}")).chars().take(columns - 1).collect();
+        let mut out = io::stderr().lock();
+        let _ = write!(out, "{CLEAR}{}", self.dressed(Style::Quiet, &line)).and_then(|()| out.flush());
+        self.is_drawn = true;
+    }
+
+    pub fn say(&mut self, style: Style, text: &str) {
+        self.wipe();
+        self.end_line();
+        self.put(style, text);
+    }
+
+    fn wipe(&mut self) {
+        if std::mem::take(&mut self.is_drawn) {
+            let _ = write!(io::stderr(), "{CLEAR}");
+        }
+    }
+
+    fn put(&self, style: Style, text: &str) {
+        let _ = writeln!(io::stderr(), "{}", self.dressed(style, &clean(text)));
+    }
+
+    fn dressed(&self, style: Style, text: &str) -> String {
+        match style.code() {
+            Some(code) if self.colours => format!("\x1b[{code}m{text}\x1b[0m"),
+            _ => text.to_owned(),
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Style {
+    Plain,
+    Quiet,
+    Strong,
+    Note,
+    Bad,
+}
+
+impl Style {
+    fn code(self) -> Option<&'static str> {
+        match self {
+            Self::Plain => None,
+            Self::Quiet => Some("2"),
+            Self::Strong => Some("1"),
+            Self::Note => Some("33"),
+            Self::Bad => Some("31"),
+        }
+    }
+}
+
+/// A text without anything that a terminal would obey. Of a line that was written over, the last state counts.
+fn clean(text: &str) -> String {
+    let last = |line: &str| line.trim_end_matches('\r').rsplit('\r').next().unwrap_or_default().to_owned();
+    let lines: Vec<String> = text.split('\n').map(last).collect();
+    lines.join("\n").chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect()
+}
+
+/// Why a turn did not end well.
+pub fn why(end: &TurnFinished) -> Option<String> {
+    if end.status == TurnStatus::Completed {
+        return None;
+    }
+    let error: Value = read(end.error.as_ref());
+    let told = error["message"].as_str().map(str::to_owned);
+    Some(told.unwrap_or_else(|| {
+        let text = match (end.status, end.reason) {
+            (TurnStatus::Interrupted, Some(InterruptReason::Shutdown)) => "the turn was interrupted because the program was asked to end",
+            (TurnStatus::Interrupted, _) => "the turn was interrupted",
+            _ => "the turn failed",
+        };
+        text.to_owned()
+    }))
+}
+
+fn read(raw: Option<&Raw>) -> Value {
+    raw.and_then(|raw| raw.read().ok()).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_that_is_shown_reaches_the_terminal_as_a_command() {
+        assert_eq!(clean("a\x1b[2Jb\u{9b}31mc\x07\td"), "a[2Jb31mc\td");
+        assert_eq!(clean("10%\r50%\r100%\nnext\r\n"), "100%\nnext\n");
+    }
+}

@@ -1,0 +1,88 @@
+//! The arguments of `outpost serve` and `outpost token`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use outpost_rpc::listen::ListenAddr;
+
+use crate::args::AuthArguments;
+
+pub const SERVE_HELP: &str = "\
+Examples:
+  outpost serve                                          this machine only; clients show the token in OUTPOST_HOME/tokens/app
+  outpost serve --listen ws://0.0.0.0:443 --allow-host hub.example.org --tls-cert chain.pem --tls-key key.pem
+  outpost serve --listen ws://10.0.0.5:7000 --behind-proxy   a proxy in front of it speaks TLS
+
+The first line of standard output is the URL to connect to. Executors dial in with `outpost executor --join URL --id ID`
+and a token from `outpost token create --executor ID`; clients and other servers use one from `outpost token create --client`.
+Behind the same address: /metrics for Prometheus, /readyz and /healthz, and /executors/reach/ID for other Outposts.";
+
+#[derive(Args)]
+pub struct ServeArguments {
+    /// Where to listen
+    #[arg(long, value_name = "ws://IP:PORT", default_value = "ws://127.0.0.1:7633")]
+    pub listen: ListenAddr,
+    /// The server's certificate and those that lead to one that clients trust, in PEM
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub tls_cert: Option<PathBuf>,
+    /// The key of the certificate, in PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub tls_key: Option<PathBuf>,
+    /// Listen beyond this machine without TLS, because a proxy in front of it speaks TLS
+    #[arg(long, conflicts_with = "tls_cert")]
+    pub behind_proxy: bool,
+    #[command(flatten)]
+    pub auth: AuthArguments,
+}
+
+pub const TOKEN_HELP: &str = "\
+Examples:
+  outpost token create --executor gpu      for `outpost executor --join … --id gpu`, and nothing else
+  outpost token create --client            for clients, which may do everything
+  outpost token create --metrics           for reading /metrics, and nothing else
+  outpost token list
+  outpost token revoke 3f9c2a51d07e        closes what is open by it within seconds
+
+Only digests are kept, in OUTPOST_HOME/tokens: a secret is shown once. An executor's id belongs to the install that first
+joins with it, until all its tokens are revoked.";
+
+#[derive(Subcommand)]
+pub enum TokenCommand {
+    /// Make a token and print its secret, once
+    Create(CreateToken),
+    /// Show which tokens are out
+    List {
+        /// For programs: [{name, scope, createdAt, note?, boundTo?}]
+        #[arg(long)]
+        json: bool,
+    },
+    /// Take a token back; whatever is open by it is closed
+    Revoke {
+        /// As `outpost token list` shows it; its beginning is enough
+        #[arg(value_name = "NAME")]
+        name: String,
+    },
+}
+
+#[derive(Args)]
+pub struct CreateToken {
+    #[command(flatten)]
+    pub scope: TokenScope,
+    /// What it is for, to be shown in the list
+    #[arg(long, value_name = "TEXT")]
+    pub note: Option<String>,
+}
+
+#[derive(Args)]
+#[group(required = true, multiple = false)]
+pub struct TokenScope {
+    /// For the executor that joins under this id
+    #[arg(long, value_name = "ID")]
+    pub executor: Option<String>,
+    /// For a client
+    #[arg(long)]
+    pub client: bool,
+    /// For reading metrics
+    #[arg(long)]
+    pub metrics: bool,
+}

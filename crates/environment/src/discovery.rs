@@ -1,0 +1,186 @@
+//! What folders in environments hold, as their executors tell it: told once, and then only when it changes.
+//!
+//! What is known is kept by environment, executor, folder and sandbox, so a fresh handle to the same executor is not told it
+//! again. An executor of ours is asked each time whether that is still true, which costs it a walk and us a few bytes; one
+//! that tells no digests is taken at its word for a short while. A failure is never kept: the next look asks again.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use outpost_wire::PathUri;
+use outpost_wire::exec::discovery::{Discover, DiscoverParams, DiscoverRoot, DiscoveredRoot};
+use outpost_wire::exec::policy::SandboxContext;
+use thiserror::Error;
+use tokio::time::{Instant, timeout};
+
+use crate::environment::{Environment, EnvironmentError, Repeat};
+use crate::state::State;
+
+/// The most folders of one request.
+const AT_ONCE: usize = 128;
+/// So many folders are remembered.
+const REMEMBERED: usize = 1024;
+/// So long is an executor taken at its word that tells no digests.
+const CURRENT: Duration = Duration::from_secs(5);
+
+/// A folder that somebody wants to know about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wanted {
+    pub path: PathUri,
+    pub sandbox: Option<SandboxContext>,
+}
+
+/// Why an executor told nothing about folders.
+#[derive(Debug, Clone, Error, PartialEq, Eq)]
+pub enum DiscoveryError {
+    #[error("environment `{name}` was lost while it was looked at: {reason}")]
+    Lost { name: String, reason: String },
+    #[error("environment `{name}` did not tell within {} seconds what is there", .patience.as_secs())]
+    Slow { name: String, patience: Duration },
+    #[error("the executor of environment `{name}` cannot look for capabilities")]
+    Unable { name: String },
+    #[error("the executor of environment `{name}` cannot look for capabilities inside a sandbox, and without one it must not")]
+    Unconfined { name: String },
+    #[error("the executor of environment `{name}` gave an answer that does not fit the question: {reason}")]
+    Nonsense { name: String, reason: String },
+}
+
+/// What is known of folders. Shared by all who look.
+#[derive(Default)]
+pub struct Discoveries {
+    known: Mutex<HashMap<Key, Known>>,
+    told: AtomicU64,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Key {
+    environment: String,
+    executor: Executor,
+    path: PathUri,
+    sandbox: Option<SandboxContext>,
+}
+
+/// Which executor it was. One that does not say who it is, is nobody else only as long as the handle is the same.
+#[derive(Clone, PartialEq, Eq, Hash)]
+enum Executor {
+    Install(String),
+    Handle(u64),
+}
+
+#[derive(Clone)]
+struct Known {
+    digest: Option<String>,
+    found: Arc<DiscoveredRoot>,
+    since: Instant,
+}
+
+impl Discoveries {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How often a folder was told as a whole, rather than known already.
+    pub fn told(&self) -> u64 {
+        self.told.load(Ordering::Relaxed)
+    }
+
+    /// What these folders hold, in their order, through exactly this handle. Nobody waits for a connection here: a handle that
+    /// is not ready now is lost.
+    pub async fn look(
+        &self,
+        handle: &Environment,
+        wanted: &[Wanted],
+        patience: Duration,
+    ) -> Result<Vec<Arc<DiscoveredRoot>>, DiscoveryError> {
+        let name = || handle.name().to_owned();
+        let State::Ready(connected) = handle.state() else {
+            return Err(DiscoveryError::Lost { name: name(), reason: "the connection is gone".into() });
+        };
+        let capabilities = &connected.info.capabilities;
+        let wanted: Vec<Wanted> = wanted.iter().map(Wanted::as_asked).collect();
+        if !capabilities.capability_discovery_sandbox && wanted.iter().any(|wanted| wanted.sandbox.is_some()) {
+            return Err(DiscoveryError::Unconfined { name: name() });
+        }
+        let keys: Vec<Key> = wanted.iter().map(|wanted| Key::of(handle, wanted)).collect();
+        let known: Vec<Option<Known>> = {
+            let all = self.lock();
+            keys.iter().map(|key| all.get(key).cloned()).collect()
+        };
+        let tells_digests = capabilities.capability_digests;
+        let is_current = |known: &Known| !tells_digests && known.found.error.is_none() && known.since.elapsed() < CURRENT;
+        let mut found: Vec<Option<Arc<DiscoveredRoot>>> =
+            known.iter().map(|known| known.as_ref().filter(|known| is_current(known)).map(|known| known.found.clone())).collect();
+        let open: Vec<usize> = (0..wanted.len()).filter(|index| found[*index].is_none()).collect();
+        for part in open.chunks(AT_ONCE) {
+            let digest = |index: usize| known[index].as_ref().and_then(|known| known.digest.clone()).unwrap_or_default();
+            let roots = part.iter().map(|&index| DiscoverRoot {
+                id: index.to_string(),
+                path: wanted[index].path.clone(),
+                sandbox: wanted[index].sandbox.clone(),
+                known_digest: tells_digests.then(|| digest(index)),
+            });
+            let params = DiscoverParams { roots: roots.collect() };
+            let told = ask(handle, &params, patience).await?;
+            for (&index, root) in part.iter().zip(told) {
+                found[index] = Some(self.keep(&keys[index], known[index].as_ref(), root));
+            }
+        }
+        Ok(found.into_iter().flatten().collect())
+    }
+
+    fn keep(&self, key: &Key, before: Option<&Known>, told: DiscoveredRoot) -> Arc<DiscoveredRoot> {
+        if told.unchanged
+            && let Some(before) = before
+        {
+            return before.found.clone();
+        }
+        self.told.fetch_add(1, Ordering::Relaxed);
+        let digest = told.digest.clone();
+        let found = Arc::new(told);
+        let mut all = self.lock();
+        if all.len() >= REMEMBERED
+            && let Some(oldest) = all.iter().min_by_key(|(_, known)| known.since).map(|(key, _)| key.clone())
+        {
+            all.remove(&oldest);
+        }
+        all.insert(key.clone(), Known { digest, found: found.clone(), since: Instant::now() });
+        found
+    }
+}
+
+impl Wanted {
+    /// A sandbox that leaves files alone is none.
+    fn as_asked(&self) -> Self {
+        let sandbox = self.sandbox.clone().filter(|sandbox| !sandbox.leaves_files_open());
+        Self { path: self.path.clone(), sandbox }
+    }
+}
+
+impl Key {
+    fn of(handle: &Environment, wanted: &Wanted) -> Self {
+        let executor = match handle.identity().and_then(|identity| identity.executor_id) {
+            Some(install) => Executor::Install(install),
+            None => Executor::Handle(handle.generation()),
+        };
+        Self { environment: handle.name().to_owned(), executor, path: wanted.path.clone(), sandbox: wanted.sandbox.clone() }
+    }
+}
+
+/// Asks once. The answer must be about what was asked, in its order.
+async fn ask(handle: &Environment, params: &DiscoverParams, patience: Duration) -> Result<Vec<DiscoveredRoot>, DiscoveryError> {
+    let name = || handle.name().to_owned();
+    let answer = match timeout(patience, handle.call::<Discover>(params, Repeat::Never)).await {
+        Err(_) => return Err(DiscoveryError::Slow { name: name(), patience }),
+        Ok(Ok(answer)) => answer.roots,
+        Ok(Err(EnvironmentError::Fault(fault))) if fault.code == outpost_wire::fault::METHOD_NOT_FOUND => {
+            return Err(DiscoveryError::Unable { name: name() });
+        }
+        Ok(Err(EnvironmentError::Fault(fault))) => return Err(DiscoveryError::Nonsense { name: name(), reason: fault.message }),
+        Ok(Err(error)) => return Err(DiscoveryError::Lost { name: name(), reason: error.to_string() }),
+    };
+    let fits = answer.len() == params.roots.len()
+        && answer.iter().zip(&params.roots).all(|(told, asked)| told.id == asked.id && told.path == asked.path);
+    if fits { Ok(answer) } else { Err(DiscoveryError::Nonsense { name: name(), reason: "it is about other folders".into() }) }
+}

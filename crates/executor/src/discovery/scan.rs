@@ -1,0 +1,124 @@
+//! The walk through a root: breadth first, so that what lies near the root is found even where there is too much below.
+
+use std::collections::{HashSet, VecDeque};
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use outpost_wire::PathUri;
+
+/// How far below the root folders are still entered.
+const MAX_DEPTH: usize = 6;
+const MAX_DIRECTORIES: usize = 2_000;
+/// So many entries of folders are looked at in all.
+const MAX_ENTRIES: usize = 20_000;
+
+pub struct Scan {
+    /// Files of the wanted name, ordered by path.
+    pub found: Vec<PathBuf>,
+    pub warnings: Vec<String>,
+}
+
+impl Scan {
+    /// All files of a name. Links to folders are followed, each real folder is entered once; links to files do not count.
+    pub fn of(root: &Path, name: &str) -> io::Result<Self> {
+        let mut scan = Self { found: Vec::new(), warnings: Vec::new() };
+        let mut entered = HashSet::new();
+        let mut waiting = VecDeque::from([(root.to_owned(), 0)]);
+        let (mut directories, mut entries) = (0, 0);
+        while let Some((directory, depth)) = waiting.pop_front() {
+            let is_new = fs::metadata(&directory).is_ok_and(|metadata| entered.insert((metadata.dev(), metadata.ino())));
+            if !is_new {
+                continue;
+            }
+            if directories == MAX_DIRECTORIES {
+                scan.warn(root, &format!("has more than {MAX_DIRECTORIES} folders"));
+                break;
+            }
+            directories += 1;
+            let wanted = directory.join(name);
+            if fs::symlink_metadata(&wanted).is_ok_and(|metadata| metadata.is_file()) {
+                scan.found.push(wanted);
+            }
+            if depth == MAX_DEPTH {
+                continue;
+            }
+            match children(&directory, MAX_ENTRIES - entries) {
+                Ok(Children { folders, seen, is_cut }) => {
+                    entries += seen;
+                    waiting.extend(folders.into_iter().map(|folder| (directory.join(folder), depth + 1)));
+                    if is_cut {
+                        scan.warn(root, &format!("has more than {MAX_ENTRIES} entries"));
+                        // What was found so far is still looked into, but no further folder is listed.
+                        entries = MAX_ENTRIES;
+                    }
+                }
+                Err(error) if depth == 0 => return Err(error),
+                Err(error) => {
+                    if let Ok(uri) = PathUri::from_native(&directory) {
+                        scan.warnings.push(format!("folder {uri} cannot be listed: {error}"));
+                    }
+                }
+            }
+        }
+        scan.found.sort_by_cached_key(|path| PathUri::from_native(path).map(|uri| uri.to_string()).unwrap_or_default());
+        Ok(scan)
+    }
+
+    fn warn(&mut self, root: &Path, what: &str) {
+        if let Ok(uri) = PathUri::from_native(root) {
+            let warning = format!("capability root {uri} {what}; what lies beyond was not looked at");
+            if !self.warnings.contains(&warning) {
+                self.warnings.push(warning);
+            }
+        }
+    }
+}
+
+struct Children {
+    /// Ordered by name.
+    folders: Vec<OsString>,
+    seen: usize,
+    is_cut: bool,
+}
+
+fn children(directory: &Path, room: usize) -> io::Result<Children> {
+    let mut children = Children { folders: Vec::new(), seen: 0, is_cut: false };
+    for entry in fs::read_dir(directory)? {
+        if children.seen == room {
+            children.is_cut = true;
+            break;
+        }
+        children.seen += 1;
+        let Ok(entry) = entry else { continue };
+        let is_folder = match entry.file_type() {
+            Ok(kind) if kind.is_symlink() => fs::metadata(entry.path()).is_ok_and(|target| target.is_dir()),
+            Ok(kind) => kind.is_dir(),
+            Err(_) => false,
+        };
+        if is_folder {
+            children.folders.push(entry.file_name());
+        }
+    }
+    children.folders.sort();
+    Ok(children)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_much_is_cut_and_told_but_what_lies_near_is_found() {
+        let directory = tempfile::tempdir().unwrap();
+        for index in 0..MAX_ENTRIES + 10 {
+            fs::File::create(directory.path().join(format!("f{index}"))).unwrap();
+        }
+        fs::write(directory.path().join("SKILL.md"), "").unwrap();
+        let scan = Scan::of(directory.path(), "SKILL.md").unwrap();
+        assert_eq!(scan.found.len(), 1);
+        assert!(scan.warnings[0].contains("more than 20000 entries"), "{:?}", scan.warnings);
+    }
+}

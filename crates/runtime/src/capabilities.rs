@@ -1,0 +1,258 @@
+//! The capabilities of one step: what its capability roots, its projects and this machine offer, through the handles that the
+//! step froze.
+//!
+//! Roots are durable intent; whether they can be used is not. A root whose environment is not ready is left out of the step, with
+//! the reason, and is looked at again in the next one. Nothing here edits the intent, and nothing here knows the registry.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use outpost_environment::{Access, Discoveries, Environment, StepView, Wanted, gather_roots, resolve_selected_capability_roots};
+use outpost_wire::PathUri;
+use outpost_wire::exec::discovery::DiscoveredRoot;
+use outpost_wire::intent::{Attachment, CapabilityRoot, EnvironmentId};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+use crate::permissions::SandboxMode;
+use crate::plugins::Plugin;
+use crate::skills::host::{self, HostRoot, is_missing};
+use crate::skills::{Reader, Skill, SkillSource};
+
+/// Everything that a step can use of roots, projects and this machine. Frozen with it.
+#[derive(Debug, Clone, Default)]
+pub struct StepCapabilities {
+    /// Every root, in or out, in the order of the intent.
+    pub roots: Vec<RootReport>,
+    pub skills: Vec<Skill>,
+    pub plugins: Vec<Plugin>,
+    /// What is wrong with files that were found.
+    pub warnings: Vec<CapabilityWarning>,
+}
+
+/// Why a root is in a step, or why not.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RootReport {
+    pub id: String,
+    pub environment_id: EnvironmentId,
+    /// As that machine spells it.
+    pub path: String,
+    pub available: bool,
+    /// Why it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// How many skills it offers.
+    #[serde(default)]
+    pub skills: usize,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plugin: Option<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CapabilityWarning {
+    pub environment: EnvironmentId,
+    pub path: String,
+    pub message: String,
+}
+
+/// What a look at capabilities needs.
+pub(crate) struct Look<'a> {
+    pub discoveries: &'a Discoveries,
+    pub patience: Duration,
+    pub mode: &'a SandboxMode,
+    pub view: &'a StepView,
+    pub roots: &'a [CapabilityRoot],
+    /// This machine and its folders with skills, whether a thread works on it or not.
+    pub host: Option<(Environment, Vec<HostRoot>)>,
+}
+
+/// One folder, and what it is to us.
+struct Folder {
+    handle: Environment,
+    environment: EnvironmentId,
+    wanted: Wanted,
+    role: Role,
+}
+
+enum Role {
+    /// The root at this place among the reports.
+    Root(usize),
+    /// A folder of a project. One above the workspace counts only if it is in the same repository.
+    Project {
+        cwd: PathUri,
+        directory: PathUri,
+        is_above: bool,
+    },
+    Host,
+}
+
+impl Look<'_> {
+    pub async fn capture(&self) -> StepCapabilities {
+        let roots = gather_roots(self.roots, self.view);
+        let mut step = StepCapabilities::default();
+        let mut folders = Vec::new();
+        for resolved in resolve_selected_capability_roots(&roots, self.view) {
+            let mut report = RootReport::of(&resolved.root);
+            match resolved.access {
+                Access::Available(handle) => folders.push(self.root_folder(handle, &resolved.root, step.roots.len())),
+                Access::Unavailable { why } => report.reason = Some(why),
+            }
+            step.roots.push(report);
+        }
+        folders.extend(self.project_folders());
+        folders.extend(self.host_folders());
+        let found = self.look(&folders).await;
+        for (folder, found) in folders.iter().zip(found) {
+            match (&folder.role, found) {
+                (Role::Root(index), Err(why)) => step.roots[*index].reason = Some(why),
+                (Role::Root(index), Ok(found)) => step.take_root(*index, folder, &found),
+                // A project or a home without skills is the usual case.
+                (_, Err(why)) if is_missing(&why) => {}
+                (_, Err(message)) => {
+                    let path = folder.wanted.path.to_syntax();
+                    step.warnings.push(CapabilityWarning { environment: folder.environment.clone(), path, message });
+                }
+                (Role::Project { cwd, directory, is_above: true }, Ok(found)) if !found.skills.is_empty() => {
+                    let top = self.repository(folder, cwd).await;
+                    if top.is_some_and(|top| directory.is_within(&top)) {
+                        step.take_folder(folder, &found, &SkillSource::Project);
+                    }
+                }
+                (Role::Project { .. }, Ok(found)) => step.take_folder(folder, &found, &SkillSource::Project),
+                (Role::Host, Ok(found)) => step.take_folder(folder, &found, &SkillSource::Host),
+            }
+        }
+        step.tell_apart();
+        step
+    }
+
+    fn root_folder(&self, handle: Environment, root: &CapabilityRoot, index: usize) -> Folder {
+        let environment = root.environment_id().clone();
+        // Where nobody works, the root itself is the place: it may be read, and nothing there is a workspace.
+        let elsewhere = || Attachment::new(environment.clone(), root.path().clone()).with_roots([]);
+        let selected = self.view.selected().find(|member| member.id == environment);
+        let attachment = selected.and_then(|member| member.attachment.clone()).unwrap_or_else(elsewhere);
+        let wanted = Wanted { path: root.path().clone(), sandbox: self.mode.context(&attachment) };
+        Folder { handle, environment, wanted, role: Role::Root(index) }
+    }
+
+    /// Where projects keep skills: `.agents/skills` in the working directory and above it.
+    fn project_folders(&self) -> Vec<Folder> {
+        let mut folders = Vec::new();
+        for place in self.view.workplaces() {
+            let (attachment, environment) = (place.attachment, &place.attachment.environment_id);
+            let sandbox = self.mode.context(attachment);
+            for directory in host::above(&attachment.cwd) {
+                let wanted = Wanted { path: directory.join(host::FOLDER), sandbox: sandbox.clone() };
+                let is_above = directory != attachment.cwd && !attachment.workspace_roots.iter().any(|root| directory.is_within(root));
+                let role = Role::Project { cwd: attachment.cwd.clone(), directory, is_above };
+                folders.push(Folder { handle: place.handle.clone(), environment: environment.clone(), wanted, role });
+            }
+        }
+        folders
+    }
+
+    fn host_folders(&self) -> Vec<Folder> {
+        let Some((handle, roots)) = &self.host else { return Vec::new() };
+        let folder = |root: &HostRoot| Folder {
+            handle: handle.clone(),
+            environment: EnvironmentId::local(),
+            wanted: Wanted { path: root.path.clone(), sandbox: None },
+            role: Role::Host,
+        };
+        roots.iter().map(folder).collect()
+    }
+
+    async fn repository(&self, folder: &Folder, cwd: &PathUri) -> Option<PathUri> {
+        let search = host::repository(&folder.handle, cwd, folder.wanted.sandbox.as_ref());
+        tokio::time::timeout(self.patience, search).await.ok().flatten()
+    }
+
+    /// One question for each environment, all at once.
+    async fn look(&self, folders: &[Folder]) -> Vec<Result<Arc<DiscoveredRoot>, String>> {
+        let mut handles: Vec<&Environment> = Vec::new();
+        for folder in folders {
+            if handles.iter().all(|known| !known.is(&folder.handle)) {
+                handles.push(&folder.handle);
+            }
+        }
+        let questions = handles.iter().map(|handle| async {
+            let wanted: Vec<Wanted> =
+                folders.iter().filter(|folder| folder.handle.is(handle)).map(|folder| folder.wanted.clone()).collect();
+            self.discoveries.look(handle, &wanted, self.patience).await
+        });
+        let mut answers: Vec<_> = join_all(questions).await.into_iter().map(|answer| answer.map(Vec::into_iter)).collect();
+        let mut results = Vec::with_capacity(folders.len());
+        for folder in folders {
+            let at = handles.iter().position(|handle| handle.is(&folder.handle)).unwrap_or_default();
+            results.push(match &mut answers[at] {
+                Ok(found) => match found.next() {
+                    Some(found) => found.error.clone().map_or(Ok(found), Err),
+                    None => Err("nothing was told about it".into()),
+                },
+                Err(error) => Err(error.to_string()),
+            });
+        }
+        results
+    }
+}
+
+impl StepCapabilities {
+    fn take_root(&mut self, index: usize, folder: &Folder, found: &DiscoveredRoot) {
+        let root = self.roots[index].id.clone();
+        let reader = Reader { handle: folder.handle.clone(), sandbox: folder.wanted.sandbox.clone() };
+        let plugin = found.plugin.as_ref().map(|files| Plugin::read(&root, &folder.environment, &found.path, files));
+        let source = SkillSource::Root { root, directory: found.path.clone() };
+        let (skills, mut warnings) = Skill::read_all(found, &folder.environment, &source, &reader);
+        let report = &mut self.roots[index];
+        report.available = true;
+        report.skills = skills.len();
+        report.plugin = plugin.as_ref().map(|plugin| plugin.name.clone());
+        report.warnings = found.warnings.clone();
+        report.warnings.extend(warnings.iter().map(|warning| format!("{}: {}", warning.path, warning.message)));
+        report.warnings.extend(plugin.iter().flat_map(|plugin| plugin.warnings.iter().cloned()));
+        self.skills.extend(skills);
+        self.plugins.extend(plugin);
+        self.warnings.append(&mut warnings);
+    }
+
+    fn take_folder(&mut self, folder: &Folder, found: &DiscoveredRoot, source: &SkillSource) {
+        let reader = Reader { handle: folder.handle.clone(), sandbox: folder.wanted.sandbox.clone() };
+        let (skills, mut warnings) = Skill::read_all(found, &folder.environment, source, &reader);
+        self.skills.extend(skills);
+        self.warnings.append(&mut warnings);
+    }
+
+    /// The same file by two ways counts once, by the first.
+    fn tell_apart(&mut self) {
+        let mut seen: Vec<(EnvironmentId, String)> = Vec::new();
+        self.skills.retain(|skill| {
+            let key = (skill.environment.clone(), skill.path.to_string());
+            let is_new = !seen.contains(&key);
+            seen.push(key);
+            is_new
+        });
+    }
+
+    pub fn skill(&self, locator: &str) -> Option<&Skill> {
+        self.skills.iter().find(|skill| skill.locator == locator)
+    }
+}
+
+impl RootReport {
+    fn of(root: &CapabilityRoot) -> Self {
+        Self {
+            id: root.id.clone(),
+            environment_id: root.environment_id().clone(),
+            path: root.path().to_syntax(),
+            available: false,
+            reason: None,
+            skills: 0,
+            plugin: None,
+            warnings: Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! MCP servers: what is declared, which of them run, and what a step may use of them.
+//!
+//! A server lives in an environment. One that speaks over standard input and output is started there as any other process,
+//! under the sandbox of whoever uses it; one that speaks HTTP is reached from that environment's place in the network. Servers
+//! are shared: threads that declare the same server in the same place use one process.
+//!
+//! The library that speaks the protocol is known to `client.rs` and `http.rs` only.
+
+pub mod binding;
+pub(crate) mod client;
+pub mod declaration;
+pub(crate) mod elicitation;
+mod http;
+pub mod layers;
+pub mod pool;
+mod project;
+pub mod refresh;
+mod stdio;
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use outpost_thread::ThreadId;
+use serde::Serialize;
+use serde_json::Value;
+use thiserror::Error;
+
+pub use self::binding::{Binding, BoundServer, BoundTool};
+pub use self::client::{Listing, ToolResult};
+pub use self::declaration::{DeclarationError, Origin, ServerDeclaration};
+pub use self::elicitation::{Elicitation, ElicitationAnswer};
+pub use self::layers::{Layer, SESSION_LAYER};
+pub use self::pool::{Pool, ServerState};
+use self::project::Projects;
+
+/// Reads the layers of configuration that are kept in files, for a thread that works in this directory. The runtime itself
+/// reads no files of its own machine.
+#[derive(Clone)]
+pub struct Source(Arc<Reading>);
+
+type Reading = dyn Fn(Option<&str>) -> Result<Layer, String> + Send + Sync;
+
+impl Source {
+    pub fn new(read: impl Fn(Option<&str>) -> Result<Layer, String> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(read))
+    }
+}
+
+/// Nothing is configured.
+impl Default for Source {
+    fn default() -> Self {
+        Self::new(|_| Ok(Layer::default()))
+    }
+}
+
+impl std::fmt::Debug for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Source")
+    }
+}
+
+/// What a program decides about MCP servers.
+#[derive(Debug, Clone, Default)]
+pub struct McpConfig {
+    pub source: Source,
+    pub limits: McpLimits,
+}
+
+/// Declarations that come with something else, such as a plugin; asked for at every step.
+pub type Declared = BTreeMap<String, Result<ServerDeclaration, DeclarationError>>;
+
+/// How patient the client is, and how much it puts up with.
+#[derive(Debug, Clone)]
+pub struct McpLimits {
+    /// How long a step waits for servers that are starting and are not required.
+    pub patience: Duration,
+    /// How long a server that nobody uses is kept.
+    pub grace: Duration,
+    /// How long a server that could not be started is left alone.
+    pub retry: Duration,
+    /// For servers that say nothing else.
+    pub startup_timeout: Duration,
+    pub tool_timeout: Duration,
+    /// The most tools, resources or templates of one server, and the most pages in which they may come.
+    pub catalogue: usize,
+    pub pages: usize,
+    /// The longest line, or event, of a server.
+    pub message: usize,
+    /// So much that is no message is put up with on a server's standard output.
+    pub rubbish: usize,
+    /// So many messages of one server are put up with in a second.
+    pub messages: usize,
+}
+
+impl Default for McpLimits {
+    fn default() -> Self {
+        Self {
+            patience: Duration::from_secs(2),
+            grace: Duration::from_secs(60),
+            retry: Duration::from_secs(30),
+            startup_timeout: Duration::from_secs(30),
+            tool_timeout: Duration::from_secs(300),
+            catalogue: 2048,
+            pages: 100,
+            message: 16 << 20,
+            rubbish: 1 << 20,
+            messages: 10_000,
+        }
+    }
+}
+
+/// What went wrong with a server.
+#[derive(Debug, Clone, Error, PartialEq, Eq)]
+pub enum McpError {
+    #[error("MCP server `{server}` could not be started: {reason}")]
+    Start { server: String, reason: String },
+    #[error("MCP server `{server}` did not answer within {seconds} s{said}")]
+    StartTimeout { server: String, seconds: u64, said: String },
+    #[error("MCP server `{server}` has ended: {reason}")]
+    Ended { server: String, reason: String },
+    #[error("`{tool}` of MCP server `{server}` did not answer within {seconds} s; it may still have its effect")]
+    CallTimeout { server: String, tool: String, seconds: u64 },
+    #[error("`{tool}` of MCP server `{server}` was stopped; it may still have its effect")]
+    Cancelled { server: String, tool: String },
+    #[error("MCP server `{server}` refuses: {message}")]
+    Refused { server: String, message: String },
+    #[error("MCP server `{server}` answers nonsense: {reason}")]
+    Nonsense { server: String, reason: String },
+    #[error("there is no MCP server `{server}`{known}")]
+    Unknown { server: String, known: String },
+    #[error("MCP server `{server}` is not ready: {reason}")]
+    NotReady { server: String, reason: String },
+    #[error("MCP server `{server}` has no tool `{tool}`")]
+    NoTool { server: String, tool: String },
+}
+
+/// What happens with the servers of a thread, as its clients are told.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase", tag = "type")]
+pub enum McpEvent {
+    /// A server of this thread stands differently than before.
+    Startup { server: String, state: String, error: Option<String> },
+    /// A call tells how far it is.
+    Progress { call: String, progress: f64, total: Option<f64>, message: Option<String> },
+}
+
+/// Everything about MCP servers that the threads of one program share.
+pub(crate) struct Mcp {
+    pub pool: Pool,
+    source: Source,
+    threads: Mutex<BTreeMap<ThreadId, Arc<ThreadLayers>>>,
+    pub projects: Projects,
+    pub refreshing: tokio::sync::Mutex<()>,
+}
+
+/// The layers of a thread that are kept in files, as they were last read.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct ThreadLayers {
+    pub files: Layer,
+    /// Why they could not be read, if they could not.
+    pub problem: Option<String>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Mcp {
+    pub fn new(McpConfig { source, limits }: McpConfig, ids: Arc<dyn Fn() -> String + Send + Sync>) -> Self {
+        Self {
+            pool: Pool::new(limits, ids),
+            source,
+            threads: Mutex::default(),
+            projects: Projects::default(),
+            refreshing: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// The layers of a thread; read when they are first asked for and again only by a refresh.
+    pub fn layers(&self, thread: ThreadId, cwd: Option<&str>) -> Arc<ThreadLayers> {
+        if let Some(known) = lock(&self.threads).get(&thread) {
+            return known.clone();
+        }
+        let read = match (self.source.0)(cwd) {
+            Ok(files) => ThreadLayers { files, problem: None },
+            Err(problem) => ThreadLayers { files: Layer::default(), problem: Some(problem) },
+        };
+        lock(&self.threads).entry(thread).or_insert_with(|| Arc::new(read)).clone()
+    }
+
+    pub fn read(&self, cwd: Option<&str>) -> Result<Layer, String> {
+        (self.source.0)(cwd)
+    }
+
+    pub fn set_layers(&self, thread: ThreadId, files: Layer) {
+        lock(&self.threads).insert(thread, Arc::new(ThreadLayers { files, problem: None }));
+    }
+
+    pub fn forget(&self, thread: ThreadId) {
+        lock(&self.threads).remove(&thread);
+        self.projects.forget(thread);
+    }
+}
+
+/// A text of a value, for people.
+fn text_of(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}

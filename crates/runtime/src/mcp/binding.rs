@@ -1,0 +1,322 @@
+//! The servers of one step: which there are, how each stands, and the tools that they offer under names that the model can use.
+//!
+//! A binding is frozen with its step. A call goes through the connection whose tools were shown, whatever has been declared,
+//! refreshed or replaced meanwhile.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use outpost_environment::{Captured, Environment, State, StepView};
+use outpost_thread::{Settings, ThreadId};
+use outpost_wire::PathUri;
+use outpost_wire::intent::{Attachment, EnvironmentId};
+use tokio::time::Instant;
+
+use super::client::{Connection, Listing, ServerTool};
+use super::declaration::{Cwd, Origin, ServerDeclaration, Transport};
+use super::layers::{self, Layer};
+use super::pool::{Lease, Place, Ready, ServerState, Wanted, Way};
+use super::{Declared, Mcp, McpError};
+use crate::permissions::SandboxMode;
+use crate::policy::ApprovalPolicy;
+
+/// Models take no longer names.
+const LONGEST_NAME: usize = 64;
+
+/// What decides which servers a step has.
+pub(crate) struct Bind<'a> {
+    pub thread: ThreadId,
+    pub view: &'a StepView,
+    pub mode: &'a SandboxMode,
+    pub approval: ApprovalPolicy,
+    /// What configuration declares for this thread.
+    pub declared: Declared,
+    /// What plugins declare.
+    pub plugins: Declared,
+    pub patience: Patience,
+}
+
+/// How long is waited for servers that are starting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Patience {
+    None,
+    /// A little, and longer for those that are required.
+    Step,
+    /// Until each has started or failed.
+    Full,
+}
+
+/// The servers of a step.
+#[derive(Default)]
+pub struct Binding {
+    pub servers: Vec<BoundServer>,
+}
+
+/// A server as the step saw it.
+pub struct BoundServer {
+    pub name: String,
+    pub environment: Option<EnvironmentId>,
+    pub origin: String,
+    pub required: bool,
+    /// `ready`, `starting`, `failed`, `disabled`.
+    pub state: &'static str,
+    /// Why it is not ready.
+    pub problem: Option<String>,
+    pub tools: Vec<BoundTool>,
+    pub listing: Arc<Listing>,
+    /// Whether a token is sent with each request.
+    pub has_token: bool,
+    pub(crate) tool_timeout: Duration,
+    pub(crate) connection: Option<Arc<Connection>>,
+    /// Keeps the server running as long as somebody may call it.
+    _lease: Option<Lease>,
+}
+
+/// A tool under the name that the model knows it by.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BoundTool {
+    pub qualified: String,
+    pub tool: ServerTool,
+}
+
+impl BoundServer {
+    fn without(name: &str, declared: Option<&ServerDeclaration>, state: &'static str, problem: Option<String>) -> Self {
+        Self {
+            name: name.to_owned(),
+            environment: declared.map(|server| server.environment.clone()),
+            origin: declared.map(|server| server.origin.describe()).unwrap_or_default(),
+            required: declared.is_some_and(|server| server.required),
+            state,
+            problem,
+            tools: vec![],
+            listing: Arc::default(),
+            has_token: declared
+                .is_some_and(|server| matches!(&server.transport, Transport::Http(http) if http.bearer_token_env_var.is_some())),
+            tool_timeout: declared.map_or(Duration::ZERO, |server| server.tool_timeout),
+            connection: None,
+            _lease: None,
+        }
+    }
+
+    pub(crate) fn connection(&self) -> Result<&Arc<Connection>, McpError> {
+        self.connection.as_ref().ok_or_else(|| McpError::NotReady {
+            server: self.name.clone(),
+            reason: self.problem.clone().unwrap_or_else(|| self.state.to_owned()),
+        })
+    }
+}
+
+impl Binding {
+    /// The tool that the model means by a name.
+    pub fn tool(&self, qualified: &str) -> Option<(&BoundServer, &ServerTool)> {
+        let mut all = self.servers.iter().flat_map(|server| server.tools.iter().map(move |tool| (server, tool)));
+        all.find(|(_, tool)| tool.qualified == qualified).map(|(server, tool)| (server, &tool.tool))
+    }
+
+    pub fn server(&self, name: &str) -> Result<&BoundServer, McpError> {
+        self.servers.iter().find(|server| server.name == name).ok_or_else(|| {
+            let names: Vec<&str> = self.servers.iter().map(|server| server.name.as_str()).collect();
+            let known = if names.is_empty() { String::new() } else { format!("; there are: {}", names.join(", ")) };
+            McpError::Unknown { server: name.to_owned(), known }
+        })
+    }
+
+    /// Why no turn can be run, if a server is required and not there.
+    pub fn missing(&self) -> Option<String> {
+        let server = self.servers.iter().find(|server| server.required && server.state != "ready" && server.state != "disabled")?;
+        let why = server.problem.as_deref().unwrap_or(server.state);
+        Some(format!("MCP server `{}` is required and not ready: {why}", server.name))
+    }
+
+    /// How each server stands: its state and why.
+    pub(crate) fn standing(&self) -> impl Iterator<Item = (&str, (&str, Option<&str>))> {
+        self.servers.iter().map(|server| (server.name.as_str(), (server.state, server.problem.as_deref())))
+    }
+
+    pub fn has_resources(&self) -> bool {
+        self.servers.iter().any(|server| server.connection.is_some() && server.listing.has_resources)
+    }
+}
+
+/// What configuration declares for a thread.
+pub(crate) fn declared(mcp: &Mcp, thread: ThreadId, settings: &Settings, cwd: Option<&str>) -> Declared {
+    let files = mcp.layers(thread, cwd);
+    if let Some(problem) = &files.problem {
+        tracing::warn!(%thread, problem, "the MCP servers of the configuration cannot be read");
+    }
+    let session = Layer::of_thread(settings).unwrap_or_default();
+    layers::merged(&files.files, &session, mcp.pool.limits())
+}
+
+/// The environments that declared servers are in.
+pub(crate) fn environments(declared: &Declared) -> Vec<EnvironmentId> {
+    let mut ids: Vec<EnvironmentId> = Vec::new();
+    for server in declared.values().flatten().filter(|server| server.enabled) {
+        if !ids.contains(&server.environment) {
+            ids.push(server.environment.clone());
+        }
+    }
+    ids
+}
+
+/// Binds the servers of a step: starts those that do not run, and waits a little for those that are starting.
+pub(crate) async fn bind(mcp: &Mcp, bind: Bind<'_>) -> Binding {
+    let limits = mcp.pool.limits();
+    let Bind { thread, view, mode, approval, mut declared, plugins, patience } = bind;
+    for name in layers::add(&mut declared, plugins) {
+        tracing::warn!(server = name, "a plugin declares an MCP server whose name is taken; it is left out");
+    }
+    for place in view.workplaces() {
+        let project = mcp.projects.of(thread, &place, mode.context(place.attachment), limits).await;
+        layers::add(&mut declared, (*project).clone());
+    }
+    let leased: Vec<_> = declared.iter().map(|(name, server)| (name, lease(mcp, server, view, mode, approval))).collect();
+    let mut binding = Binding::default();
+    let mut names = HashSet::new();
+    let now = Instant::now();
+    for (name, leased) in leased {
+        let server = match leased {
+            Err(without) => *without,
+            Ok((server, lease)) => {
+                let until = match patience {
+                    Patience::None => now,
+                    Patience::Step if server.required => lease.began() + server.startup_timeout,
+                    // It is waited for once, not again at every step.
+                    Patience::Step => lease.began() + limits.patience,
+                    Patience::Full => lease.began() + server.startup_timeout,
+                };
+                bound(name, server, lease, until, &mut names).await
+            }
+        };
+        binding.servers.push(server);
+    }
+    binding
+}
+
+/// A lease of a server, or why there is none.
+fn lease<'a>(
+    mcp: &Mcp,
+    server: &'a Result<ServerDeclaration, super::DeclarationError>,
+    view: &StepView,
+    mode: &SandboxMode,
+    approval: ApprovalPolicy,
+) -> Result<(&'a ServerDeclaration, Lease), Box<BoundServer>> {
+    let server = match server {
+        Ok(server) => server,
+        Err(error) => return Err(Box::new(BoundServer::without(error.server(), None, "failed", Some(error.to_string())))),
+    };
+    let without = |state, problem: Option<String>| Box::new(BoundServer::without(&server.name, Some(server), state, problem));
+    if !server.enabled {
+        return Err(without("disabled", None));
+    }
+    if approval == ApprovalPolicy::Untrusted && matches!(server.origin, Origin::Project { .. }) {
+        let why = "a project's own servers are not started while the approval policy is `untrusted`; declare it in config.toml";
+        return Err(without("disabled", Some(why.into())));
+    }
+    let member = view.members().iter().find(|member| member.id == server.environment);
+    let handle = match member.map(|member| &member.captured) {
+        Some(Captured::Ready(handle)) => handle,
+        None => return Err(without("failed", Some(format!("there is no environment `{}` in this step", server.environment)))),
+        Some(Captured::Starting | Captured::Recovering { .. }) => {
+            return Err(without("starting", Some(format!("environment `{}` is starting", server.environment))));
+        }
+        Some(other) => {
+            return Err(without("failed", Some(format!("environment `{}` is not ready: {}", server.environment, other.describe()))));
+        }
+    };
+    let attachment = member.and_then(|member| member.attachment.clone()).unwrap_or_else(|| visited(handle, &server.environment));
+    let way = match &server.transport {
+        Transport::Http(http) => Way::Http(http.clone()),
+        Transport::Stdio(stdio) => {
+            let cwd = match &stdio.cwd {
+                Cwd::Fixed(cwd) => cwd.clone(),
+                Cwd::Thread(None) => attachment.cwd.clone(),
+                Cwd::Thread(Some(below)) => attachment.cwd.join(below),
+            };
+            Way::Stdio(Box::new(Place { stdio: stdio.clone(), cwd, sandbox: mode.context(&attachment) }))
+        }
+    };
+    let wanted = Wanted {
+        name: server.name.clone(),
+        environment: handle.clone(),
+        way,
+        startup_timeout: server.startup_timeout,
+        tool_timeout: server.tool_timeout,
+    };
+    Ok((server, mcp.pool.lease(wanted)))
+}
+
+/// An environment that the thread does not work in: it has no workspace there.
+fn visited(handle: &Environment, id: &EnvironmentId) -> Attachment {
+    let cwd = match handle.state() {
+        State::Ready(connected) => connected.info.cwd.clone().or_else(|| connected.info.user_home_dir.clone()),
+        _ => None,
+    };
+    Attachment { workspace_roots: Vec::new(), ..Attachment::new(id.clone(), cwd.unwrap_or_else(PathUri::root)) }
+}
+
+async fn bound(name: &str, server: &ServerDeclaration, lease: Lease, until: Instant, names: &mut HashSet<String>) -> BoundServer {
+    let (connection, problem) = match lease.settled(until).await {
+        ServerState::Ready(Ready(connection)) => (connection, None),
+        ServerState::Starting => {
+            let mut left_out = BoundServer::without(name, Some(server), "starting", Some("it is still starting".into()));
+            left_out._lease = Some(lease);
+            return left_out;
+        }
+        ServerState::Failed { reason } => return BoundServer::without(name, Some(server), "failed", Some(reason)),
+    };
+    let listing = connection.listing().await;
+    let offered = listing.tools.iter().filter(|tool| {
+        let enabled = server.enabled_tools.as_ref().is_none_or(|enabled| enabled.contains(&tool.name));
+        enabled && !server.disabled_tools.contains(&tool.name)
+    });
+    let tools = offered.map(|tool| BoundTool { qualified: qualified(name, &tool.name, names), tool: tool.clone() }).collect();
+    BoundServer {
+        tools,
+        listing,
+        problem,
+        connection: Some(connection),
+        _lease: Some(lease),
+        ..BoundServer::without(name, Some(server), "ready", None)
+    }
+}
+
+/// A name for a tool that models take and that no other tool has. The same tool has the same name after every restart.
+fn qualified(server: &str, tool: &str, taken: &mut HashSet<String>) -> String {
+    let clean =
+        |text: &str| text.chars().map(|c| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-') { c } else { '_' }).collect::<String>();
+    let mut name = format!("mcp__{}__{}", clean(server), clean(tool));
+    if name.len() > LONGEST_NAME || taken.contains(&name) {
+        let mark = format!("_{:08x}", mark(server, tool));
+        name.truncate(LONGEST_NAME - mark.len());
+        name.push_str(&mark);
+    }
+    taken.insert(name.clone());
+    name
+}
+
+/// A small number for two texts, the same on every machine (FNV-1a).
+fn mark(server: &str, tool: &str) -> u32 {
+    let bytes = server.bytes().chain([0]).chain(tool.bytes());
+    bytes.fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_fit_models_and_are_unique() {
+        let mut taken = HashSet::new();
+        assert_eq!(qualified("files", "read_file", &mut taken), "mcp__files__read_file");
+        assert_eq!(qualified("a.b", "c d", &mut taken), "mcp__a_b__c_d");
+        let other = qualified("a_b", "c/d", &mut taken);
+        assert!(other.starts_with("mcp__a_b__c_d_") && other.len() <= LONGEST_NAME, "{other}");
+        let long = qualified("server", &"x".repeat(100), &mut taken);
+        let longer = qualified("server", &"x".repeat(101), &mut taken);
+        assert_eq!((long.len(), longer.len()), (LONGEST_NAME, LONGEST_NAME));
+        assert_ne!(long, longer);
+        assert_eq!(qualified("server", &"x".repeat(100), &mut HashSet::new()), long);
+    }
+}

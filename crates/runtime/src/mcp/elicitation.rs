@@ -1,0 +1,58 @@
+//! What a server tells and asks while one of its calls runs, and who hears it.
+
+use std::future::Future;
+use std::pin::Pin;
+
+use serde_json::Value;
+
+/// A question of a server to the user, in the middle of a call.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Elicitation {
+    pub server: String,
+    /// As the server wrote it: `mode`, `message`, and `requestedSchema` or `url`.
+    pub request: Value,
+}
+
+/// What the user said to it.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ElicitationAnswer {
+    Accepted(Option<Value>),
+    Declined,
+    /// They did not want to say anything, or nobody was there.
+    Cancelled,
+}
+
+/// How far a call is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ProgressNote {
+    pub progress: f64,
+    pub total: Option<f64>,
+    pub message: Option<String>,
+}
+
+pub type Asking = Pin<Box<dyn Future<Output = ElicitationAnswer> + Send>>;
+
+/// Whoever waits for a call.
+pub trait Listener: Send + Sync {
+    /// For whom the call is made. Questions that could be meant for two of them are put to neither.
+    fn owner(&self) -> &str;
+
+    fn progress(&self, note: ProgressNote);
+
+    fn ask(&self, question: Elicitation) -> Asking;
+}
+
+/// Nobody is there to be asked.
+pub struct Nobody;
+
+impl Listener for Nobody {
+    fn owner(&self) -> &'static str {
+        ""
+    }
+
+    fn progress(&self, _note: ProgressNote) {}
+
+    fn ask(&self, _question: Elicitation) -> Asking {
+        Box::pin(std::future::ready(ElicitationAnswer::Cancelled))
+    }
+}

@@ -1,0 +1,263 @@
+//! What clients may ask about servers, and reading the configuration again.
+//!
+//! A refresh reads the layers that lie in files, for each loaded thread with its own directory, and keeps what only the
+//! thread knows. One that a person asks for plans all threads first and changes nothing if one of them cannot be planned; one
+//! that happens by itself does what it can. Servers whose declaration is the same keep running.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use outpost_environment::StepView;
+use outpost_thread::{Thread, ThreadId};
+use serde::Serialize;
+use serde_json::{Map, Value};
+use thiserror::Error;
+use tokio_util::sync::CancellationToken;
+
+use super::binding::{BoundServer, Patience};
+use super::client::ToolRequest;
+use super::elicitation::Nobody;
+use super::layers::{self, Layer};
+use super::{Binding, Declared, McpError, ToolResult, project};
+use crate::live::LiveThread;
+use crate::runtime::{Runtime, Shared, ThreadError};
+
+/// How a server stands, for clients.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ServerStatus {
+    pub name: String,
+    pub environment_id: Option<String>,
+    /// Where it was declared.
+    pub origin: String,
+    /// `ready`, `starting`, `failed`, `disabled`.
+    pub state: String,
+    pub error: Option<String>,
+    /// By the names that the server gives them, as it describes them.
+    pub tools: BTreeMap<String, Value>,
+    pub resources: Vec<Value>,
+    pub resource_templates: Vec<Value>,
+    /// `bearerToken` or `unsupported`.
+    pub auth_status: String,
+    pub server_info: Option<Value>,
+    pub required: bool,
+}
+
+/// How much of a status is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StatusDetail {
+    Full,
+    /// Without resources, which cost a question to each server.
+    ToolsOnly,
+}
+
+#[derive(Debug, Error)]
+pub enum McpRequestError {
+    #[error(transparent)]
+    Thread(#[from] ThreadError),
+    #[error(transparent)]
+    Server(#[from] McpError),
+    #[error("{0}")]
+    Config(String),
+}
+
+/// Who wants a refresh.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RefreshMode {
+    /// A person: all threads or none.
+    Strict,
+    /// A file that changed: whatever can be done.
+    BestEffort,
+}
+
+/// What a refresh came to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RefreshReport {
+    pub refreshed: Vec<ThreadId>,
+    /// Those that stay as they were, and why.
+    pub failed: Vec<(ThreadId, String)>,
+}
+
+/// Nothing was changed.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("the MCP servers stay as they are: {}", .0.join("; "))]
+pub struct RefreshError(pub Vec<String>);
+
+/// What a thread will have after a refresh.
+struct Planned {
+    live: LiveThread,
+    thread: Thread,
+    view: StepView,
+    files: Layer,
+    projects: Vec<(usize, Declared)>,
+}
+
+impl Runtime {
+    /// How the servers of a thread stand, or those of a thread that would begin now. Those that do not run are started.
+    pub async fn mcp_status(&self, thread: Option<ThreadId>, detail: StatusDetail) -> Result<Vec<ServerStatus>, McpRequestError> {
+        let binding = self.mcp_binding(thread).await?;
+        let mut all = Vec::new();
+        for server in &binding.servers {
+            all.push(status(server, detail).await);
+        }
+        Ok(all)
+    }
+
+    /// Calls a tool because a client says so, outside of any turn.
+    pub async fn mcp_call(&self, thread: ThreadId, call: ClientToolCall) -> Result<ToolResult, McpRequestError> {
+        let binding = self.mcp_binding(Some(thread)).await?;
+        let server = binding.server(&call.server)?;
+        let connection = server.connection()?;
+        if !server.tools.iter().any(|bound| bound.tool.name == call.tool) {
+            return Err(McpError::NoTool { server: call.server, tool: call.tool }.into());
+        }
+        let request = ToolRequest {
+            tool: &call.tool,
+            arguments: call.arguments,
+            meta: call.meta,
+            timeout: server.tool_timeout,
+            cancel: CancellationToken::new(),
+        };
+        Ok(connection.call(request, &Nobody).await?)
+    }
+
+    /// The contents of a resource, as on the wire.
+    pub async fn mcp_read(&self, thread: Option<ThreadId>, server: &str, uri: &str) -> Result<Vec<Value>, McpRequestError> {
+        let binding = self.mcp_binding(thread).await?;
+        Ok(binding.server(server)?.connection()?.read(uri).await?)
+    }
+
+    /// How many servers run, start, or have failed a moment ago.
+    pub fn mcp_servers(&self) -> usize {
+        self.0.mcp.pool.len()
+    }
+
+    async fn mcp_binding(&self, thread: Option<ThreadId>) -> Result<Arc<Binding>, McpRequestError> {
+        let shared = &self.0;
+        let Some(id) = thread else {
+            let files = shared.mcp.read(None).map_err(McpRequestError::Config)?;
+            let declared = layers::merged(&files, &Layer::default(), shared.mcp.pool.limits());
+            return Ok(Arc::new(shared.bind_for_nobody(declared).await));
+        };
+        let live = self.resume(id).await?;
+        let thread = live.snapshot().await.map_err(|error| ThreadError::Invalid(error.to_string()))?;
+        let (view, declared) = shared.view_with_servers(&thread).await;
+        let binding = Arc::new(shared.bind(&thread, &view, declared, Patience::Full).await);
+        live.keep_servers(binding.clone()).await;
+        Ok(binding)
+    }
+
+    /// Reads the configuration of servers again, for all loaded threads.
+    pub async fn mcp_refresh(&self, mode: RefreshMode) -> Result<RefreshReport, RefreshError> {
+        let shared = &self.0;
+        // Two at once could leave threads with different readings.
+        let _alone = shared.mcp.refreshing.lock().await;
+        let (mut planned, mut report) = (Vec::new(), RefreshReport::default());
+        let mut wrong = Vec::new();
+        if let Err(error) = shared.mcp.read(None) {
+            wrong.push(error);
+        }
+        for live in shared.all_live() {
+            let id = live.id();
+            match shared.plan(live).await {
+                Ok(Some(plan)) => planned.push(plan),
+                // It is not loaded any more.
+                Ok(None) => {}
+                Err(why) => report.failed.push((id, why)),
+            }
+        }
+        if mode == RefreshMode::Strict {
+            wrong.extend(report.failed.iter().map(|(thread, why)| format!("thread {thread}: {why}")));
+            if !wrong.is_empty() {
+                return Err(RefreshError(wrong));
+            }
+        }
+        for (thread, why) in &report.failed {
+            tracing::warn!(%thread, why, "the MCP servers of a thread stay as they are");
+        }
+        shared.mcp.pool.forgive();
+        for plan in planned {
+            report.refreshed.push(plan.thread.id);
+            shared.apply(plan).await;
+        }
+        report.refreshed.sort();
+        Ok(report)
+    }
+}
+
+/// A tool that a client calls.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ClientToolCall {
+    pub server: String,
+    pub tool: String,
+    pub arguments: Option<Map<String, Value>>,
+    pub meta: Option<Map<String, Value>>,
+}
+
+impl Shared {
+    /// What a thread would have, read anew; nothing is changed.
+    async fn plan(&self, live: LiveThread) -> Result<Option<Planned>, String> {
+        let Ok(thread) = live.snapshot().await else { return Ok(None) };
+        let files = self.mcp.read(working_directory(&thread).as_deref())?;
+        let session = Layer::of_thread(&thread.settings)?;
+        let limits = self.mcp.pool.limits();
+        let declared = layers::merged(&files, &session, limits);
+        let mut wrong = layers::problems(&declared);
+        let view = self.view(&thread);
+        let mode = self.mode(&thread);
+        let mut projects = Vec::new();
+        for (index, place) in view.workplaces().enumerate() {
+            match project::read(&place, mode.context(place.attachment), limits).await {
+                Ok(project) => {
+                    wrong.extend(layers::problems(&project));
+                    projects.push((index, project));
+                }
+                Err(why) => wrong.push(why),
+            }
+        }
+        if wrong.is_empty() { Ok(Some(Planned { live, thread, view, files, projects })) } else { Err(wrong.join("; ")) }
+    }
+
+    async fn apply(&self, plan: Planned) {
+        let Planned { live, thread, view, files, projects } = plan;
+        self.mcp.set_layers(thread.id, files);
+        let places: Vec<_> = view.workplaces().collect();
+        for (index, project) in projects {
+            if let Some(place) = places.get(index) {
+                self.mcp.projects.set(thread.id, place, project);
+            }
+        }
+        // The new binding is there before the old one goes, so that what is the same in both keeps running.
+        let (view, declared) = self.view_with_servers(&thread).await;
+        let binding = self.bind(&thread, &view, declared, Patience::None).await;
+        live.keep_servers(Arc::new(binding)).await;
+    }
+}
+
+/// The directory that a thread works in on this machine, if it does.
+pub(crate) fn working_directory(thread: &Thread) -> Option<String> {
+    let primary = thread.selection.as_ref().and_then(|selection| selection.primary());
+    let local = primary.filter(|attachment| attachment.environment_id.is_local()).map(|attachment| attachment.cwd.to_syntax());
+    local.or_else(|| thread.settings.cwd.clone())
+}
+
+async fn status(server: &BoundServer, detail: StatusDetail) -> ServerStatus {
+    let (mut resources, mut resource_templates) = (Vec::new(), Vec::new());
+    if let Some(connection) = server.connection.as_ref().filter(|_| detail == StatusDetail::Full && server.listing.has_resources) {
+        resources = connection.resources().await.unwrap_or_default();
+        resource_templates = connection.resource_templates().await.unwrap_or_default();
+    }
+    ServerStatus {
+        name: server.name.clone(),
+        environment_id: server.environment.as_ref().map(ToString::to_string),
+        origin: server.origin.clone(),
+        state: server.state.to_owned(),
+        error: server.problem.clone(),
+        tools: server.tools.iter().map(|bound| (bound.tool.name.clone(), bound.tool.raw.clone())).collect(),
+        resources,
+        resource_templates,
+        auth_status: if server.has_token { "bearerToken" } else { "unsupported" }.to_owned(),
+        server_info: server.listing.info.clone(),
+        required: server.required,
+    }
+}

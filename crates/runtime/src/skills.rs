@@ -1,0 +1,176 @@
+//! Skills: instructions for particular kinds of work, kept in files named SKILL.md. The model is told which there are; what they
+//! say is read when it is needed, through the environment that they are in.
+
+pub mod host;
+pub mod listing;
+mod mention;
+
+use outpost_environment::{Environment, EnvironmentError, Repeat};
+use outpost_wire::PathUri;
+use outpost_wire::exec::discovery::{CapabilityFile, DiscoveredRoot};
+use outpost_wire::exec::files::{ReadFile, ReadFileParams};
+use outpost_wire::exec::policy::SandboxContext;
+use outpost_wire::intent::EnvironmentId;
+use outpost_wire::skill::{SkillHead, allows_implicit_invocation};
+use serde::Deserialize;
+use thiserror::Error;
+
+use crate::capabilities::CapabilityWarning;
+
+pub(crate) use mention::mentioned;
+
+/// The most of a file of a skill that a model is shown.
+const LARGEST: usize = 64 << 10;
+
+/// A skill as a step sees it.
+#[derive(Debug, Clone)]
+pub struct Skill {
+    /// Begins with the plugin's name if it belongs to one.
+    pub name: String,
+    pub description: String,
+    pub short_description: Option<String>,
+    /// What the model calls it by; no two skills of a step share one.
+    pub locator: String,
+    pub environment: EnvironmentId,
+    pub path: PathUri,
+    pub source: SkillSource,
+    /// Whether the model is told of it, or only gets it when the user names it.
+    pub is_listed: bool,
+    pub(crate) reader: Reader,
+}
+
+/// Where a skill was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SkillSource {
+    /// In a capability root.
+    Root { root: String, directory: PathUri },
+    /// In `.agents/skills` of a project.
+    Project,
+    /// In a home on the machine that runs the threads.
+    Host,
+}
+
+/// The way to a skill's files: exactly the handle that its step froze.
+#[derive(Debug, Clone)]
+pub(crate) struct Reader {
+    pub handle: Environment,
+    pub sandbox: Option<SandboxContext>,
+}
+
+#[derive(Debug, Error)]
+pub enum SkillReadError {
+    #[error("`{0}` is not a path inside the folder of the skill")]
+    Outside(String),
+    #[error("{path} cannot be read: {error}")]
+    Unreadable { path: String, error: EnvironmentError },
+    #[error("{0} is not text")]
+    NotText(String),
+}
+
+impl Skill {
+    /// The skills that a folder holds, and what is wrong with those that are none.
+    pub(crate) fn read_all(
+        found: &DiscoveredRoot,
+        environment: &EnvironmentId,
+        source: &SkillSource,
+        reader: &Reader,
+    ) -> (Vec<Self>, Vec<CapabilityWarning>) {
+        let (mut skills, mut warnings) = (Vec::new(), Vec::new());
+        for files in &found.skills {
+            let path = files.instructions.path.clone();
+            let head = match SkillHead::read(&files.instructions.contents) {
+                Ok(head) => head,
+                Err(error) => {
+                    let (path, message) = (path.to_syntax(), error.to_string());
+                    warnings.push(CapabilityWarning { environment: environment.clone(), path, message });
+                    continue;
+                }
+            };
+            let name = match namespace(&found.namespace_manifests, &path) {
+                Some(namespace) => format!("{namespace}:{}", head.name),
+                None => head.name,
+            };
+            let implicit = files.metadata.as_ref().and_then(|metadata| allows_implicit_invocation(&metadata.contents));
+            skills.push(Self {
+                name,
+                description: head.description,
+                short_description: head.short_description,
+                locator: locator(source, environment, &path),
+                environment: environment.clone(),
+                path,
+                source: source.clone(),
+                is_listed: implicit.unwrap_or(true),
+                reader: reader.clone(),
+            });
+        }
+        (skills, warnings)
+    }
+
+    /// What the skill says, or another file in its folder.
+    pub async fn read(&self, file: Option<&str>) -> Result<String, SkillReadError> {
+        let path = match file {
+            None => self.path.clone(),
+            Some(file) => self.beside(file).ok_or_else(|| SkillReadError::Outside(file.to_owned()))?,
+        };
+        let params = ReadFileParams { path: path.clone(), follow_symlinks: None, sandbox: self.reader.sandbox.clone() };
+        let read = self.reader.handle.call::<ReadFile>(&params, Repeat::Harmless).await;
+        let bytes = read.map_err(|error| SkillReadError::Unreadable { path: path.to_syntax(), error })?.data_base64.0;
+        let text = std::str::from_utf8(&bytes).map_err(|_| SkillReadError::NotText(path.to_syntax()))?;
+        if text.len() <= LARGEST {
+            return Ok(text.to_owned());
+        }
+        let cut = (0..=LARGEST).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+        Ok(format!("{}\n[{} of {} bytes are shown]", &text[..cut], cut, text.len()))
+    }
+
+    /// What the model is told when the user names it.
+    pub(crate) async fn told_when_named(&self) -> String {
+        let (name, path) = (&self.name, &self.locator);
+        match self.read(None).await {
+            Ok(text) => format!("<skill>\n<name>{name}</name>\n<path>{path}</path>\n{}\n</skill>", text.trim_end()),
+            Err(error) => format!("<skill>\n<name>{name}</name>\n<path>{path}</path>\nIt cannot be used now: {error}\n</skill>"),
+        }
+    }
+
+    /// A file in the skill's own folder, never above it.
+    fn beside(&self, file: &str) -> Option<PathUri> {
+        let is_inside =
+            !file.is_empty() && !file.starts_with(['/', '\\']) && !file.contains(':') && file.split(['/', '\\']).all(|part| part != "..");
+        let (folder, _) = self.path.split()?;
+        is_inside.then(|| folder.join(file)).filter(|path| path.is_within(&folder))
+    }
+}
+
+/// What tells skills of the same name apart.
+fn locator(source: &SkillSource, environment: &EnvironmentId, path: &PathUri) -> String {
+    match source {
+        SkillSource::Root { root, directory } => {
+            let (directory, path) = (directory.to_string(), path.to_string());
+            let below = path.strip_prefix(directory.trim_end_matches('/')).unwrap_or(&path).trim_start_matches('/');
+            format!("skill://{root}/{below}")
+        }
+        SkillSource::Project | SkillSource::Host => {
+            format!("skill://{environment}@{}", path.to_string().trim_start_matches("file://"))
+        }
+    }
+}
+
+/// The name of the plugin whose manifest is nearest above a skill.
+fn namespace(manifests: &[CapabilityFile], skill: &PathUri) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Named {
+        name: String,
+    }
+    let owner = |manifest: &CapabilityFile| {
+        let (folder, _) = manifest.path.split()?;
+        let is_hidden = folder.split().is_some_and(|(_, name)| name.0.starts_with(b"."));
+        if is_hidden { folder.split().map(|(owner, _)| owner) } else { Some(folder) }
+    };
+    let nearest = manifests
+        .iter()
+        .filter_map(|manifest| Some((owner(manifest)?, manifest)))
+        .filter(|(owner, _)| skill.is_within(owner))
+        .max_by_key(|(owner, _)| owner.to_string().len())?;
+    let named: Named = serde_json::from_str(&nearest.1.contents).ok()?;
+    Some(named.name).filter(|name| !name.trim().is_empty())
+}

@@ -1,0 +1,430 @@
+//! Tools of MCP servers, and the tools with which a model looks at their resources.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use outpost_thread::{CallId, CallOutcome, Raw};
+use outpost_wire::intent::EnvironmentId;
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+use super::output::HeadTail;
+use super::{Asked, CallContext, CallEnd, Plan, ResultType, StepTools, Work};
+use crate::approvals::{Question, key_of};
+use crate::feed::Feed;
+use crate::live::Event;
+use crate::mcp::binding::BoundServer;
+use crate::mcp::client::{Connection, ServerTool, ToolRequest, ToolResult};
+use crate::mcp::elicitation::{Asking, Elicitation, ElicitationAnswer, Listener, ProgressNote};
+use crate::mcp::{Binding, McpError, McpEvent};
+use crate::model::{ToolInput, ToolSpec};
+use crate::policy::ApprovalPolicy;
+
+/// So much of a result the model is shown, in tokens.
+const SHOWN_TOKENS: usize = 10_000;
+/// So much of a result clients are shown, in bytes of JSON.
+const SHOWN_LATER: usize = 256 << 10;
+
+const LIST: &str = "list_mcp_resources";
+const TEMPLATES: &str = "list_mcp_resource_templates";
+const READ: &str = "read_mcp_resource";
+
+/// A question that a running call puts to the user.
+pub(crate) struct CallQuestion {
+    pub call: CallId,
+    pub environment: Option<EnvironmentId>,
+    pub detail: Value,
+    pub reply: oneshot::Sender<ElicitationAnswer>,
+}
+
+/// A call that may run.
+pub(crate) struct McpRun {
+    target: Target,
+    result: ResultType,
+    environment: Option<EnvironmentId>,
+    /// Whether its questions may be put to the user.
+    asks: bool,
+    /// The server runs at least as long as its call.
+    _binding: Arc<Binding>,
+}
+
+enum Target {
+    Tool { connection: Arc<Connection>, tool: String, arguments: Option<Map<String, Value>>, timeout: Duration },
+    List { servers: Vec<(String, Arc<Connection>)>, templates: bool },
+    Read { connection: Arc<Connection>, uri: String },
+}
+
+#[derive(Deserialize)]
+struct Named {
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    arguments: String,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct ResourceArguments {
+    server: Option<String>,
+    uri: Option<String>,
+}
+
+/// What the model is told of the tools of servers.
+pub(crate) fn specs(binding: &Binding) -> Vec<ToolSpec> {
+    let mut specs = Vec::new();
+    for server in &binding.servers {
+        specs.extend(server.tools.iter().map(|bound| ToolSpec {
+            name: bound.qualified.clone(),
+            description: bound.tool.description.clone(),
+            input: ToolInput::Object(schema(&bound.tool)),
+        }));
+    }
+    if binding.has_resources() {
+        specs.extend(resource_tools());
+    }
+    specs
+}
+
+/// Models want an object with properties, also where a server says less.
+fn schema(tool: &ServerTool) -> Value {
+    let mut schema = tool.input_schema.clone();
+    if let Value::Object(members) = &mut schema {
+        members.entry("type").or_insert_with(|| "object".into());
+        members.entry("properties").or_insert_with(|| json!({}));
+    }
+    schema
+}
+
+fn resource_tools() -> [ToolSpec; 3] {
+    let tool = |name: &str, description: &str, properties: Value, required: &[&str]| ToolSpec {
+        name: name.into(),
+        description: description.into(),
+        input: ToolInput::Object(json!({"type": "object", "properties": properties, "required": required, "additionalProperties": false})),
+    };
+    let server = json!({"type": "string", "description": "The MCP server, by its name. Without it, all of them."});
+    let uri = json!({"type": "string", "description": "The address of the resource, as it was listed."});
+    let one = json!({"type": "string", "description": "The MCP server that has it, by its name."});
+    [
+        tool(LIST, "Lists what MCP servers offer to be read: files, records, pages.", json!({"server": server.clone()}), &[]),
+        tool(TEMPLATES, "Lists patterns of addresses under which MCP servers offer more to be read.", json!({"server": server}), &[]),
+        tool(READ, "Reads a resource of an MCP server.", json!({"server": one, "uri": uri}), &["server", "uri"]),
+    ]
+}
+
+impl StepTools {
+    /// What is to become of a call, if it is one of a server's.
+    pub(super) fn plan_mcp(&self, asked: &Asked<'_>) -> Option<Plan> {
+        let named: Named = asked.item.read().ok()?;
+        if let Some((server, tool)) = self.mcp.tool(&named.name) {
+            return Some(self.plan_tool(asked, server, tool, &named.arguments));
+        }
+        match named.name.as_str() {
+            LIST | TEMPLATES | READ => Some(self.plan_resource(asked, &named)),
+            name if name.starts_with("mcp__") => {
+                let away = self.mcp.servers.iter().filter(|server| server.state != "ready");
+                let reasons: Vec<String> = away
+                    .map(|server| format!("`{}` is {}: {}", server.name, server.state, server.problem.as_deref().unwrap_or("no reason")))
+                    .collect();
+                let more =
+                    if reasons.is_empty() { String::new() } else { format!(" MCP servers that are not there: {}.", reasons.join("; ")) };
+                Some(asked.fail(&format!("There is no tool `{name}` in this step.{more}")))
+            }
+            _ => None,
+        }
+    }
+
+    fn plan_tool(&self, asked: &Asked<'_>, server: &BoundServer, tool: &ServerTool, arguments: &str) -> Plan {
+        let text = if arguments.trim().is_empty() { "{}" } else { arguments };
+        let arguments: Map<String, Value> = match serde_json::from_str(text) {
+            Ok(arguments) => arguments,
+            Err(error) => return asked.fail(&format!("the arguments of `{}` cannot be read: {error}", tool.name)),
+        };
+        let connection = match server.connection() {
+            Ok(connection) => connection.clone(),
+            Err(error) => return asked.fail(&error.to_string()),
+        };
+        let environment = server.environment.clone();
+        let detail = json!({
+            "type": "mcpToolCall", "server": server.name, "tool": tool.name, "arguments": arguments, "environmentId": environment,
+        });
+        let handle = environment.as_ref().and_then(|id| self.view.captured(id)?.handle());
+        let granted = key_of(environment.as_ref(), handle, &json!(["mcpTool", server.name, tool.name]));
+        match self.why_ask(tool) {
+            Some(Err(why)) => return asked.fail(&format!("This tool may not run: {why}.")),
+            Some(Ok(why)) if !asked.is_granted(&granted) => {
+                let mut detail = detail;
+                detail["key"] = granted.into();
+                detail["why"] = why.into();
+                detail["annotations"] = tool.raw["annotations"].clone();
+                return Plan::Ask(Question { kind: "mcpTool", environment, detail });
+            }
+            _ => {}
+        }
+        let target = Target::Tool { connection, tool: tool.name.clone(), arguments: Some(arguments), timeout: server.tool_timeout };
+        let run = McpRun {
+            target,
+            result: asked.result(),
+            environment: environment.clone(),
+            asks: self.may_elicit(),
+            _binding: self.mcp.clone(),
+        };
+        // What a server calls read-only may be done again after a restart.
+        asked.run(environment, tool.read_only, Some(detail), Work::Mcp(Box::new(run)))
+    }
+
+    /// Why the user is asked before a tool runs; an error if nobody may be asked.
+    fn why_ask(&self, tool: &ServerTool) -> Option<Result<&'static str, String>> {
+        let destroys = "it says of itself that it destroys something";
+        match self.approval {
+            ApprovalPolicy::Untrusted => Some(Ok("the approval policy is `untrusted`")),
+            ApprovalPolicy::Never => None,
+            _ if !tool.destructive => None,
+            ApprovalPolicy::Granular(own) if !own.granular.mcp_elicitations => {
+                Some(Err(format!("{destroys}, and such questions are switched off")))
+            }
+            ApprovalPolicy::OnRequest | ApprovalPolicy::Granular(_) => Some(Ok(destroys)),
+        }
+    }
+
+    /// Whether a server may ask the user something.
+    fn may_elicit(&self) -> bool {
+        let allowed = match self.approval {
+            ApprovalPolicy::Never => false,
+            ApprovalPolicy::Granular(own) => own.granular.mcp_elicitations,
+            ApprovalPolicy::Untrusted | ApprovalPolicy::OnRequest => true,
+        };
+        self.questions && allowed
+    }
+
+    fn plan_resource(&self, asked: &Asked<'_>, named: &Named) -> Plan {
+        let text = if named.arguments.trim().is_empty() { "{}" } else { &named.arguments };
+        let arguments: ResourceArguments = match serde_json::from_str(text) {
+            Ok(arguments) => arguments,
+            Err(error) => return asked.fail(&format!("the arguments of `{}` cannot be read: {error}", named.name)),
+        };
+        let target = match self.resource_target(&named.name, arguments) {
+            Ok(target) => target,
+            Err(why) => return asked.fail(&why),
+        };
+        let run = McpRun { target, result: asked.result(), environment: None, asks: false, _binding: self.mcp.clone() };
+        asked.run(None, true, None, Work::Mcp(Box::new(run)))
+    }
+
+    fn resource_target(&self, name: &str, arguments: ResourceArguments) -> Result<Target, String> {
+        if name == READ {
+            let (Some(server), Some(uri)) = (arguments.server, arguments.uri) else {
+                return Err(format!("`{READ}` needs `server` and `uri`"));
+            };
+            let connection = self.mcp.server(&server).and_then(BoundServer::connection).map_err(|error| error.to_string())?;
+            return Ok(Target::Read { connection: connection.clone(), uri });
+        }
+        let servers = match arguments.server {
+            Some(server) => {
+                let connection = self.mcp.server(&server).and_then(BoundServer::connection).map_err(|error| error.to_string())?;
+                vec![(server, connection.clone())]
+            }
+            None => {
+                let offering = self.mcp.servers.iter().filter(|server| server.listing.has_resources);
+                offering.filter_map(|server| Some((server.name.clone(), server.connection.clone()?))).collect()
+            }
+        };
+        Ok(Target::List { servers, templates: name == TEMPLATES })
+    }
+}
+
+/// The thread that a call belongs to.
+struct ThreadListener {
+    owner: String,
+    call: CallId,
+    environment: Option<EnvironmentId>,
+    feed: Arc<Feed<Event>>,
+    questions: Option<mpsc::UnboundedSender<CallQuestion>>,
+}
+
+impl Listener for ThreadListener {
+    fn owner(&self) -> &str {
+        &self.owner
+    }
+
+    fn progress(&self, note: ProgressNote) {
+        let ProgressNote { progress, total, message } = note;
+        let weight = 128 + message.as_ref().map_or(0, String::len);
+        self.feed.publish(Event::Mcp(McpEvent::Progress { call: self.call.to_string(), progress, total, message }), weight);
+    }
+
+    fn ask(&self, question: Elicitation) -> Asking {
+        let (reply, answer) = oneshot::channel();
+        let detail = json!({"callId": self.call, "server": question.server, "request": question.request});
+        let asked = CallQuestion { call: self.call.clone(), environment: self.environment.clone(), detail, reply };
+        let Some(questions) = self.questions.clone() else { return Box::pin(std::future::ready(ElicitationAnswer::Declined)) };
+        Box::pin(async move {
+            if questions.send(asked).is_err() {
+                return ElicitationAnswer::Cancelled;
+            }
+            answer.await.unwrap_or(ElicitationAnswer::Cancelled)
+        })
+    }
+}
+
+impl McpRun {
+    pub async fn execute(self, call: &CallId, context: &CallContext) -> CallEnd {
+        let began = Instant::now();
+        let result = self.result;
+        match self.target {
+            Target::Tool { connection, tool, arguments, timeout } => {
+                let listener = ThreadListener {
+                    owner: context.thread.id.to_string(),
+                    call: call.clone(),
+                    environment: self.environment,
+                    feed: context.feed.clone(),
+                    questions: self.asks.then(|| context.questions.clone()),
+                };
+                let request = ToolRequest { tool: &tool, arguments, meta: None, timeout, cancel: context.cancel.clone() };
+                let answered = connection.call(request, &listener).await;
+                told(result, call, answered, began.elapsed())
+            }
+            Target::List { servers, templates } => {
+                let mut all = Vec::new();
+                for (name, connection) in servers {
+                    let listed = if templates { connection.resource_templates().await } else { connection.resources().await };
+                    match listed {
+                        Ok(items) => all.extend(items.into_iter().map(|mut item| {
+                            item["server"] = name.as_str().into();
+                            item
+                        })),
+                        Err(error) => all.push(json!({"server": name, "error": error.to_string()})),
+                    }
+                }
+                let member = if templates { "resourceTemplates" } else { "resources" };
+                CallEnd::completed(result, call, shortened(&json!({member: all}).to_string()), None)
+            }
+            Target::Read { connection, uri } => match connection.read(&uri).await {
+                Ok(contents) => CallEnd::completed(result, call, parts(&contents.iter().map(embedded).collect::<Vec<_>>()), None),
+                Err(error) => CallEnd::failed(result, call, &error.to_string()),
+            },
+        }
+    }
+}
+
+/// What the model and clients are told of a call.
+fn told(kind: ResultType, call: &CallId, answered: Result<ToolResult, McpError>, took: Duration) -> CallEnd {
+    let took = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+    match answered {
+        Ok(result) => {
+            let outcome = if result.is_error { CallOutcome::Failed } else { CallOutcome::Completed };
+            let output = match (&result.structured, result.content.is_empty()) {
+                (Some(structured), true) => Value::from(shortened(&structured.to_string())),
+                _ => parts(&result.content),
+            };
+            let error = result.is_error.then(|| text_of(&result.content));
+            let detail = json!({"result": shown(&result), "error": error, "durationMs": took});
+            CallEnd { outcome, items: vec![kind.item(call, output)], detail: Some(Raw::from(detail)), facts: vec![] }
+        }
+        Err(error) => {
+            let text = error.to_string();
+            let detail = json!({"result": null, "error": text, "durationMs": took});
+            CallEnd { outcome: CallOutcome::Failed, items: vec![kind.item(call, text)], detail: Some(Raw::from(detail)), facts: vec![] }
+        }
+    }
+}
+
+/// A result for clients; what is too large is only told of.
+fn shown(result: &ToolResult) -> Value {
+    let whole = json!({"content": result.content, "structuredContent": result.structured, "_meta": result.meta});
+    let length = whole.to_string().len();
+    if length <= SHOWN_LATER {
+        return whole;
+    }
+    let text = shortened(&text_of(&result.content));
+    json!({"content": [{"type": "text", "text": format!("{text}\n[{length} bytes in all]")}], "structuredContent": null, "_meta": null})
+}
+
+fn text_of(content: &[Value]) -> String {
+    content.iter().filter_map(|part| part["text"].as_str()).collect::<Vec<_>>().join("\n")
+}
+
+fn shortened(text: &str) -> String {
+    let mut room = HeadTail::default();
+    room.push(text.as_bytes());
+    room.show(SHOWN_TOKENS).text
+}
+
+/// The contents of a resource as part of a result.
+fn embedded(contents: &Value) -> Value {
+    json!({"type": "resource", "resource": contents})
+}
+
+/// A result for the model: one text where there are only texts, otherwise a list of parts.
+fn parts(content: &[Value]) -> Value {
+    let converted: Vec<Value> = content.iter().map(part).collect();
+    if converted.iter().all(|part| part["type"] == "input_text") {
+        return shortened(&text_of(&converted)).into();
+    }
+    let parts = converted.into_iter().map(|mut part| {
+        if let Some(text) = part["text"].as_str() {
+            part["text"] = shortened(text).into();
+        }
+        part
+    });
+    parts.collect()
+}
+
+fn part(content: &Value) -> Value {
+    let text = |text: &str| json!({"type": "input_text", "text": text});
+    let (data, mime) = (content["data"].as_str(), content["mimeType"].as_str());
+    match (content["type"].as_str(), data) {
+        (Some("text"), _) => text(content["text"].as_str().unwrap_or_default()),
+        (Some("image"), Some(data)) => {
+            json!({"type": "input_image", "image_url": format!("data:{};base64,{data}", mime.unwrap_or("image/png"))})
+        }
+        (Some(kind @ "audio"), Some(data)) => {
+            text(&format!("[{kind}, {}, about {} bytes: it cannot be shown]", mime.unwrap_or("of an unknown type"), data.len() / 4 * 3))
+        }
+        (Some("resource"), _) => match (content["resource"]["text"].as_str(), content["resource"]["blob"].as_str()) {
+            (Some(inner), _) => text(inner),
+            (None, Some(blob)) => {
+                let mime = content["resource"]["mimeType"].as_str().unwrap_or("of an unknown type");
+                if mime.starts_with("image/") {
+                    return json!({"type": "input_image", "image_url": format!("data:{mime};base64,{blob}")});
+                }
+                text(&format!(
+                    "[{}: {mime}, about {} bytes: it cannot be shown]",
+                    content["resource"]["uri"].as_str().unwrap_or_default(),
+                    blob.len() / 4 * 3
+                ))
+            }
+            (None, None) => text(&content.to_string()),
+        },
+        _ => text(&content.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_become_one_and_pictures_are_shown() {
+        assert_eq!(parts(&[json!({"type": "text", "text": "a"}), json!({"type": "text", "text": "b"})]), json!("a\nb"));
+        assert_eq!(parts(&[]), json!(""));
+        let mixed = parts(&[json!({"type": "text", "text": "a"}), json!({"type": "image", "data": "QUJD", "mimeType": "image/gif"})]);
+        assert_eq!(mixed[1]["image_url"], "data:image/gif;base64,QUJD");
+        let resource = parts(&[json!({"type": "resource", "resource": {"uri": "x:1", "text": "inside"}})]);
+        assert_eq!(resource, json!("inside"));
+        let link = parts(&[json!({"type": "resource_link", "uri": "x:2", "name": "two"})]);
+        assert!(link.as_str().unwrap().contains("x:2"));
+        let audio = parts(&[json!({"type": "audio", "data": "AAAA", "mimeType": "audio/wav"})]);
+        assert!(audio.as_str().unwrap().contains("cannot be shown"));
+    }
+
+    #[test]
+    fn too_much_is_cut() {
+        let long = "line\n".repeat(100_000);
+        let output = parts(&[json!({"type": "text", "text": long})]);
+        assert!(output.as_str().unwrap().len() < 50_000 && output.as_str().unwrap().contains("left out"));
+        let result = ToolResult { content: vec![json!({"type": "text", "text": long})], ..ToolResult::default() };
+        assert!(shown(&result).to_string().len() < 100_000);
+    }
+}

@@ -1,0 +1,61 @@
+//! `read_skill`: what a skill says, through the environment that it is in.
+
+use outpost_thread::CallId;
+use serde::Deserialize;
+use serde_json::json;
+
+use super::{Asked, CallEnd, Plan, ResultType, StepTools, Work};
+use crate::skills::Skill;
+
+#[derive(Debug, Clone, Deserialize)]
+pub struct ReadSkill {
+    skill: String,
+    #[serde(default)]
+    file: Option<String>,
+}
+
+pub(crate) struct SkillRun {
+    skill: Skill,
+    file: Option<String>,
+    result: ResultType,
+}
+
+impl StepTools {
+    pub(super) fn plan_skill(&self, asked: &Asked<'_>, read: ReadSkill) -> Plan {
+        let skill = match self.find_skill(&read.skill) {
+            Ok(skill) => skill.clone(),
+            Err(why) => return asked.fail(&why),
+        };
+        let file = read.file.filter(|file| !file.is_empty());
+        let detail =
+            json!({"type": "skillRead", "skill": skill.name, "path": skill.locator, "file": file, "environmentId": skill.environment});
+        let environment = Some(skill.environment.clone());
+        let run = SkillRun { skill, file, result: asked.result() };
+        asked.run(environment, true, Some(detail), Work::Skill(Box::new(run)))
+    }
+
+    /// A skill by its address, or by a name that only one has.
+    fn find_skill(&self, name: &str) -> Result<&Skill, String> {
+        if let Some(skill) = self.capabilities.skill(name) {
+            return Ok(skill);
+        }
+        let named: Vec<&Skill> = self.capabilities.skills.iter().filter(|skill| skill.name == name).collect();
+        match named[..] {
+            [skill] => Ok(skill),
+            [] => Err(format!("there is no skill `{name}` in this step")),
+            _ => {
+                let addresses: Vec<&str> = named.iter().map(|skill| skill.locator.as_str()).collect();
+                Err(format!("several skills are called `{name}`; say which: {}", addresses.join(", ")))
+            }
+        }
+    }
+}
+
+impl SkillRun {
+    pub async fn execute(self, call: &CallId) -> CallEnd {
+        match self.skill.read(self.file.as_deref()).await {
+            Ok(text) => CallEnd::completed(self.result, call, text, None),
+            Err(error) => CallEnd::failed(self.result, call, &error.to_string()),
+        }
+    }
+}

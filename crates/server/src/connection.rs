@@ -1,0 +1,206 @@
+//! One client: its handshake, its requests, what it hears, what it is asked.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use bytes::Bytes;
+use outpost_rpc::peer::{Answer, Request};
+use outpost_rpc::{Close, FrameSink, Lane, Link, Peer, PeerOptions, Service, Violation};
+use outpost_thread::ThreadId;
+use outpost_wire::app::event::Notice;
+use outpost_wire::{Fault, RequestId, envelope};
+
+use crate::belongings::Belongings;
+use crate::fault;
+use crate::server::Shared;
+use crate::subscription::Subscription;
+
+/// So many requests of one client may wait for their answers; more are refused.
+const IN_FLIGHT: usize = 1024;
+/// Whoever lets so much pile up without reading is let go: nobody else is to pay for it.
+const UNREAD: usize = 32 << 20;
+
+/// What a client said about itself.
+#[derive(Debug, Clone)]
+pub struct Client {
+    pub name: String,
+    pub experimental: bool,
+    pub opted_out: HashSet<String>,
+}
+
+pub struct Connection {
+    pub id: u64,
+    pub server: Arc<Shared>,
+    pub outlet: Outlet,
+    pub belongings: Belongings,
+    peer: Peer,
+    subscriptions: Mutex<HashMap<ThreadId, Arc<Subscription>>>,
+    in_flight: AtomicUsize,
+    watching: AtomicBool,
+}
+
+/// The way to a client, for whoever has something to tell it.
+#[derive(Clone)]
+pub struct Outlet {
+    sink: FrameSink,
+    client: Arc<OnceLock<Client>>,
+}
+
+impl Outlet {
+    /// Tells something, unless the client does not want to hear it or is not there yet.
+    pub fn tell(&self, notice: &Notice, at_ms: u64) {
+        let Some(client) = self.client.get() else { return };
+        if !client.opted_out.contains(notice.method()) {
+            self.sink.send(notice.frame(at_ms));
+        }
+    }
+
+    pub fn send(&self, frame: Vec<u8>) {
+        self.sink.send(frame);
+    }
+
+    /// Waits until the client has read most of what it was told.
+    pub async fn room(&self) {
+        self.sink.room(PeerOptions::default().outbound).await;
+    }
+}
+
+/// Serves one client until its link ends.
+pub async fn serve(server: Arc<Shared>, link: Link) {
+    let name = link.name.clone();
+    let mut made = None;
+    let (_peer, driver) = Peer::new(link, PeerOptions::default(), |peer| {
+        let connection = Arc::new(Connection {
+            id: server.next_connection(),
+            server: server.clone(),
+            outlet: Outlet { sink: peer.sink().clone(), client: Arc::default() },
+            belongings: Belongings::default(),
+            peer: peer.clone(),
+            subscriptions: Mutex::default(),
+            in_flight: AtomicUsize::new(0),
+            watching: AtomicBool::new(false),
+        });
+        server.enter(&connection);
+        made = Some(connection.clone());
+        connection
+    });
+    let leaving = made.as_ref().map(|connection| Leaving(connection.clone()));
+    drop(made);
+    let end = driver.await;
+    tracing::debug!(name, ?end, "a client left");
+    drop(leaving);
+}
+
+/// However a connection ends, nobody counts on it afterwards.
+struct Leaving(Arc<Connection>);
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        self.0.server.leave(self.0.id);
+        self.0.lock().clear();
+    }
+}
+
+impl Connection {
+    fn lock(&self) -> MutexGuard<'_, HashMap<ThreadId, Arc<Subscription>>> {
+        self.subscriptions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Who this is; nothing before the handshake.
+    pub fn client(&self) -> Option<&Client> {
+        self.outlet.client.get()
+    }
+
+    /// Takes the handshake. Only the first one counts.
+    pub fn introduce(&self, client: Client) -> Result<(), Fault> {
+        self.outlet.client.set(client).map_err(|_| fault::already_initialized())?;
+        self.peer.admit();
+        Ok(())
+    }
+
+    pub fn tell(&self, notice: &Notice) {
+        if self.outlet.sink.queued() > UNREAD {
+            tracing::warn!(client = self.client().map(|client| client.name.as_str()), "a client does not read; it is let go");
+            self.outlet.sink.close(Close::new(1013, "nothing is read at this end"));
+            return;
+        }
+        self.outlet.tell(notice, (self.server.clock)());
+    }
+
+    /// True for the first who asks: environments are watched once.
+    pub fn begin_watching(&self) -> bool {
+        !self.watching.swap(true, Ordering::Relaxed)
+    }
+
+    pub fn is_subscribed(&self, thread: ThreadId) -> bool {
+        self.subscription(thread).is_some()
+    }
+
+    pub fn subscription(&self, thread: ThreadId) -> Option<Arc<Subscription>> {
+        self.lock().get(&thread).filter(|subscription| !subscription.is_over()).cloned()
+    }
+
+    /// Takes a subscription; an older one of the same thread ends.
+    pub fn subscribe(&self, subscription: Arc<Subscription>) {
+        let mut subscriptions = self.lock();
+        subscriptions.retain(|_, old| !old.is_over());
+        subscriptions.insert(subscription.thread(), subscription);
+    }
+
+    pub fn unsubscribe(&self, thread: ThreadId) -> bool {
+        self.lock().remove(&thread).is_some_and(|subscription| !subscription.is_over())
+    }
+}
+
+/// Counts a request for as long as it is under way.
+struct Flight(Arc<Connection>);
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Service for Connection {
+    fn request(self: Arc<Self>, request: Request) -> Answer {
+        let Request { id, method, params, .. } = request;
+        if self.in_flight.fetch_add(1, Ordering::Relaxed) >= IN_FLIGHT {
+            self.in_flight.fetch_sub(1, Ordering::Relaxed);
+            return Box::pin(std::future::ready(envelope::error(&id, &fault::overloaded()).into()));
+        }
+        let flight = Flight(self.clone());
+        let server = self.server.clone();
+        let answer = server.table.answer(self, id, &method, params);
+        Box::pin(async move {
+            let reply = answer.await;
+            drop(flight);
+            reply
+        })
+    }
+
+    /// There is only `initialized`, and nothing waits for it.
+    fn notification(&self, method: &str, _params: &[u8]) -> Result<(), Violation> {
+        tracing::trace!(method, "a notification");
+        Ok(())
+    }
+
+    fn lane(&self, _method: &str) -> Lane {
+        Lane::Ordinary
+    }
+
+    fn is_settled(&self) -> bool {
+        self.client().is_some()
+    }
+
+    /// This dialect is silent about what it cannot read.
+    fn malformed(&self, message: String) -> Option<Vec<u8>> {
+        tracing::debug!(message, "a frame is no message");
+        None
+    }
+
+    fn answered(&self, id: RequestId, answer: Result<Bytes, Fault>) -> Result<(), Violation> {
+        crate::questions::take_answer(self, id, answer);
+        Ok(())
+    }
+}

@@ -1,0 +1,336 @@
+//! Executors that dial in, and how others reach them through here.
+//!
+//! An executor keeps one link more out than is in use. A link that nobody uses waits in the registry; the environment of
+//! that id takes one, and so does everybody who reaches the executor from elsewhere. Sessions are the executor's business:
+//! whichever link they are resumed on, they are the same. See docs/decisions/0013-executors-that-dial-in.md.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use http::StatusCode;
+use outpost_environment::{Door, Origin, Registry, RegistryError};
+use outpost_rpc::house::{Reception, Visit, plain};
+use outpost_rpc::link::Liveness;
+use outpost_rpc::{Close, FrameSink, Link};
+use outpost_wire::EnvironmentId;
+use thiserror::Error;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::admission::{Admission, Place};
+use crate::relay;
+use crate::tokens::{BindError, Issued, Scope, TokenError, Tokens};
+
+/// How patient this room is.
+#[derive(Debug, Clone, Copy)]
+pub struct JoinLimits {
+    /// An executor that was not heard for so long is gone: it asks for a sign of life every ten seconds itself.
+    pub silence: Duration,
+    /// How long somebody who wants to reach an executor waits for its next link.
+    pub patience: Duration,
+}
+
+impl Default for JoinLimits {
+    fn default() -> Self {
+        Self { silence: Duration::from_secs(45), patience: Duration::from_secs(5) }
+    }
+}
+
+/// What an executor says of itself when it dials in.
+#[derive(Debug, Clone)]
+struct Hello {
+    id: EnvironmentId,
+    /// The install: stays the same for ever.
+    identity: String,
+    /// One start of it.
+    instance: String,
+    /// Numbers the links of one start.
+    link: u64,
+    /// Its links that it still has. Those of which it knows nothing any more are dead, however they look from here.
+    live: Vec<u64>,
+}
+
+#[derive(Debug, Error)]
+enum JoinError {
+    #[error("missing or invalid token; an executor shows one that `outpost token create --executor ID` made here")]
+    Token,
+    #[error("this token is for {scope}, not for joining as `{id}`")]
+    Scope { scope: Scope, id: EnvironmentId },
+    #[error("`{0}` is missing from the address, or makes no sense")]
+    Said(&'static str),
+    #[error("environment `{0}` is defined in environments.toml; join under another id, or remove it there")]
+    Configured(EnvironmentId),
+    #[error("another start of the executor `{0}` is connected; stop it first, or give it up to {1:?} if its machine went away")]
+    Doubled(EnvironmentId, Duration),
+    #[error(transparent)]
+    Bound(#[from] BindError),
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+}
+
+impl JoinError {
+    fn reception(&self) -> Reception {
+        let status = match self {
+            Self::Token => return Reception::Stranger(plain(StatusCode::UNAUTHORIZED, self.to_string())),
+            Self::Scope { .. } => StatusCode::FORBIDDEN,
+            Self::Said(_) => StatusCode::BAD_REQUEST,
+            Self::Configured(_) | Self::Doubled(..) | Self::Bound(BindError::Other { .. }) | Self::Registry(_) => StatusCode::CONFLICT,
+            Self::Bound(BindError::Token(_)) => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        Reception::Answer(plain(status, self.to_string()))
+    }
+}
+
+/// All executors that dial in here.
+pub struct Executors {
+    registry: Registry,
+    tokens: Tokens,
+    admission: Arc<Admission>,
+    limits: JoinLimits,
+    joined: Mutex<HashMap<EnvironmentId, Joined>>,
+    joins: AtomicU64,
+    refusals: AtomicU64,
+}
+
+/// The links of one executor.
+#[derive(Default)]
+struct Joined {
+    instance: String,
+    links: HashMap<u64, Held>,
+}
+
+struct Held {
+    sink: FrameSink,
+    liveness: Liveness,
+}
+
+impl Executors {
+    pub fn new(registry: Registry, tokens: Tokens, admission: Arc<Admission>, limits: JoinLimits) -> Arc<Self> {
+        Arc::new(Self {
+            registry,
+            tokens,
+            admission,
+            limits,
+            joined: Mutex::default(),
+            joins: AtomicU64::new(0),
+            refusals: AtomicU64::new(0),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<EnvironmentId, Joined>> {
+        self.joined.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps the registry in step with the tokens for as long as anybody waits for this: an executor that may dial in is an
+    /// environment, whether it has come or not, and one that may not is none any more.
+    pub async fn follow_tokens(&self) {
+        let mut known: Vec<EnvironmentId> = Vec::new();
+        loop {
+            match self.expected() {
+                Ok(expected) => {
+                    for id in expected.iter().filter(|id| !known.contains(id)) {
+                        if let Err(error) = self.door(id) {
+                            tracing::warn!(%id, %error, "an executor with this id cannot join");
+                        }
+                    }
+                    // Some come and lose their token between two looks.
+                    known.extend(self.lock().keys().cloned());
+                    for id in known.iter().filter(|id| !expected.contains(id)) {
+                        self.forget(id);
+                    }
+                    known = expected;
+                }
+                Err(error) => tracing::warn!(%error, "the tokens of executors cannot be read"),
+            }
+            sleep(Duration::from_secs(1)).await;
+        }
+    }
+
+    /// Ids that a token is out for.
+    fn expected(&self) -> Result<Vec<EnvironmentId>, TokenError> {
+        let mut ids: Vec<EnvironmentId> = Vec::new();
+        for token in self.tokens.list()? {
+            match token.scope {
+                Scope::Executor { id } if !ids.contains(&id) => ids.push(id),
+                _ => {}
+            }
+        }
+        Ok(ids)
+    }
+
+    /// Where links for an id are handed in. What is configured is never replaced.
+    fn door(&self, id: &EnvironmentId) -> Result<Door, JoinError> {
+        if self.registry.status(id).is_some_and(|status| status.origin == Origin::Configured) {
+            return Err(JoinError::Configured(id.clone()));
+        }
+        Ok(self.registry.join(id.clone())?)
+    }
+
+    /// No token leads to this id any more.
+    fn forget(&self, id: &EnvironmentId) {
+        if let Some(joined) = self.lock().remove(id) {
+            for held in joined.links.into_values() {
+                held.sink.close(Close::new(crate::admission::POLICY, "the token was revoked"));
+            }
+        }
+        let is_ours = self.registry.status(id).is_some_and(|status| status.origin == Origin::Added);
+        if is_ours && let Err(error) = self.registry.remove(id) {
+            tracing::debug!(%id, %error, "an environment was gone already");
+        }
+    }
+
+    /// An executor wants to join: `/executors/join`.
+    pub fn join(self: &Arc<Self>, visit: &Visit) -> Reception {
+        let (hello, token) = match self.check(visit) {
+            Ok(checked) => checked,
+            Err(error) => {
+                self.refusals.fetch_add(1, Ordering::Relaxed);
+                tracing::info!(reason = %error, "an executor was not let in");
+                return error.reception();
+            }
+        };
+        let executors = self.clone();
+        Reception::Link(Box::new(move |link| executors.take_in(hello, token, link)))
+    }
+
+    fn check(&self, visit: &Visit) -> Result<(Hello, Issued), JoinError> {
+        let token = visit.bearer().and_then(|secret| self.tokens.find(secret)).ok_or(JoinError::Token)?;
+        let hello = Hello::read(visit)?;
+        if token.scope != (Scope::Executor { id: hello.id.clone() }) {
+            return Err(JoinError::Scope { scope: token.scope, id: hello.id });
+        }
+        self.door(&hello.id)?;
+        self.tokens.bind(&hello.id, &hello.identity)?;
+        self.check_alone(&hello)?;
+        Ok((hello, token))
+    }
+
+    /// Of two starts of one install the first one stays: what runs there would be lost otherwise.
+    fn check_alone(&self, hello: &Hello) -> Result<(), JoinError> {
+        let joined = self.lock();
+        let Some(other) = joined.get(&hello.id).filter(|joined| joined.instance != hello.instance) else { return Ok(()) };
+        if other.links.values().any(|held| held.is_there(self.limits.silence)) {
+            return Err(JoinError::Doubled(hello.id.clone(), self.limits.silence));
+        }
+        Ok(())
+    }
+
+    /// A link of an executor that was let in.
+    fn take_in(self: &Arc<Self>, hello: Hello, token: Issued, link: Link) {
+        // Whoever has a token is no stranger.
+        link.gate.open();
+        let (sink, liveness) = (link.tx.clone(), link.liveness.clone());
+        let place = self.admission.admit(&token.digest, sink.clone());
+        for dead in self.note(&hello, Held { sink: sink.clone(), liveness: liveness.clone() }) {
+            dead.close(Close::new(Close::NORMAL, "the executor does not know this link any more"));
+        }
+        let handed = self.door(&hello.id).map(|door| door.hand_in(link));
+        if let Err(error) = &handed {
+            sink.close(Close::new(crate::admission::POLICY, error.to_string()));
+        }
+        self.joins.fetch_add(1, Ordering::Relaxed);
+        tracing::info!(id = %hello.id, link = hello.link, "an executor dialled in");
+        tokio::spawn(self.clone().watch(hello, place, Held { sink, liveness }));
+    }
+
+    /// Puts a link among the others of its executor; returns those that are dead.
+    fn note(&self, hello: &Hello, held: Held) -> Vec<FrameSink> {
+        let mut all = self.lock();
+        let joined = all.entry(hello.id.clone()).or_default();
+        let is_other_start = joined.instance != hello.instance;
+        joined.instance.clone_from(&hello.instance);
+        let is_dead = |number: &u64| is_other_start || (*number != hello.link && !hello.live.contains(number));
+        let dead = joined.links.extract_if(|number, _| is_dead(number)).map(|(_, held)| held.sink).collect();
+        joined.links.insert(hello.link, held);
+        dead
+    }
+
+    /// Stays with a link until it ends, and ends it when nothing is heard of it.
+    async fn watch(self: Arc<Self>, hello: Hello, place: Place, held: Held) {
+        let mut queued = 0;
+        loop {
+            tokio::select! {
+                () = held.sink.closed() => break,
+                () = sleep(self.limits.silence / 4) => {}
+            }
+            // A large message takes its time, and nothing else gets through meanwhile.
+            let moves = held.sink.queued() < queued;
+            queued = held.sink.queued();
+            if !moves && !held.is_there(self.limits.silence) {
+                held.sink.close(Close::new(Close::NORMAL, "nothing was heard"));
+            }
+        }
+        drop(place);
+        if let Some(joined) = self.lock().get_mut(&hello.id)
+            && joined.instance == hello.instance
+        {
+            joined.links.remove(&hello.link);
+        }
+        tracing::info!(id = %hello.id, link = hello.link, "a link of an executor ended");
+    }
+
+    /// Somebody with a client's token wants to talk to an executor: `/executors/reach/ID`.
+    pub fn reach(self: &Arc<Self>, id: &str, token: Option<String>) -> Reception {
+        let answer = |status: StatusCode, text: String| Reception::Answer(plain(status, text));
+        let Ok(id) = EnvironmentId::parse(id) else { return answer(StatusCode::NOT_FOUND, format!("`{id}` is no id of an executor")) };
+        if !self.lock().contains_key(&id) {
+            return answer(StatusCode::NOT_FOUND, format!("no executor with the id `{id}` has joined here"));
+        }
+        if self.lock().get(&id).is_none_or(|joined| joined.links.is_empty()) {
+            return answer(StatusCode::SERVICE_UNAVAILABLE, format!("the executor `{id}` is not connected now"));
+        }
+        let door = match self.door(&id) {
+            Ok(door) => door,
+            Err(error) => return error.reception(),
+        };
+        let executors = self.clone();
+        Reception::Link(Box::new(move |client| {
+            tokio::spawn(executors.pass_on(id, door, client, token));
+        }))
+    }
+
+    async fn pass_on(self: Arc<Self>, id: EnvironmentId, door: Door, client: Link, token: Option<String>) {
+        client.gate.open();
+        let _place = token.map(|token| self.admission.admit(&token, client.tx.clone()));
+        match timeout(self.limits.patience, door.take()).await {
+            Ok(executor) => relay::relay(client, executor).await,
+            Err(_) => client.tx.close(Close::new(relay::TRY_AGAIN, format!("the executor `{id}` has no link to spare now"))),
+        }
+    }
+
+    /// How many links were taken in, and how many were not, since the start.
+    pub fn counts(&self) -> (u64, u64) {
+        (self.joins.load(Ordering::Relaxed), self.refusals.load(Ordering::Relaxed))
+    }
+
+    /// How many links each executor has here, for the metrics.
+    pub fn links(&self) -> Vec<(EnvironmentId, usize)> {
+        self.lock().iter().map(|(id, joined)| (id.clone(), joined.links.len())).collect()
+    }
+}
+
+impl Held {
+    fn is_there(&self, silence: Duration) -> bool {
+        let earliest = Instant::now().checked_sub(silence);
+        !self.sink.is_closed() && earliest.is_none_or(|earliest| self.liveness.is_later_than(earliest))
+    }
+}
+
+impl Hello {
+    fn read(visit: &Visit) -> Result<Self, JoinError> {
+        let said = |name: &'static str| {
+            let fits = |value: &&str| !value.is_empty() && value.len() <= 128 && value.bytes().all(|byte| byte.is_ascii_graphic());
+            visit.query(name).filter(fits).ok_or(JoinError::Said(name))
+        };
+        let number = |text: &str, name| text.parse::<u64>().map_err(|_| JoinError::Said(name));
+        let live = visit.query("live").unwrap_or_default().split(',').filter(|text| !text.is_empty());
+        Ok(Self {
+            id: EnvironmentId::parse_own(said("id")?).map_err(|_| JoinError::Said("id"))?,
+            identity: said("executor")?.to_owned(),
+            instance: said("instance")?.to_owned(),
+            link: number(said("link")?, "link")?,
+            live: live.map(|text| number(text, "live")).collect::<Result<_, _>>()?,
+        })
+    }
+}

@@ -1,0 +1,85 @@
+//! From what a client says to what a thread is told.
+
+use std::collections::BTreeMap;
+
+use outpost_thread::Raw;
+use outpost_wire::app::turn::{AdditionalContext, ContextKind, UserInput};
+use outpost_wire::{Base64, Fault};
+use serde_json::{Value, json};
+
+/// The largest image that is taken from a file.
+const LARGEST_IMAGE: u64 = 20 << 20;
+
+/// What a client said, as it said it and as the model is told.
+#[derive(Debug, Default)]
+pub struct Message {
+    pub content: Vec<Raw>,
+    /// Only where it is more than the texts of `content`.
+    pub items: Vec<Raw>,
+}
+
+pub async fn message(input: Vec<UserInput>, context: Option<BTreeMap<String, AdditionalContext>>) -> Result<Message, Fault> {
+    let content = input.iter().filter_map(|part| Raw::of(part).ok()).collect();
+    let is_plain = context.as_ref().is_none_or(BTreeMap::is_empty) && input.iter().all(|part| matches!(part, UserInput::Text { .. }));
+    if is_plain && !input.is_empty() {
+        return Ok(Message { content, items: vec![] });
+    }
+    let mut items: Vec<Raw> = context.into_iter().flatten().map(|(name, context)| known(&name, context)).collect();
+    let mut parts = Vec::new();
+    for part in input {
+        parts.push(part_of(part).await?);
+    }
+    if !parts.is_empty() {
+        items.push(Raw::from(json!({"type": "message", "role": "user", "content": parts})));
+    }
+    Ok(Message { content, items })
+}
+
+/// What the application knows, the model may believe; what others wrote, it may only read.
+fn known(name: &str, context: AdditionalContext) -> Raw {
+    let name = context.name.as_deref().unwrap_or(name).replace(['"', '<', '>'], "");
+    let (role, tag) = match context.kind {
+        ContextKind::Application => ("developer", "application_context"),
+        ContextKind::Untrusted => ("user", "untrusted_context"),
+    };
+    let text = format!("<{tag} name=\"{name}\">\n{}\n</{tag}>", context.value);
+    Raw::from(json!({"type": "message", "role": role, "content": [{"type": "input_text", "text": text}]}))
+}
+
+async fn part_of(part: UserInput) -> Result<Value, Fault> {
+    let image = |url: String, detail: Option<String>| json!({"type": "input_image", "image_url": url, "detail": detail.unwrap_or_else(|| "auto".into())});
+    Ok(match part {
+        UserInput::Text { text, .. } => json!({"type": "input_text", "text": text}),
+        UserInput::Image { url: Some(url), detail, .. } => image(url, detail),
+        UserInput::Image { file_id: Some(file), .. } => json!({"type": "input_image", "file_id": file}),
+        UserInput::Image { .. } => return Err(Fault::invalid_request("an image needs a `url` or a `fileId`")),
+        UserInput::LocalImage { path, detail } => image(file_url(&path).await?, detail),
+        UserInput::Audio { url } => json!({"type": "input_text", "text": format!("[audio: {url}]")}),
+        UserInput::LocalAudio { path } => json!({"type": "input_text", "text": format!("[audio file: {path}]")}),
+        UserInput::Skill { name, path } => json!({"type": "input_text", "text": format!("Use the skill `{name}` ({path}).")}),
+        UserInput::Mention { name, path } => json!({"type": "input_text", "text": format!("[{name}]({path})")}),
+    })
+}
+
+/// A file of this machine as a URL that holds it.
+async fn file_url(path: &str) -> Result<String, Fault> {
+    let refuse = |why: String| Fault::invalid_request(format!("the image `{path}` cannot be used: {why}"));
+    let metadata = tokio::fs::metadata(path).await.map_err(|error| refuse(error.to_string()))?;
+    if metadata.len() > LARGEST_IMAGE {
+        return Err(refuse(format!("it has more than {LARGEST_IMAGE} bytes")));
+    }
+    let bytes = tokio::fs::read(path).await.map_err(|error| refuse(error.to_string()))?;
+    let kind = kind_of(&bytes).ok_or_else(|| refuse("it is no PNG, JPEG, GIF or WebP".into()))?;
+    let text = serde_json::to_string(&Base64::from(bytes::Bytes::from(bytes))).map_err(|error| refuse(error.to_string()))?;
+    Ok(format!("data:{kind};base64,{}", text.trim_matches('"')))
+}
+
+fn kind_of(bytes: &[u8]) -> Option<&'static str> {
+    match bytes {
+        [0x89, b'P', b'N', b'G', ..] => Some("image/png"),
+        [0xff, 0xd8, 0xff, ..] => Some("image/jpeg"),
+        [b'G', b'I', b'F', b'8', ..] => Some("image/gif"),
+        [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Some("image/webp"),
+        _ => None,
+    }
+}

@@ -1,0 +1,170 @@
+//! Environments: adding, asking, listing, watching, forgetting.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use outpost_environment::{Definition, Event, News, Origin, Standing, Status, Token};
+use outpost_rpc::Outcome;
+use outpost_wire::app::environment::{
+    EnvironmentAdd, EnvironmentAddParams, EnvironmentEntry, EnvironmentIdParams, EnvironmentInfo, EnvironmentInfoResponse, EnvironmentList,
+    EnvironmentListResponse, EnvironmentRemove, EnvironmentShell, EnvironmentStatus, EnvironmentStatusKind, EnvironmentStatusResponse,
+    EnvironmentWatch, EnvironmentWatchResponse,
+};
+use outpost_wire::app::event::EnvironmentChanged;
+use outpost_wire::app::{NoParams, Nothing};
+use outpost_wire::intent::EnvironmentId;
+use outpost_wire::{Fault, intent};
+
+use crate::connection::Connection;
+use crate::fault;
+use crate::server::Shared;
+use crate::table::Table;
+
+pub fn register(table: Table) -> Table {
+    table
+        .on::<EnvironmentAdd, _, _>(add)
+        .on::<EnvironmentInfo, _, _>(info)
+        .on::<EnvironmentStatus, _, _>(status)
+        .on::<EnvironmentList, _, _>(list)
+        .on::<EnvironmentRemove, _, _>(remove)
+        .on_call::<EnvironmentWatch, _, _>(watch)
+}
+
+async fn add(connection: Arc<Connection>, params: EnvironmentAddParams) -> Result<Nothing, Fault> {
+    let refuse = |why: String| Fault::invalid_request(format!("invalid environment: {why}"));
+    let id = EnvironmentId::parse_own(&params.environment_id).map_err(|error| match error {
+        intent::IdError::Empty => refuse("environment id cannot be empty".into()),
+        other => refuse(other.to_string()),
+    })?;
+    let url = params.exec_server_url.trim();
+    if url.is_empty() {
+        return Err(refuse(format!("environment `{id}` requires an exec-server url")));
+    }
+    let token = params.auth_bearer_token.map_or(Token::None, Token::Bearer);
+    let mut definition = Definition::url(url, token).map_err(fault::definition)?;
+    if let Some(patience) = params.connect_timeout_ms {
+        definition.connect_timeout = Duration::from_millis(patience.max(1));
+    }
+    let registry = connection.server.runtime.registry();
+    registry.add(id.clone(), definition).map_err(fault::registry)?;
+    // Somebody who adds one means to use it; whoever asks how it stands shall not be told that nobody has tried.
+    if let Some(handle) = registry.get(&id) {
+        handle.want();
+    }
+    Ok(Nothing {})
+}
+
+/// An id that breaks the rules cannot be known either.
+fn known(text: &str) -> Result<EnvironmentId, Fault> {
+    EnvironmentId::parse(text).map_err(|_| fault::unknown_environment(text))
+}
+
+async fn info(connection: Arc<Connection>, params: EnvironmentIdParams) -> Result<EnvironmentInfoResponse, Fault> {
+    let id = known(&params.environment_id)?;
+    let info = connection.server.runtime.registry().info(&id).await.map_err(|error| fault::info(id.as_str(), error))?;
+    Ok(EnvironmentInfoResponse {
+        shell: EnvironmentShell { name: info.shell.name, path: info.shell.path },
+        cwd: info.cwd.map(|cwd| cwd.to_string()),
+        executor_id: info.executor_id,
+        instance_id: info.instance_id,
+        platform_os: info.platform_os,
+    })
+}
+
+async fn status(connection: Arc<Connection>, params: EnvironmentIdParams) -> Result<EnvironmentStatusResponse, Fault> {
+    let standing = match EnvironmentId::parse(&params.environment_id) {
+        Ok(id) => connection.server.runtime.registry().standing(&id),
+        Err(_) => Standing::Missing,
+    };
+    let status = match &standing {
+        Standing::Ready => EnvironmentStatusKind::Ready,
+        Standing::Idle | Standing::Connecting => EnvironmentStatusKind::Pending,
+        Standing::Recovering { .. } | Standing::Failed { .. } => EnvironmentStatusKind::Disconnected,
+        Standing::Missing | Standing::Disabled => EnvironmentStatusKind::Unknown,
+    };
+    Ok(EnvironmentStatusResponse { status, error: reason(&standing) })
+}
+
+fn reason(standing: &Standing) -> Option<String> {
+    match standing {
+        Standing::Recovering { reason, .. } | Standing::Failed { reason, .. } => Some(reason.clone()),
+        _ => None,
+    }
+}
+
+fn entries(server: &Shared) -> Vec<EnvironmentEntry> {
+    let registry = server.runtime.registry();
+    let defaults = registry.default_selection(&server.facts.cwd, &[]);
+    let entry = |status: Status| EnvironmentEntry {
+        state: status.standing.word().to_owned(),
+        reason: reason(&status.standing),
+        generation: status.generation,
+        is_default: defaults.get(&status.id).is_some(),
+        is_configured: status.origin == Origin::Configured,
+        executor_id: status.identity.as_ref().and_then(|identity| identity.executor_id.clone()),
+        instance_id: status.identity.and_then(|identity| identity.instance_id),
+        address: status.address,
+        environment_id: status.id.to_string(),
+    };
+    registry.list().into_iter().map(entry).collect()
+}
+
+async fn list(connection: Arc<Connection>, _params: NoParams) -> Result<EnvironmentListResponse, Fault> {
+    Ok(EnvironmentListResponse { data: entries(&connection.server) })
+}
+
+async fn remove(connection: Arc<Connection>, params: EnvironmentIdParams) -> Result<Nothing, Fault> {
+    let id = known(&params.environment_id)?;
+    connection.server.runtime.registry().remove(&id).map_err(fault::registry)?;
+    Ok(Nothing {})
+}
+
+/// Tells how everything stands, and then every change. Asking again changes nothing.
+async fn watch(connection: Arc<Connection>, _params: NoParams) -> Result<Outcome<EnvironmentWatchResponse>, Fault> {
+    let output = EnvironmentWatchResponse { data: entries(&connection.server) };
+    if !connection.begin_watching() {
+        return Ok(output.into());
+    }
+    let mut watcher = connection.server.runtime.registry().watch();
+    let rest = async move {
+        loop {
+            connection.outlet.room().await;
+            let change = watcher.next().await;
+            if let Some(notice) = told(change.sequence, change.news) {
+                connection.tell(&notice.into());
+            }
+        }
+    };
+    Ok(Outcome { output, rest: Some(Box::pin(rest)) })
+}
+
+fn told(sequence: u64, news: News) -> Option<EnvironmentChanged> {
+    match news {
+        News::Environment { id, generation, standing, event } => {
+            let event = match event {
+                Event::Replayed => "replayed",
+                Event::Added => "added",
+                Event::Replaced => "replaced",
+                Event::Changed => "changed",
+                Event::Removed => "removed",
+            };
+            Some(EnvironmentChanged {
+                sequence,
+                environment_id: id.to_string(),
+                state: standing.word().to_owned(),
+                reason: reason(&standing),
+                generation,
+                event: event.into(),
+            })
+        }
+        News::OtherExecutor { id, generation, .. } => Some(EnvironmentChanged {
+            sequence,
+            environment_id: id.to_string(),
+            state: "ready".into(),
+            reason: Some("another executor answers than before; what was approved for the old one does not count any more".into()),
+            generation,
+            event: "otherExecutor".into(),
+        }),
+        News::Lost { .. } | News::Configured | News::Misconfigured { .. } => None,
+    }
+}

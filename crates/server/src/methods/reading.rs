@@ -1,0 +1,353 @@
+//! Reading threads: one, lists of them, their turns, their items, whether they are whole, and why they worked where they did.
+
+use std::sync::Arc;
+
+use outpost_runtime::live::Status;
+use outpost_store::{Cursor, Direction, Kin, ListQuery, Order, ReadError, Shelf, Store};
+use outpost_thread::{Fact, Seq, Thread as State, ThreadId, TurnId};
+use outpost_wire::Fault;
+use outpost_wire::app::thread::{
+    InitialTurnsPage, StepEnvironment, StepSeen, ThreadDamage, ThreadItemEntry, ThreadItemsList, ThreadItemsListParams,
+    ThreadItemsListResponse, ThreadList, ThreadListParams, ThreadListResponse, ThreadLoadedList, ThreadLoadedListParams,
+    ThreadLoadedListResponse, ThreadRead, ThreadReadParams, ThreadReadResponse, ThreadSortKey, ThreadTurnsList, ThreadTurnsListParams,
+    ThreadTurnsListResponse, ThreadVerify, ThreadVerifyResponse, ThreadWhy, ThreadWhyParams, ThreadWhyResponse,
+};
+use outpost_wire::app::turn::{ItemsView, Turn};
+use outpost_wire::app::{SortDirection, ThreadParams};
+use serde_json::Value;
+
+use super::thread_id;
+use crate::connection::Connection;
+use crate::fault;
+use crate::projection::{self, Projector, Shown, Told, Turns};
+use crate::server::Shared;
+use crate::subscription::Opening;
+use crate::table::Table;
+
+/// Rows of a page, if the client does not say.
+const PAGE: u32 = 25;
+const LARGEST_PAGE: u32 = 1000;
+
+pub fn register(table: Table) -> Table {
+    table
+        .on::<ThreadRead, _, _>(read)
+        .on::<ThreadList, _, _>(list)
+        .on::<ThreadLoadedList, _, _>(loaded_list)
+        .on::<ThreadTurnsList, _, _>(turns_list)
+        .on::<ThreadItemsList, _, _>(items_list)
+        .on::<ThreadVerify, _, _>(verify)
+        .on::<ThreadWhy, _, _>(why)
+}
+
+/// The journal of a thread, where there is a file.
+pub fn path(store: &Store, id: ThreadId) -> Option<String> {
+    match store {
+        Store::Local(store) => store.journal(id).map(|path| path.display().to_string()),
+        Store::Memory(_) | Store::Postgres(_) => None,
+    }
+}
+
+/// Everything that was told of a thread up to an entry.
+pub async fn turns(server: &Shared, store: &Store, id: ThreadId, until: Seq) -> Result<Turns, Fault> {
+    let mut projector = Projector::new(id, server.defaults.clone());
+    let mut turns = Turns::default();
+    let mut history = match store.history(id, 0).await {
+        // Nothing is written down before the first input.
+        Err(ReadError::NotFound(_)) => return Ok(turns),
+        other => other.map_err(fault::read)?,
+    };
+    while let Some(batch) = history.next().await.map_err(fault::read)? {
+        for entry in batch.entries.iter().filter(|entry| entry.seq <= until) {
+            turns.take(projector.entry(entry));
+        }
+    }
+    Ok(turns)
+}
+
+/// What was told after an entry, as it was told then; only what is still being asked is not told again here.
+pub async fn told_after(server: &Shared, opening: &Opening, after: Seq) -> Result<Vec<Told>, Fault> {
+    let id = opening.state.id;
+    let mut projector = Projector::new(id, server.defaults.clone());
+    let mut out = Vec::new();
+    let mut history = match opening.store.history(id, 0).await {
+        Err(ReadError::NotFound(_)) => return Ok(out),
+        other => other.map_err(fault::read)?,
+    };
+    while let Some(batch) = history.next().await.map_err(fault::read)? {
+        for entry in batch.entries.iter().filter(|entry| entry.seq <= opening.state.last) {
+            let told = projector.entry(entry);
+            if entry.seq > after {
+                out.extend(told.into_iter().filter(|told| matches!(told, Told::Notice(_))));
+            }
+        }
+    }
+    Ok(out)
+}
+
+/// The page that comes with a resumed thread.
+pub fn first_page(turns: Vec<Turn>, wanted: &InitialTurnsPage) -> Vec<Turn> {
+    let request = Slice { cursor: None, limit: wanted.limit, direction: wanted.sort_direction.unwrap_or(SortDirection::Desc) };
+    let page = request.of(turns).map(|page| page.data).unwrap_or_default();
+    page.into_iter().map(|turn| viewed(turn, wanted.items_view)).collect()
+}
+
+fn viewed(turn: Turn, view: Option<ItemsView>) -> Turn {
+    match view.unwrap_or_default() {
+        ItemsView::Full => turn,
+        ItemsView::Summary => projection::only_last_message(turn),
+        ItemsView::NotLoaded => projection::without_items(turn),
+    }
+}
+
+/// A thread as it stands: from its driver if it is loaded, else from the store.
+pub async fn state_of(server: &Shared, id: ThreadId) -> Result<(State, Option<Status>, Store), Fault> {
+    if let Some(live) = server.runtime.get(id)
+        && let Ok(state) = live.snapshot().await
+    {
+        return Ok((state, Some(live.status()), server.runtime.store_of(id).await));
+    }
+    let store = server.runtime.store().clone();
+    match outpost_store::open(&store, id).await {
+        Ok(opened) => Ok((opened.thread, None, store)),
+        Err(ReadError::NotFound(_)) => Err(fault::thread_not_loaded(id)),
+        Err(error) => Err(fault::read(error)),
+    }
+}
+
+async fn read(connection: Arc<Connection>, params: ThreadReadParams) -> Result<ThreadReadResponse, Fault> {
+    let server = &connection.server;
+    let id = thread_id(&params.thread_id)?;
+    let (state, status, store) = state_of(server, id).await?;
+    let ephemeral = server.runtime.is_ephemeral(id).await;
+    if params.include_turns && ephemeral {
+        return Err(Fault::invalid_request("ephemeral threads do not support includeTurns"));
+    }
+    let turns = if params.include_turns { turns(server, &store, id, state.last).await?.into_turns() } else { vec![] };
+    let shown = Shown { status, ephemeral, path: path(&store, id), turns };
+    Ok(ThreadReadResponse { thread: projection::thread(&state, shown, &server.defaults), read_state: None })
+}
+
+async fn list(connection: Arc<Connection>, params: ThreadListParams) -> Result<ThreadListResponse, Fault> {
+    let server = &connection.server;
+    let after = match &params.cursor {
+        Some(text) => Some(text.parse::<Cursor>().map_err(|_| fault::cursor(text))?),
+        None => None,
+    };
+    let kin = match (&params.parent_thread_id, &params.ancestor_thread_id) {
+        (Some(parent), _) => Some(Kin::ChildrenOf(thread_id(parent)?)),
+        (None, Some(ancestor)) => Some(Kin::DescendantsOf(thread_id(ancestor)?)),
+        (None, None) => None,
+    };
+    let kinds = params.source_kinds.unwrap_or_default();
+    let wants_agents = kin.is_some() || kinds.iter().any(|kind| kind.starts_with("subAgent"));
+    let query = ListQuery {
+        shelf: if params.archived.unwrap_or(false) { Shelf::Archived } else { Shelf::Active },
+        order: match params.sort_key {
+            None | Some(ThreadSortKey::CreatedAt | ThreadSortKey::SectionPosition) => Order::Created,
+            Some(ThreadSortKey::UpdatedAt) => Order::Updated,
+            Some(ThreadSortKey::RecencyAt) => Order::Recency,
+        },
+        direction: match params.sort_direction {
+            None | Some(SortDirection::Desc) => Direction::NewestFirst,
+            Some(SortDirection::Asc) => Direction::OldestFirst,
+        },
+        sources: sources(&kinds),
+        cwds: params.cwd.map(Into::into).unwrap_or_default(),
+        kin,
+        search: params.search_term.filter(|term| !term.trim().is_empty()),
+        limit: params.limit.unwrap_or(PAGE).clamp(1, LARGEST_PAGE) as usize,
+        after,
+    };
+    let store = server.runtime.store();
+    let page = store.list(query).await.map_err(fault::read)?;
+    let providers = params.model_providers.unwrap_or_default();
+    let excluded = params.excluded_thread_ids.unwrap_or_default();
+    let shown = |row: &outpost_store::Summary| {
+        let status = server.runtime.get(row.id).map(|live| live.status());
+        projection::summary(row, Shown { status, path: path(store, row.id), ..Shown::default() }, &server.defaults)
+    };
+    let data = page
+        .threads
+        .iter()
+        .filter(|row| wants_agents || row.parent.is_none())
+        .filter(|row| !excluded.contains(&row.id.to_string()))
+        .map(shown)
+        .filter(|thread| providers.is_empty() || providers.contains(&thread.model_provider))
+        .collect();
+    Ok(ThreadListResponse { data, next_cursor: page.next.map(|next| next.to_string()), backwards_cursor: None })
+}
+
+/// Kinds of sources as lists keep them: as one word.
+pub fn sources(kinds: &[String]) -> Vec<String> {
+    let mut words: Vec<String> = Vec::new();
+    for kind in kinds {
+        let word = if kind.starts_with("subAgent") { "subAgent" } else { kind.as_str() };
+        // To clients of this protocol, threads of an editor and of this server are the same thing.
+        let more: &[&str] = match word {
+            "vscode" => &["vscode", "appServer"],
+            other => &[other],
+        };
+        words.extend(more.iter().map(|word| (*word).to_owned()));
+    }
+    words
+}
+
+async fn loaded_list(connection: Arc<Connection>, params: ThreadLoadedListParams) -> Result<ThreadLoadedListResponse, Fault> {
+    let after =
+        params.cursor.as_deref().map(thread_id).transpose().map_err(|_| fault::cursor(params.cursor.as_deref().unwrap_or_default()))?;
+    let mut ids = connection.server.runtime.loaded();
+    ids.retain(|id| after.is_none_or(|after| *id > after));
+    let limit = params.limit.map_or(usize::MAX, |limit| limit.max(1) as usize);
+    let has_more = ids.len() > limit;
+    ids.truncate(limit);
+    let next_cursor = ids.last().filter(|_| has_more).map(ToString::to_string);
+    Ok(ThreadLoadedListResponse { data: ids.iter().map(ToString::to_string).collect(), next_cursor })
+}
+
+/// A page of a list that is at hand. Cursors are places between its rows, counted from the beginning.
+struct Slice {
+    cursor: Option<usize>,
+    limit: Option<u32>,
+    direction: SortDirection,
+}
+
+struct Sliced<T> {
+    data: Vec<T>,
+    next: Option<String>,
+    back: Option<String>,
+}
+
+impl Slice {
+    fn read(cursor: Option<&str>, limit: Option<u32>, direction: SortDirection) -> Result<Self, Fault> {
+        let cursor = cursor.map(|text| text.parse().map_err(|_| fault::cursor(text))).transpose()?;
+        Ok(Self { cursor, limit, direction })
+    }
+
+    fn of<T>(&self, mut rows: Vec<T>) -> Result<Sliced<T>, Fault> {
+        let limit = self.limit.unwrap_or(PAGE).clamp(1, LARGEST_PAGE) as usize;
+        let total = rows.len();
+        let (begin, end) = match self.direction {
+            SortDirection::Asc => {
+                let begin = self.cursor.unwrap_or(0).min(total);
+                (begin, total.min(begin + limit))
+            }
+            SortDirection::Desc => {
+                let end = self.cursor.unwrap_or(total).min(total);
+                (end.saturating_sub(limit), end)
+            }
+        };
+        rows.truncate(end);
+        let mut data = rows.split_off(begin);
+        let (next, back) = match self.direction {
+            SortDirection::Asc => (end, begin),
+            SortDirection::Desc => {
+                data.reverse();
+                (begin, end)
+            }
+        };
+        let has_more = match self.direction {
+            SortDirection::Asc => end < total,
+            SortDirection::Desc => begin > 0,
+        };
+        Ok(Sliced { data, next: has_more.then(|| next.to_string()), back: (total > 0).then(|| back.to_string()) })
+    }
+}
+
+/// A thread whose past can be read.
+async fn materialized(server: &Shared, id: ThreadId) -> Result<(State, Store), Fault> {
+    let (state, _, store) = state_of(server, id).await?;
+    if state.user_messages == 0 && state.turns == 0 && state.turn.is_none() {
+        return Err(fault::not_materialized(id));
+    }
+    Ok((state, store))
+}
+
+async fn turns_list(connection: Arc<Connection>, params: ThreadTurnsListParams) -> Result<ThreadTurnsListResponse, Fault> {
+    let id = thread_id(&params.thread_id)?;
+    let direction = params.sort_direction.unwrap_or(SortDirection::Desc);
+    let slice = Slice::read(params.cursor.as_deref(), params.limit, direction)?;
+    let (state, store) = materialized(&connection.server, id).await?;
+    let all = turns(&connection.server, &store, id, state.last).await?.into_turns();
+    let page = slice.of(all)?;
+    let data = page.data.into_iter().map(|turn| viewed(turn, Some(params.items_view.unwrap_or(ItemsView::Summary)))).collect();
+    Ok(ThreadTurnsListResponse { data, next_cursor: page.next, backwards_cursor: page.back })
+}
+
+async fn items_list(connection: Arc<Connection>, params: ThreadItemsListParams) -> Result<ThreadItemsListResponse, Fault> {
+    let id = thread_id(&params.thread_id)?;
+    let cursor = match &params.cursor {
+        None | Some(Value::Null) => None,
+        Some(Value::String(text)) => Some(text.clone()),
+        Some(other) => return Err(fault::cursor(&other.to_string())),
+    };
+    let slice = Slice::read(cursor.as_deref(), params.limit, params.sort_direction.unwrap_or(SortDirection::Asc))?;
+    let (state, store) = materialized(&connection.server, id).await?;
+    let mut all: Vec<ThreadItemEntry> = turns(&connection.server, &store, id, state.last).await?.into_items();
+    if let Some(turn) = &params.turn_id {
+        all.retain(|entry| entry.turn_id == *turn);
+    }
+    let page = slice.of(all)?;
+    Ok(ThreadItemsListResponse { data: page.data, next_cursor: page.next, backwards_cursor: page.back })
+}
+
+async fn verify(connection: Arc<Connection>, params: ThreadParams) -> Result<ThreadVerifyResponse, Fault> {
+    let id = thread_id(&params.thread_id)?;
+    let verdict = connection.server.runtime.store().verify(id, None).await.map_err(fault::read)?;
+    let whole = verdict.is_whole();
+    let damage = verdict.damage.iter().map(|(thread, damage)| {
+        let range = damage.range();
+        ThreadDamage { thread_id: thread.to_string(), from: range.from, to: range.to, what: range.what }
+    });
+    Ok(ThreadVerifyResponse {
+        whole,
+        entries: verdict.entries,
+        ordinal: verdict.last,
+        bytes: verdict.bytes,
+        damage: damage.collect(),
+        given_up: verdict.given_up,
+    })
+}
+
+async fn why(connection: Arc<Connection>, params: ThreadWhyParams) -> Result<ThreadWhyResponse, Fault> {
+    let id = thread_id(&params.thread_id)?;
+    let (state, _, store) = state_of(&connection.server, id).await?;
+    let wanted = params.turn_id.map(TurnId);
+    let (mut turn, mut own, mut steps) = (None, None, Vec::new());
+    let mut history = store.history(id, 0).await.map_err(fault::read)?;
+    while let Some(batch) = history.next().await.map_err(fault::read)? {
+        for entry in &batch.entries {
+            match &entry.fact {
+                Fact::TurnStarted(fact) if wanted.as_ref().is_none_or(|wanted| *wanted == fact.turn) => {
+                    turn = Some(fact.turn.clone());
+                    own = fact.selection.clone();
+                    steps.clear();
+                }
+                Fact::StepCaptured(fact) if Some(&fact.turn) == turn.as_ref() => steps.push(StepSeen {
+                    step: fact.step,
+                    ordinal: entry.seq,
+                    environments: fact.environments.iter().map(seen).collect(),
+                    detail: fact.detail.as_ref().and_then(|detail| detail.read().ok()),
+                }),
+                _ => {}
+            }
+        }
+    }
+    if let (Some(wanted), None) = (&wanted, &turn) {
+        return Err(Fault::invalid_request(format!("turn not found: {wanted}")));
+    }
+    Ok(ThreadWhyResponse {
+        turn_id: turn.map(|turn| turn.to_string()),
+        turn_environments: own.as_ref().map(projection::environments),
+        environments: state.selection.as_ref().map(projection::environments),
+        steps,
+    })
+}
+
+fn seen(environment: &outpost_thread::StepEnvironment) -> StepEnvironment {
+    StepEnvironment {
+        environment_id: environment.id.to_string(),
+        state: environment.state.clone(),
+        generation: environment.generation,
+        executor_id: environment.executor.clone(),
+    }
+}

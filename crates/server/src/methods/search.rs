@@ -1,0 +1,171 @@
+//! Finding: threads, places in threads, files.
+
+use std::sync::Arc;
+
+use outpost_environment::Repeat;
+use outpost_store::{Cursor, Direction, ListQuery, Order, Shelf, Summary};
+use outpost_wire::app::SortDirection;
+use outpost_wire::app::item::Item;
+use outpost_wire::app::search::{
+    FoundFile, FuzzyFileSearch, FuzzyFileSearchParams, FuzzyFileSearchResponse, MatchType, TextRange, ThreadItemsRead,
+    ThreadItemsReadParams, ThreadItemsReadResponse, ThreadSearch, ThreadSearchOccurrence, ThreadSearchOccurrences,
+    ThreadSearchOccurrencesParams, ThreadSearchOccurrencesResponse, ThreadSearchParams, ThreadSearchResponse, ThreadSearchResult,
+};
+use outpost_wire::app::thread::{ThreadItemEntry, ThreadSortKey};
+use outpost_wire::exec::walk::{Walk, WalkKind, WalkOptions, WalkParams};
+use outpost_wire::{Fault, PathUri};
+use serde_json::Value;
+
+use super::place::{environment, refused};
+use super::{reading, thread_id};
+use crate::connection::Connection;
+use crate::fuzzy;
+use crate::projection::{self, Shown};
+use crate::server::Shared;
+use crate::table::Table;
+use crate::{excerpt, fault};
+
+/// So many files are told.
+const FILES: usize = 50;
+
+pub fn register(table: Table) -> Table {
+    table
+        .on::<ThreadSearch, _, _>(threads)
+        .on::<ThreadSearchOccurrences, _, _>(occurrences)
+        .on::<ThreadItemsRead, _, _>(items)
+        .on::<FuzzyFileSearch, _, _>(files)
+}
+
+async fn threads(connection: Arc<Connection>, params: ThreadSearchParams) -> Result<ThreadSearchResponse, Fault> {
+    let server = &connection.server;
+    if params.search_term.trim().is_empty() {
+        return Err(Fault::invalid_request("searchTerm must not be empty"));
+    }
+    let after = params.cursor.as_ref().map(|text| text.parse::<Cursor>().map_err(|_| fault::cursor(text))).transpose()?;
+    let query = ListQuery {
+        shelf: if params.archived.unwrap_or(false) { Shelf::Archived } else { Shelf::Active },
+        order: match params.sort_key {
+            Some(ThreadSortKey::CreatedAt | ThreadSortKey::SectionPosition) => Order::Created,
+            Some(ThreadSortKey::UpdatedAt) => Order::Updated,
+            None | Some(ThreadSortKey::RecencyAt) => Order::Recency,
+        },
+        direction: match params.sort_direction {
+            None | Some(SortDirection::Desc) => Direction::NewestFirst,
+            Some(SortDirection::Asc) => Direction::OldestFirst,
+        },
+        sources: reading::sources(&params.source_kinds.unwrap_or_default()),
+        search: Some(params.search_term.clone()),
+        limit: params.limit.unwrap_or(25).clamp(1, 100) as usize,
+        after,
+        ..ListQuery::default()
+    };
+    let page = server.runtime.store().list(query).await.map_err(fault::read)?;
+    let mut data = Vec::with_capacity(page.threads.len());
+    for row in &page.threads {
+        let shown = Shown {
+            status: server.runtime.get(row.id).map(|live| live.status()),
+            path: reading::path(server.runtime.store(), row.id),
+            ..Shown::default()
+        };
+        let snippet = snippet(server, row, &params.search_term).await;
+        data.push(ThreadSearchResult { thread: projection::summary(row, shown, &server.defaults), snippet });
+    }
+    Ok(ThreadSearchResponse { data, next_cursor: page.next.map(|next| next.to_string()), backwards_cursor: None })
+}
+
+/// Where a thread says what was searched for; its first words if only the words of it are there, apart from each other.
+async fn snippet(server: &Shared, row: &Summary, term: &str) -> String {
+    let known = [row.name.as_deref(), row.preview.as_deref()];
+    if let Some(found) = known.into_iter().flatten().find_map(|text| excerpt::first(text, term)) {
+        return found.text;
+    }
+    let store = server.runtime.store();
+    let said = reading::turns(server, store, row.id, row.seq).await.map(|turns| turns.into_items()).unwrap_or_default();
+    let mut terms = std::iter::once(term).chain(term.split_whitespace());
+    let found = terms.find_map(|term| said.iter().find_map(|entry| excerpt::first(&words(&entry.item), term)));
+    found.map(|found| found.text).or_else(|| row.preview.clone()).unwrap_or_default()
+}
+
+/// What somebody said in an item.
+fn words(item: &Item) -> String {
+    match item {
+        Item::UserMessage { content, .. } => {
+            content.iter().filter_map(|part| part.get("text").and_then(Value::as_str)).collect::<Vec<_>>().join("\n")
+        }
+        Item::AgentMessage { text, .. } => text.clone(),
+        _ => String::new(),
+    }
+}
+
+async fn said(server: &Shared, text: &str) -> Result<Vec<ThreadItemEntry>, Fault> {
+    let id = thread_id(text)?;
+    let (state, _, store) = reading::state_of(server, id).await?;
+    Ok(reading::turns(server, &store, id, state.last).await?.into_items())
+}
+
+async fn occurrences(connection: Arc<Connection>, params: ThreadSearchOccurrencesParams) -> Result<ThreadSearchOccurrencesResponse, Fault> {
+    if params.search_term.is_empty() {
+        return Err(Fault::invalid_request("searchTerm must not be empty"));
+    }
+    let begin = params.cursor.as_deref().map(|text| text.parse::<usize>().map_err(|_| fault::cursor(text))).transpose()?.unwrap_or(0);
+    let limit = params.limit.unwrap_or(50).clamp(1, 1000) as usize;
+    let mut turns: Vec<String> = Vec::new();
+    let mut all = Vec::new();
+    for entry in said(&connection.server, &params.thread_id).await? {
+        if turns.last() != Some(&entry.turn_id) {
+            turns.push(entry.turn_id.clone());
+        }
+        for found in excerpt::all(&words(&entry.item), &params.search_term) {
+            all.push(ThreadSearchOccurrence {
+                turn_id: entry.turn_id.clone(),
+                item_id: entry.item.id().to_owned(),
+                snippet: found.text,
+                snippet_match_range: TextRange { start: found.start, end: found.end },
+                turn_cursor: (turns.len() - 1).to_string(),
+            });
+        }
+    }
+    let next_cursor = (all.len() > begin + limit).then(|| (begin + limit).to_string());
+    Ok(ThreadSearchOccurrencesResponse { data: all.into_iter().skip(begin).take(limit).collect(), next_cursor })
+}
+
+async fn items(connection: Arc<Connection>, params: ThreadItemsReadParams) -> Result<ThreadItemsReadResponse, Fault> {
+    let mut data = said(&connection.server, &params.thread_id).await?;
+    data.retain(|entry| entry.turn_id == params.turn_id && params.item_ids.iter().any(|id| id == entry.item.id()));
+    Ok(ThreadItemsReadResponse { data })
+}
+
+async fn files(connection: Arc<Connection>, params: FuzzyFileSearchParams) -> Result<FuzzyFileSearchResponse, Fault> {
+    let environment = environment(&connection.server, params.environment_id.as_deref())?;
+    let mut files = Vec::new();
+    // Clients ask with every key that is pressed; before the first one there is nothing to find.
+    let roots = if params.query.is_empty() { vec![] } else { params.roots };
+    for root in roots {
+        let path = PathUri::from_syntax(&root).unwrap_or_else(|_| connection.server.facts.cwd.join(&root));
+        let options = WalkOptions {
+            max_depth: 32,
+            max_directories: 10_000,
+            max_entries: 50_000,
+            follow_directory_symlinks: false,
+            prune_hidden_directories: true,
+        };
+        let walked = environment.call::<Walk>(&WalkParams { path: path.clone(), options, sandbox: None }, Repeat::Harmless).await;
+        let base = path.to_syntax();
+        for entry in walked.map_err(refused)?.entries {
+            let full = entry.path.to_syntax();
+            let below = full.strip_prefix(&base).unwrap_or(&full).trim_start_matches(['/', '\\']);
+            let Some(found) = fuzzy::find(below, &params.query) else { continue };
+            files.push(FoundFile {
+                root: root.clone(),
+                file_name: below.rsplit(['/', '\\']).next().unwrap_or(below).to_owned(),
+                path: below.to_owned(),
+                match_type: if entry.kind == WalkKind::Directory { MatchType::Directory } else { MatchType::File },
+                score: found.score,
+                indices: Some(found.indices),
+            });
+        }
+    }
+    files.sort_by(|one, other| other.score.cmp(&one.score).then_with(|| one.path.cmp(&other.path)));
+    files.truncate(FILES);
+    Ok(FuzzyFileSearchResponse { files })
+}

@@ -1,0 +1,122 @@
+//! Naming, archiving and removing threads, and no longer hearing of them.
+
+use std::sync::Arc;
+
+use outpost_store::{ClaimMode, Need};
+use outpost_thread::{Entry, InterruptReason, MetadataChanged, ThreadId};
+use outpost_wire::Fault;
+use outpost_wire::app::event::{ThreadArchived, ThreadDeleted, ThreadNameUpdated, ThreadUnarchived};
+use outpost_wire::app::thread::{
+    ThreadArchive, ThreadDelete, ThreadNameSet, ThreadNameSetParams, ThreadResponse, ThreadUnarchive, ThreadUnsubscribe,
+    ThreadUnsubscribeResponse, UnsubscribeStatus,
+};
+use outpost_wire::app::{Nothing, ThreadParams};
+
+use super::{reading, thread_id};
+use crate::connection::Connection;
+use crate::fault;
+use crate::projection::{self, Shown};
+use crate::server::Shared;
+use crate::table::Table;
+
+pub fn register(table: Table) -> Table {
+    table
+        .on::<ThreadArchive, _, _>(archive)
+        .on::<ThreadUnarchive, _, _>(unarchive)
+        .on::<ThreadDelete, _, _>(delete)
+        .on::<ThreadNameSet, _, _>(set_name)
+        .on::<ThreadUnsubscribe, _, _>(unsubscribe)
+}
+
+/// Writes a change of a thread's description, loaded or not.
+pub async fn describe(server: &Shared, id: ThreadId, change: MetadataChanged) -> Result<(), Fault> {
+    if let Some(live) = server.runtime.get(id) {
+        return live.change(vec![change.into()]).await.map_err(fault::command);
+    }
+    let store = server.runtime.store();
+    let lease = store.claim(id, ClaimMode::IfFree).await.map_err(fault::claim)?;
+    let written = async {
+        let seq = store.head(id).await.map_err(fault::read)?.last + 1;
+        let entry = Entry { seq, at: (server.clock)(), fact: change.into() };
+        store.append(&lease, vec![entry], Need::Durable).await.map_err(|error| fault::append(&error))
+    };
+    let written = written.await;
+    store.release(lease).await;
+    written.map(drop)
+}
+
+/// Whether a thread that is stored is archived; nothing if it is not stored.
+async fn is_archived(server: &Shared, id: ThreadId) -> Result<Option<bool>, Fault> {
+    Ok(server.runtime.store().summary(id).await.map_err(fault::read).ok().flatten().map(|summary| summary.archived))
+}
+
+async fn archive(connection: Arc<Connection>, params: ThreadParams) -> Result<Nothing, Fault> {
+    let server = &connection.server;
+    let id = thread_id(&params.thread_id)?;
+    is_archived(server, id).await?.ok_or_else(|| fault::no_rollout(id))?;
+    describe(server, id, MetadataChanged { archived: Some(true), ..MetadataChanged::default() }).await?;
+    unload(server, id).await;
+    server.broadcast(&ThreadArchived { thread_id: id.to_string() }.into());
+    Ok(Nothing {})
+}
+
+/// Ends a thread and its agents here; nothing of them is lost.
+async fn unload(server: &Shared, id: ThreadId) {
+    let tree = server.runtime.subtree(id).await.unwrap_or_else(|_| vec![id]);
+    for id in tree {
+        server.runtime.unload(id, InterruptReason::Shutdown).await;
+    }
+}
+
+async fn unarchive(connection: Arc<Connection>, params: ThreadParams) -> Result<ThreadResponse, Fault> {
+    let server = &connection.server;
+    let id = thread_id(&params.thread_id)?;
+    if is_archived(server, id).await? != Some(true) {
+        return Err(fault::no_archived_rollout(id));
+    }
+    describe(server, id, MetadataChanged { archived: Some(false), ..MetadataChanged::default() }).await?;
+    server.broadcast(&ThreadUnarchived { thread_id: id.to_string() }.into());
+    let (state, status, store) = reading::state_of(server, id).await?;
+    let shown = Shown { status, path: reading::path(&store, id), ..Shown::default() };
+    Ok(ThreadResponse { thread: projection::thread(&state, shown, &server.defaults) })
+}
+
+async fn delete(connection: Arc<Connection>, params: ThreadParams) -> Result<Nothing, Fault> {
+    let server = &connection.server;
+    let id = thread_id(&params.thread_id)?;
+    let is_kept = is_archived(server, id).await?.is_some();
+    if !is_kept && server.runtime.get(id).is_none() {
+        return Err(fault::no_rollout(id));
+    }
+    let store = server.runtime.store_of(id).await;
+    unload(server, id).await;
+    if is_kept || server.runtime.is_ephemeral(id).await {
+        store.delete(id, ClaimMode::IfFree).await.map_err(fault::delete)?;
+    }
+    server.broadcast(&ThreadDeleted { thread_id: id.to_string() }.into());
+    Ok(Nothing {})
+}
+
+async fn set_name(connection: Arc<Connection>, params: ThreadNameSetParams) -> Result<Nothing, Fault> {
+    let server = &connection.server;
+    let id = thread_id(&params.thread_id)?;
+    let name = params.name.trim().to_owned();
+    if name.is_empty() {
+        return Err(Fault::invalid_request("thread name must not be empty"));
+    }
+    describe(server, id, MetadataChanged { name: Some(Some(name.clone())), ..MetadataChanged::default() }).await?;
+    server.broadcast(&ThreadNameUpdated { thread_id: id.to_string(), thread_name: Some(name) }.into());
+    Ok(Nothing {})
+}
+
+async fn unsubscribe(connection: Arc<Connection>, params: ThreadParams) -> Result<ThreadUnsubscribeResponse, Fault> {
+    let id = thread_id(&params.thread_id)?;
+    let status = if connection.unsubscribe(id) {
+        UnsubscribeStatus::Unsubscribed
+    } else if connection.server.runtime.get(id).is_some() {
+        UnsubscribeStatus::NotSubscribed
+    } else {
+        UnsubscribeStatus::NotLoaded
+    };
+    Ok(ThreadUnsubscribeResponse { status })
+}

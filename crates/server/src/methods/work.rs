@@ -1,0 +1,90 @@
+//! What else can be done with a loaded thread: compacting, commands of the user, items for the model, settings.
+
+use std::sync::Arc;
+
+use outpost_rpc::Outcome;
+use outpost_thread::{Fact, InputId, InputOrigin, InputReceived, Raw, Settings};
+use outpost_wire::Fault;
+use outpost_wire::app::settings::{ThreadSettingsUpdate, ThreadSettingsUpdateParams};
+use outpost_wire::app::thread::{
+    ThreadCompactStart, ThreadInjectItems, ThreadInjectItemsParams, ThreadShellCommand, ThreadShellCommandParams,
+};
+use outpost_wire::app::{Nothing, ThreadParams};
+
+use super::threads::{Place, change};
+use super::turns::{attend, then_tell};
+use super::{choices, loaded};
+use crate::connection::Connection;
+use crate::fault;
+use crate::table::Table;
+
+pub fn register(table: Table) -> Table {
+    table
+        .on_call::<ThreadCompactStart, _, _>(compact)
+        .on_call::<ThreadShellCommand, _, _>(shell)
+        .on::<ThreadInjectItems, _, _>(inject)
+        .on_call::<ThreadSettingsUpdate, _, _>(settings)
+}
+
+async fn compact(connection: Arc<Connection>, params: ThreadParams) -> Result<Outcome<Nothing>, Fault> {
+    let live = loaded(&connection, &params.thread_id)?;
+    let hold = attend(&connection, &live).await?;
+    live.compact().await.map_err(fault::command)?;
+    Ok(then_tell(Nothing {}, hold))
+}
+
+async fn shell(connection: Arc<Connection>, params: ThreadShellCommandParams) -> Result<Outcome<Nothing>, Fault> {
+    let live = loaded(&connection, &params.thread_id)?;
+    if params.command.trim().is_empty() {
+        return Err(Fault::invalid_request("command must not be empty"));
+    }
+    let hold = attend(&connection, &live).await?;
+    live.shell(params.command, params.environment_id).await.map_err(fault::command)?;
+    Ok(then_tell(Nothing {}, hold))
+}
+
+async fn inject(connection: Arc<Connection>, params: ThreadInjectItemsParams) -> Result<Nothing, Fault> {
+    let live = loaded(&connection, &params.thread_id)?;
+    if params.items.is_empty() {
+        return Err(Fault::invalid_request("items must not be empty"));
+    }
+    if let Some(index) = params.items.iter().position(|item| !item["type"].is_string()) {
+        return Err(Fault::invalid_request(format!("items[{index}] is no item of the Responses API: it has no `type`")));
+    }
+    let received = InputReceived {
+        input: InputId(connection.server.runtime.new_id()),
+        turn: None,
+        origin: InputOrigin::History,
+        client_key: None,
+        content: vec![],
+        items: params.items.into_iter().map(Raw::from).collect(),
+    };
+    live.change(vec![Fact::from(received)]).await.map_err(fault::command)?;
+    Ok(Nothing {})
+}
+
+async fn settings(connection: Arc<Connection>, params: ThreadSettingsUpdateParams) -> Result<Outcome<Nothing>, Fault> {
+    let server = connection.server.clone();
+    let live = loaded(&connection, &params.thread_id)?;
+    if params.permissions.is_some() && params.sandbox_policy.is_some() {
+        return Err(Fault::invalid_request("`permissions` cannot be combined with `sandboxPolicy`"));
+    }
+    let mut settings = Settings { model: params.model, reasoning_effort: params.effort, ..Settings::default() };
+    settings.approval_policy = params.approval_policy.map(choices::approval);
+    settings.sandbox = params.sandbox_policy.as_ref().map(choices::policy_sandbox);
+    if let Some(profile) = &params.permissions {
+        settings.sandbox = Some(choices::profile_sandbox(&server, profile)?);
+    }
+    if let Some(reviewer) = params.approvals_reviewer {
+        choices::review(&mut settings, reviewer);
+    }
+    let place = Place {
+        cwd: params.cwd,
+        environments: params.environments.as_deref().map(|wanted| choices::select(&server, wanted)).transpose()?,
+        workspace_roots: None,
+        capability_roots: params.selected_capability_roots.as_deref().map(choices::roots).transpose()?,
+    };
+    let hold = attend(&connection, &live).await?;
+    change(&live, settings, place, &server.facts.cwd).await?;
+    Ok(then_tell(Nothing {}, hold))
+}

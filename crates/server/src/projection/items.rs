@@ -1,0 +1,82 @@
+//! What is said: messages of users and of the model, and what it thought.
+
+use outpost_thread::{InputReceived, Raw};
+use outpost_wire::app::item::{Item, Phase};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+/// A message as its sender wrote it. Clients expect every part to be whole.
+pub fn user_message(input: &InputReceived) -> Item {
+    let mut content: Vec<Value> = input.content.iter().filter_map(|part| part.read().ok()).collect();
+    if content.is_empty() {
+        content = input.items.iter().flat_map(texts).map(|text| json!({"type": "text", "text": text})).collect();
+    }
+    for part in &mut content {
+        if part["type"] == "text" && part.get("text_elements").is_none() {
+            part["text_elements"] = json!([]);
+        }
+    }
+    Item::UserMessage { id: input.input.to_string(), content, client_id: input.client_key.clone() }
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Said {
+    #[serde(rename = "type")]
+    kind: String,
+    id: Option<String>,
+    role: String,
+    content: Option<Vec<Part>>,
+    summary: Option<Vec<Part>>,
+    phase: Option<Phase>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Part {
+    text: String,
+}
+
+fn texts(item: &Raw) -> Vec<String> {
+    item.read::<Said>().ok().and_then(|said| said.content).map(joined_parts).unwrap_or_default()
+}
+
+fn joined_parts(parts: Vec<Part>) -> Vec<String> {
+    parts.into_iter().map(|part| part.text).collect()
+}
+
+/// An item of the model's that is shown as it is: a message or a thought. `fallback` is its id if the model gave none.
+pub fn said(item: &Raw, fallback: impl FnOnce() -> String) -> Option<Item> {
+    shown(item.read().ok()?, fallback)
+}
+
+/// The same while it is being made: nothing is in it yet. One without an id cannot be followed.
+pub fn begun(item: &Value) -> Option<Item> {
+    let said: Said = serde_json::from_value(item.clone()).ok()?;
+    let id = said.id.clone().filter(|id| !id.is_empty())?;
+    Some(match shown(said, || id)? {
+        Item::AgentMessage { id, phase, .. } => message(id, String::new(), phase),
+        Item::Reasoning { id, .. } => Item::Reasoning { id, summary: vec![], content: vec![] },
+        other => other,
+    })
+}
+
+fn shown(said: Said, fallback: impl FnOnce() -> String) -> Option<Item> {
+    let id = said.id.filter(|id| !id.is_empty());
+    match (said.kind.as_str(), said.role.as_str()) {
+        ("message", "assistant") => {
+            let text = joined_parts(said.content.unwrap_or_default()).concat();
+            Some(message(id.unwrap_or_else(fallback), text, said.phase))
+        }
+        ("reasoning", _) => Some(Item::Reasoning {
+            id: id.unwrap_or_else(fallback),
+            summary: joined_parts(said.summary.unwrap_or_default()),
+            content: joined_parts(said.content.unwrap_or_default()),
+        }),
+        _ => None,
+    }
+}
+
+pub fn message(id: String, text: String, phase: Option<Phase>) -> Item {
+    Item::AgentMessage { id, text, phase, memory_citation: None, delivery: None, questions: None }
+}

@@ -1,0 +1,539 @@
+//! The fold: entries and events in, what a client is told out.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use outpost_runtime::live::{Event, Status};
+use outpost_runtime::mcp::McpEvent;
+use outpost_runtime::model::Progress;
+use outpost_thread::{ApprovalAsked, ApprovalId, CallFinished, CallId, CallStarted, Entry, Fact, InputId, InputOrigin, InputReceived};
+use outpost_thread::{ModelAnswered, Seq, Settings, Thread, ThreadId, Tokens, TurnFinished, TurnId, TurnStarted, TurnStatus};
+use outpost_wire::app::event::{self, Notice, TokenCounts, TokenUsage};
+use outpost_wire::app::item::Item;
+use outpost_wire::app::thread::ThreadStatus;
+use outpost_wire::app::turn::{ItemsView, Turn, TurnError, TurnStatus as Shown};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::ask::{About, Ask};
+use super::{Defaults, Told, calls, items, thread};
+
+/// What must be known of a thread to tell what happens in it.
+pub struct Projector {
+    id: ThreadId,
+    name: String,
+    defaults: Arc<Defaults>,
+    /// The last entry that was told.
+    last: Seq,
+    settings: Settings,
+    total: Tokens,
+    turn: Option<Open>,
+    /// Inputs that no turn has taken up yet.
+    inputs: HashMap<InputId, InputReceived>,
+    calls: HashMap<CallId, Doing>,
+    asked: Vec<Ask>,
+    status: Option<ThreadStatus>,
+    /// What the model is saying right now, by the model's own ids.
+    saying: HashSet<String>,
+    thinking: HashSet<String>,
+    /// The last step whose answer is known; what is still told of it is stale.
+    answered: Option<(TurnId, u32)>,
+}
+
+/// The running turn.
+struct Open {
+    id: TurnId,
+    started_at: u64,
+    last_message: Option<Item>,
+}
+
+/// A call that clients see.
+struct Doing {
+    item: Item,
+    turn: TurnId,
+    started_at: u64,
+    /// The rest of a character whose other bytes are still to come.
+    tail: Vec<u8>,
+    is_over: bool,
+}
+
+impl Projector {
+    /// Before the first entry.
+    pub fn new(id: ThreadId, defaults: Arc<Defaults>) -> Self {
+        Self {
+            id,
+            name: id.to_string(),
+            defaults,
+            last: 0,
+            settings: Settings::default(),
+            total: Tokens::default(),
+            turn: None,
+            inputs: HashMap::new(),
+            calls: HashMap::new(),
+            asked: Vec::new(),
+            status: None,
+            saying: HashSet::new(),
+            thinking: HashSet::new(),
+            answered: None,
+        }
+    }
+
+    /// In the middle of a thread. `recent` are the entries that [`Projector::needs`] names, in their order.
+    pub fn at(thread: &Thread, recent: &[Entry], defaults: Arc<Defaults>) -> Self {
+        let mut made = Self::new(thread.id, defaults);
+        for entry in recent.iter().filter(|entry| entry.seq <= thread.last) {
+            made.entry(entry);
+        }
+        made.last = thread.last;
+        made.settings = thread.settings.clone();
+        made.total = thread.usage.total;
+        made
+    }
+
+    /// From where on the entries of a thread must be known to go on with it, and which single ones before that.
+    pub fn needs(thread: &Thread) -> (Option<Seq>, Vec<Seq>) {
+        let since = thread.turn.as_ref().map(|turn| turn.started_seq);
+        let waiting = thread.queued.iter().map(|input| input.seq).filter(|seq| since.is_none_or(|since| *seq < since));
+        (since, waiting.collect())
+    }
+
+    /// The last entry that was told.
+    pub fn last(&self) -> Seq {
+        self.last
+    }
+
+    /// Questions that are still open.
+    pub fn open_questions(&self) -> &[Ask] {
+        &self.asked
+    }
+
+    /// Notes what the client knows already of how the thread stands.
+    pub fn knows_status(&mut self, status: ThreadStatus) {
+        self.status = Some(status);
+    }
+
+    /// What is to be told of an entry. One that was told already is told no second time.
+    pub fn entry(&mut self, entry: &Entry) -> Vec<Told> {
+        if entry.seq <= self.last {
+            return Vec::new();
+        }
+        self.last = entry.seq;
+        let mut out = Vec::new();
+        match &entry.fact {
+            Fact::ThreadCreated(fact) => self.settings = fact.settings.clone(),
+            Fact::ThreadForked(fact) => {
+                self.inputs.clear();
+                self.asked.clear();
+                change(&mut self.settings, &fact.settings);
+            }
+            Fact::SettingsChanged(fact) => {
+                change(&mut self.settings, &fact.settings);
+                out.push(self.settings_notice());
+            }
+            Fact::SelectionChanged(_) => out.push(self.settings_notice()),
+            Fact::InputReceived(fact) => self.received(fact, entry.at, &mut out),
+            Fact::TurnStarted(fact) => self.turn_started(fact, entry.at, &mut out),
+            Fact::ModelAnswered(fact) => self.model_answered(fact, entry, &mut out),
+            Fact::ApprovalAsked(fact) => self.approval_asked(fact, entry.at, &mut out),
+            Fact::ApprovalAnswered(fact) => self.resolved(&fact.approval, &mut out),
+            Fact::CallStarted(fact) => self.call_started(fact, entry.at, &mut out),
+            Fact::CallFinished(fact) => self.call_finished(fact, entry.at, &mut out),
+            Fact::ContextCompacted(_) => self.compacted(entry, &mut out),
+            Fact::TurnFinished(fact) => self.turn_finished(fact, entry.at, &mut out),
+            _ => {}
+        }
+        mark(&mut out, entry.seq);
+        out
+    }
+
+    /// What is to be told of something that happens now.
+    pub fn event(&mut self, event: &Event) -> Vec<Told> {
+        match event {
+            Event::Entry(entry) => self.entry(entry),
+            Event::Progress { turn, step, progress } => self.progress(turn, *step, progress),
+            Event::Output { call, bytes } => self.output(call, bytes),
+            Event::ProcessEnded { call, .. } => {
+                if self.calls.get(call).is_some_and(|doing| doing.is_over) {
+                    self.calls.remove(call);
+                }
+                Vec::new()
+            }
+            Event::Mcp(event) => self.mcp(event),
+            Event::Status(status) => self.status(status),
+        }
+    }
+
+    fn mcp(&self, event: &McpEvent) -> Vec<Told> {
+        let thread_id = self.name.clone();
+        match event {
+            McpEvent::Startup { server, state, error } => {
+                let (name, status, error) = (server.clone(), state.clone(), error.clone());
+                vec![event::McpServerStatusUpdated { name, status, error, thread_id: Some(thread_id) }.into()]
+            }
+            McpEvent::Progress { call, progress, total, message } => {
+                let Some(doing) = self.calls.get(&CallId::from(call.as_str())) else { return Vec::new() };
+                let message = message.clone().unwrap_or_else(|| match total {
+                    Some(total) => format!("{progress} of {total}"),
+                    None => progress.to_string(),
+                });
+                vec![event::McpToolCallProgress { thread_id, turn_id: doing.turn.to_string(), item_id: call.clone(), message }.into()]
+            }
+        }
+    }
+
+    fn status(&mut self, status: &Status) -> Vec<Told> {
+        let mut out = Vec::new();
+        self.stands(thread::status(Some(status)), &mut out);
+        out
+    }
+
+    fn stands(&mut self, status: ThreadStatus, out: &mut Vec<Told>) {
+        if self.status.as_ref() != Some(&status) {
+            self.status = Some(status.clone());
+            out.push(event::ThreadStatusChanged { thread_id: self.name.clone(), status }.into());
+        }
+    }
+
+    fn settings_notice(&self) -> Told {
+        let thread_settings = self.defaults.settings(&self.settings);
+        event::ThreadSettingsUpdated { thread_id: self.name.clone(), thread_settings, ordinal: None }.into()
+    }
+
+    fn received(&mut self, fact: &InputReceived, at: u64, out: &mut Vec<Told>) {
+        match (fact.origin, &fact.turn) {
+            (InputOrigin::History | InputOrigin::Shell, _) => {}
+            (_, Some(turn)) => self.whole(turn, items::user_message(fact), at, out),
+            (_, None) => drop(self.inputs.insert(fact.input.clone(), fact.clone())),
+        }
+    }
+
+    /// An item that is there at once.
+    fn whole(&self, turn: &TurnId, item: Item, at: u64, out: &mut Vec<Told>) {
+        out.push(self.item_started(turn, item.clone(), at));
+        out.push(self.item_completed(turn, item, at));
+    }
+
+    fn item_started(&self, turn: &TurnId, item: Item, at: u64) -> Told {
+        let (thread_id, turn_id) = (self.name.clone(), turn.to_string());
+        event::ItemStarted { thread_id, turn_id, item, started_at_ms: at, ordinal: None }.into()
+    }
+
+    fn item_completed(&self, turn: &TurnId, item: Item, at: u64) -> Told {
+        let (thread_id, turn_id) = (self.name.clone(), turn.to_string());
+        event::ItemCompleted { thread_id, turn_id, item, completed_at_ms: at, ordinal: None }.into()
+    }
+
+    fn turn_started(&mut self, fact: &TurnStarted, at: u64, out: &mut Vec<Told>) {
+        self.turn = Some(Open { id: fact.turn.clone(), started_at: at, last_message: None });
+        let turn = Turn {
+            id: fact.turn.to_string(),
+            items: vec![],
+            items_view: ItemsView::NotLoaded,
+            status: Shown::InProgress,
+            error: None,
+            started_at: Some(at / 1000),
+            completed_at: None,
+            duration_ms: None,
+            root_turn_id: fact.root_turn.as_ref().map(ToString::to_string),
+        };
+        // Clients expect to hear that the thread is at work before they hear at what.
+        self.stands(ThreadStatus::Active { active_flags: vec![] }, out);
+        out.push(event::TurnStarted { thread_id: self.name.clone(), turn, ordinal: None }.into());
+        for input in &fact.inputs {
+            if let Some(received) = self.inputs.remove(input) {
+                self.whole(&fact.turn, items::user_message(&received), at, out);
+            }
+        }
+    }
+
+    fn model_answered(&mut self, fact: &ModelAnswered, entry: &Entry, out: &mut Vec<Told>) {
+        for (index, raw) in fact.items.iter().enumerate() {
+            let Some(item) = items::said(raw, || format!("item_{}_{index}", entry.seq)) else { continue };
+            if !self.saying.remove(item.id()) {
+                let begun = match &item {
+                    Item::AgentMessage { id, phase, .. } => items::message(id.clone(), String::new(), *phase),
+                    Item::Reasoning { id, .. } => Item::Reasoning { id: id.clone(), summary: vec![], content: vec![] },
+                    other => other.clone(),
+                };
+                out.push(self.item_started(&fact.turn, begun, entry.at));
+            }
+            if let (Some(turn), Item::AgentMessage { .. }) = (&mut self.turn, &item) {
+                turn.last_message = Some(item.clone());
+            }
+            out.push(self.item_completed(&fact.turn, item, entry.at));
+        }
+        if fact.complete {
+            self.saying.clear();
+            self.thinking.clear();
+            self.answered = Some((fact.turn.clone(), fact.step));
+        }
+        if let Some(last) = fact.usage {
+            self.total = self.total.plus(last);
+            let token_usage = TokenUsage {
+                total: counts(self.total),
+                last: counts(last),
+                model_context_window: Some(self.defaults.window(&self.settings)),
+            };
+            let (thread_id, turn_id) = (self.name.clone(), fact.turn.to_string());
+            out.push(event::TokenUsageUpdated { thread_id, turn_id, token_usage, ordinal: None }.into());
+        }
+    }
+
+    fn approval_asked(&mut self, fact: &ApprovalAsked, at: u64, out: &mut Vec<Told>) {
+        let item = fact.call.as_ref().map_or_else(|| fact.approval.to_string(), ToString::to_string);
+        if let Some(call) = &fact.call
+            && let Some(item) = calls::item(call, &self.name, &fact.kind, calls::read_begun(fact.detail.as_ref()))
+        {
+            self.begin(call, &fact.turn, item, at, out);
+        }
+        if let Some(ask) = Ask::of(fact, &About { thread: &self.name, item: &item, at }) {
+            self.asked.push(ask.clone());
+            out.push(Told::Ask(Box::new(ask)));
+        }
+    }
+
+    fn resolved(&mut self, approval: &ApprovalId, out: &mut Vec<Told>) {
+        let before = self.asked.len();
+        self.asked.retain(|ask| ask.approval != *approval);
+        if self.asked.len() < before {
+            out.push(Told::Resolved(approval.clone()));
+        }
+    }
+
+    /// Tells that a call begins, unless that was told when somebody was asked about it.
+    fn begin(&mut self, call: &CallId, turn: &TurnId, item: Item, at: u64, out: &mut Vec<Told>) {
+        if self.calls.contains_key(call) {
+            return;
+        }
+        out.push(self.item_started(turn, item.clone(), at));
+        let doing = Doing { item, turn: turn.clone(), started_at: at, tail: Vec::new(), is_over: false };
+        self.calls.insert(call.clone(), doing);
+    }
+
+    fn call_started(&mut self, fact: &CallStarted, at: u64, out: &mut Vec<Told>) {
+        let begun = calls::read_begun(fact.detail.as_ref());
+        let (thread_id, turn_id) = (self.name.clone(), fact.turn.to_string());
+        match begun.kind.as_str() {
+            "plan" => {
+                let (explanation, plan) = (begun.explanation, calls::plan(begun.plan));
+                out.push(event::TurnPlanUpdated { thread_id, turn_id, explanation, plan }.into());
+            }
+            "terminalInteraction" => {
+                let Some(item_id) = begun.process_call else { return };
+                let process_id = match self.calls.get(&CallId(item_id.clone())).map(|doing| &doing.item) {
+                    Some(Item::CommandExecution { process_id: Some(process), .. }) => process.clone(),
+                    _ => item_id.clone(),
+                };
+                out.push(event::TerminalInteraction { thread_id, turn_id, item_id, process_id, stdin: begun.stdin }.into());
+            }
+            kind => {
+                let kind = kind.to_owned();
+                if let Some(item) = calls::item(&fact.call, &self.name, &kind, begun) {
+                    self.begin(&fact.call, &fact.turn, item, at, out);
+                }
+            }
+        }
+    }
+
+    fn call_finished(&mut self, fact: &CallFinished, at: u64, out: &mut Vec<Told>) {
+        let Some(doing) = self.calls.get_mut(&fact.call).filter(|doing| !doing.is_over) else { return };
+        calls::completed(&mut doing.item, fact, at.saturating_sub(doing.started_at));
+        doing.is_over = true;
+        let (item, turn) = (doing.item.clone(), doing.turn.clone());
+        if calls::read_ended(fact.detail.as_ref()).session_id.is_none() {
+            self.calls.remove(&fact.call);
+        }
+        out.push(self.item_completed(&turn, item, at));
+    }
+
+    fn compacted(&mut self, entry: &Entry, out: &mut Vec<Told>) {
+        let Some(turn) = self.turn.as_ref().map(|turn| turn.id.clone()) else { return };
+        self.whole(&turn, Item::ContextCompaction { id: format!("compaction_{}", entry.seq) }, entry.at, out);
+        out.push(event::ThreadCompacted { thread_id: self.name.clone(), turn_id: turn.to_string() }.into());
+    }
+
+    fn turn_finished(&mut self, fact: &TurnFinished, at: u64, out: &mut Vec<Told>) {
+        let Some(id) = &fact.turn else { return };
+        for ask in std::mem::take(&mut self.asked) {
+            out.push(Told::Resolved(ask.approval));
+        }
+        self.saying.clear();
+        self.thinking.clear();
+        let open = self.turn.take().filter(|open| open.id == *id);
+        let (started_at, last_message) = open.map_or((at, None), |open| (open.started_at, open.last_message));
+        let error = fact.error.as_ref().and_then(|error| error.read::<Failure>().ok()).map(Failure::shown);
+        let status = match fact.status {
+            TurnStatus::Completed => Shown::Completed,
+            TurnStatus::Interrupted => Shown::Interrupted,
+            TurnStatus::Failed => Shown::Failed,
+        };
+        if let (Shown::Failed, Some(error)) = (status, &error) {
+            let (thread_id, turn_id) = (self.name.clone(), id.to_string());
+            out.push(event::ErrorNotice { thread_id, turn_id, error: error.clone(), will_retry: false }.into());
+        }
+        self.stands(if status == Shown::Failed { ThreadStatus::SystemError } else { ThreadStatus::Idle }, out);
+        let turn = Turn {
+            id: id.to_string(),
+            items: last_message.into_iter().collect(),
+            items_view: ItemsView::Summary,
+            status,
+            error,
+            started_at: Some(started_at / 1000),
+            completed_at: Some(at / 1000),
+            duration_ms: Some(at.saturating_sub(started_at)),
+            root_turn_id: None,
+        };
+        out.push(event::TurnCompleted { thread_id: self.name.clone(), turn, ordinal: None }.into());
+    }
+
+    fn progress(&mut self, turn: &TurnId, step: u32, progress: &Progress) -> Vec<Told> {
+        // A reader that has caught up from the store may still be handed what led there.
+        let is_stale = self.turn.as_ref().is_none_or(|open| open.id != *turn)
+            || self.answered.as_ref().is_some_and(|(known, answered)| known == turn && *answered >= step);
+        if is_stale {
+            return Vec::new();
+        }
+        let mut out = Vec::new();
+        let (thread_id, turn_id) = (self.name.clone(), turn.to_string());
+        match progress {
+            Progress::ItemStarted { item } => {
+                if let Some(item) = items::begun(item) {
+                    self.say(turn, item, &mut out);
+                }
+            }
+            Progress::TextDelta { item_id, delta } if !item_id.is_empty() => {
+                self.say(turn, items::message(item_id.clone(), String::new(), None), &mut out);
+                out.push(event::AgentMessageDelta { thread_id, turn_id, item_id: item_id.clone(), delta: delta.clone() }.into());
+            }
+            Progress::ReasoningDelta { item_id, delta } if !item_id.is_empty() => {
+                self.say(turn, Item::Reasoning { id: item_id.clone(), summary: vec![], content: vec![] }, &mut out);
+                let item_id = item_id.clone();
+                if self.thinking.insert(item_id.clone()) {
+                    let (thread_id, turn_id, item_id) = (thread_id.clone(), turn_id.clone(), item_id.clone());
+                    out.push(event::ReasoningPartAdded { thread_id, turn_id, item_id, summary_index: 0 }.into());
+                }
+                out.push(event::ReasoningDelta { thread_id, turn_id, item_id, delta: delta.clone(), summary_index: 0 }.into());
+            }
+            Progress::Retrying { reason, .. } => {
+                self.saying.clear();
+                self.thinking.clear();
+                let error = TurnError { message: reason.clone(), codex_error_info: Some("other".into()), additional_details: None };
+                out.push(event::ErrorNotice { thread_id, turn_id, error, will_retry: true }.into());
+            }
+            _ => {}
+        }
+        out
+    }
+
+    /// Tells that the model begins to say something, once. Whoever listens only since a moment ago is told then.
+    fn say(&mut self, turn: &TurnId, item: Item, out: &mut Vec<Told>) {
+        if self.saying.insert(item.id().to_owned()) {
+            let at = self.turn.as_ref().map_or(0, |open| open.started_at);
+            out.push(self.item_started(turn, item, at));
+        }
+    }
+
+    fn output(&mut self, call: &CallId, bytes: &[u8]) -> Vec<Told> {
+        let Some(doing) = self.calls.get_mut(call) else { return Vec::new() };
+        let delta = text(&mut doing.tail, bytes);
+        if delta.is_empty() {
+            return Vec::new();
+        }
+        let (thread_id, turn_id) = (self.name.clone(), doing.turn.to_string());
+        vec![event::CommandOutputDelta { thread_id, turn_id, item_id: call.to_string(), delta }.into()]
+    }
+
+    pub fn thread(&self) -> ThreadId {
+        self.id
+    }
+}
+
+/// Whoever reads the last of what is told of an entry has read all of it.
+fn mark(out: &mut [Told], seq: Seq) {
+    let place = |told: &mut Told| match told {
+        Told::Notice(Notice::TurnStarted(notice)) => notice.ordinal = Some(seq),
+        Told::Notice(Notice::TurnCompleted(notice)) => notice.ordinal = Some(seq),
+        Told::Notice(Notice::ItemStarted(notice)) => notice.ordinal = Some(seq),
+        Told::Notice(Notice::ItemCompleted(notice)) => notice.ordinal = Some(seq),
+        Told::Notice(Notice::TokenUsageUpdated(notice)) => notice.ordinal = Some(seq),
+        Told::Notice(Notice::ThreadSettingsUpdated(notice)) => notice.ordinal = Some(seq),
+        _ => {}
+    };
+    out.iter_mut().rev().take(1).for_each(place);
+}
+
+/// Settings as a fold: what is absent stays.
+fn change(settings: &mut Settings, change: &Settings) {
+    settings.apply(change);
+}
+
+fn counts(tokens: Tokens) -> TokenCounts {
+    TokenCounts {
+        total_tokens: tokens.total,
+        input_tokens: tokens.input,
+        cached_input_tokens: tokens.cached_input,
+        cache_write_input_tokens: tokens.cache_write_input,
+        output_tokens: tokens.output,
+        reasoning_output_tokens: tokens.reasoning_output,
+    }
+}
+
+/// What a turn's end says about what went wrong.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Failure {
+    message: String,
+    #[serde(default)]
+    kind: String,
+    #[serde(default)]
+    http_status: Option<u16>,
+}
+
+impl Failure {
+    fn shown(self) -> TurnError {
+        TurnError { codex_error_info: Some(self.info()), message: self.message, additional_details: None }
+    }
+
+    fn info(&self) -> Value {
+        match (self.kind.as_str(), self.http_status) {
+            ("contextExceeded", _) => json!("contextWindowExceeded"),
+            (_, Some(status @ 429)) => json!({"responseTooManyFailedAttempts": {"httpStatusCode": status}}),
+            (_, Some(status @ (401 | 403))) => json!({"httpConnectionFailed": {"httpStatusCode": status}}),
+            (_, Some(500..)) => json!("internalServerError"),
+            ("unreachable", _) => json!({"httpConnectionFailed": {"httpStatusCode": null}}),
+            _ => json!("other"),
+        }
+    }
+}
+
+/// The text of bytes that may end in the middle of a character; the beginning of that one is kept.
+fn text(tail: &mut Vec<u8>, bytes: &[u8]) -> String {
+    tail.extend_from_slice(bytes);
+    let mut out = String::new();
+    let mut rest = tail.as_slice();
+    loop {
+        match std::str::from_utf8(rest) {
+            Ok(valid) => {
+                out.push_str(valid);
+                rest = &[];
+                break;
+            }
+            Err(error) => {
+                let (valid, after) = rest.split_at(error.valid_up_to());
+                out.push_str(&String::from_utf8_lossy(valid));
+                match error.error_len() {
+                    Some(length) => {
+                        out.push(char::REPLACEMENT_CHARACTER);
+                        rest = &after[length..];
+                    }
+                    None => {
+                        rest = after;
+                        break;
+                    }
+                }
+            }
+        }
+    }
+    *tail = rest.to_vec();
+    out
+}

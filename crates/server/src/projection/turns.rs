@@ -1,0 +1,90 @@
+//! Turns as they are read: whatever was told of them, put together.
+
+use std::collections::HashMap;
+
+use outpost_wire::app::event::Notice;
+use outpost_wire::app::item::Item;
+use outpost_wire::app::thread::ThreadItemEntry;
+use outpost_wire::app::turn::{ItemsView, Turn};
+
+use super::Told;
+
+/// Collects what is told into turns with all their items.
+#[derive(Debug, Default)]
+pub struct Turns {
+    turns: Vec<Turn>,
+    items: Vec<ThreadItemEntry>,
+    /// Where an item stands in the list.
+    places: HashMap<(String, String), usize>,
+}
+
+impl Turns {
+    pub fn take(&mut self, told: Vec<Told>) {
+        for told in told {
+            if let Told::Notice(notice) = told {
+                self.notice(notice);
+            }
+        }
+    }
+
+    fn notice(&mut self, notice: Notice) {
+        match notice {
+            Notice::TurnStarted(started) => self.turns.push(Turn { items_view: ItemsView::Full, ..started.turn }),
+            Notice::ItemStarted(started) => {
+                let entry = ThreadItemEntry {
+                    turn_id: started.turn_id,
+                    item: started.item,
+                    started_at_ms: Some(started.started_at_ms),
+                    completed_at_ms: None,
+                };
+                let place = (entry.turn_id.clone(), entry.item.id().to_owned());
+                self.places.insert(place, self.items.len());
+                self.items.push(entry);
+            }
+            Notice::ItemCompleted(completed) => {
+                let place = (completed.turn_id, completed.item.id().to_owned());
+                if let Some(entry) = self.places.get(&place).and_then(|place| self.items.get_mut(*place)) {
+                    entry.item = completed.item;
+                    entry.completed_at_ms = Some(completed.completed_at_ms);
+                }
+            }
+            Notice::TurnCompleted(completed) => {
+                if let Some(turn) = self.turns.iter_mut().rev().find(|turn| turn.id == completed.turn.id) {
+                    let (items, root_turn_id) = (std::mem::take(&mut turn.items), turn.root_turn_id.take());
+                    *turn = Turn { items, items_view: ItemsView::Full, root_turn_id, ..completed.turn };
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// All items, in their order.
+    pub fn into_items(self) -> Vec<ThreadItemEntry> {
+        self.items
+    }
+
+    /// All turns with their items, in their order.
+    pub fn into_turns(self) -> Vec<Turn> {
+        let Self { mut turns, items, .. } = self;
+        let mut by_turn: HashMap<String, Vec<Item>> = HashMap::new();
+        for entry in items {
+            by_turn.entry(entry.turn_id).or_default().push(entry.item);
+        }
+        for turn in &mut turns {
+            turn.items = by_turn.remove(&turn.id).unwrap_or_default();
+        }
+        turns
+    }
+}
+
+/// A turn with nothing but the last message of the agent.
+pub fn only_last_message(mut turn: Turn) -> Turn {
+    let last = turn.items.iter().rposition(|item| matches!(item, Item::AgentMessage { .. }));
+    turn.items = last.map(|last| turn.items.swap_remove(last)).into_iter().collect();
+    turn.items_view = ItemsView::Summary;
+    turn
+}
+
+pub fn without_items(turn: Turn) -> Turn {
+    Turn { items: vec![], items_view: ItemsView::NotLoaded, ..turn }
+}

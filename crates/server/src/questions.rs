@@ -1,0 +1,153 @@
+//! What clients are asked: one number per question, the same for every client and for as long as this program runs.
+//!
+//! The question itself is in the journal of its thread; here is only under which number it was asked, and who said that they
+//! cannot answer it.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use outpost_rpc::frame::decode_value;
+use outpost_thread::{ApprovalId, Decision, Raw, ThreadId};
+use outpost_wire::app::approval::{ApprovalDecision, CommandApprovalResponse, ToolCallResponse, UserInputRequestResponse};
+use outpost_wire::{Fault, RequestId};
+use serde_json::json;
+
+use crate::connection::Connection;
+use crate::projection::QuestionKind;
+
+/// So many questions are remembered; older ones that come back get another number.
+const REMEMBERED: usize = 4096;
+
+#[derive(Default)]
+pub struct Questions(Mutex<Asked>);
+
+#[derive(Default)]
+struct Asked {
+    next: i64,
+    numbers: HashMap<(ThreadId, ApprovalId), i64>,
+    open: HashMap<i64, Question>,
+    order: VecDeque<i64>,
+}
+
+#[derive(Clone)]
+struct Question {
+    thread: ThreadId,
+    approval: ApprovalId,
+    kind: QuestionKind,
+    /// Clients that answered that they cannot.
+    unable: HashSet<u64>,
+}
+
+impl Questions {
+    fn lock(&self) -> MutexGuard<'_, Asked> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The number of a question; a new one if it was never asked here.
+    pub fn number(&self, thread: ThreadId, approval: &ApprovalId, kind: QuestionKind) -> i64 {
+        let mut asked = self.lock();
+        if let Some(number) = asked.numbers.get(&(thread, approval.clone())) {
+            return *number;
+        }
+        let number = asked.next;
+        asked.next += 1;
+        asked.numbers.insert((thread, approval.clone()), number);
+        asked.open.insert(number, Question { thread, approval: approval.clone(), kind, unable: HashSet::new() });
+        asked.order.push_back(number);
+        if asked.order.len() > REMEMBERED
+            && let Some(old) = asked.order.pop_front()
+            && let Some(question) = asked.open.remove(&old)
+        {
+            asked.numbers.remove(&(question.thread, question.approval));
+        }
+        number
+    }
+
+    /// The number under which a question was asked, if it was.
+    pub fn known(&self, thread: ThreadId, approval: &ApprovalId) -> Option<i64> {
+        self.lock().numbers.get(&(thread, approval.clone())).copied()
+    }
+
+    fn get(&self, number: i64) -> Option<Question> {
+        self.lock().open.get(&number).cloned()
+    }
+
+    /// Notes that a client cannot answer; true if nobody else of these could.
+    fn is_unanswerable(&self, number: i64, client: u64, others: &[u64]) -> bool {
+        let mut asked = self.lock();
+        let Some(question) = asked.open.get_mut(&number) else { return false };
+        question.unable.insert(client);
+        others.iter().all(|other| question.unable.contains(other))
+    }
+}
+
+/// A decision and what else the answer says.
+type Verdict = (Decision, Option<Raw>);
+
+/// Takes what a client answered. An answer to a question that was answered already is no error: two were asked.
+pub fn take_answer(connection: &Connection, id: RequestId, answer: Result<Bytes, Fault>) {
+    let RequestId::Number(number) = id else { return };
+    let Some(question) = connection.server.questions.get(number) else { return };
+    let verdict = match answer.and_then(|result| read(question.kind, &result)) {
+        Ok(verdict) => verdict,
+        Err(fault) => {
+            let others: Vec<u64> = connection.server.subscribers(question.thread).iter().map(|other| other.id).collect();
+            if !connection.server.questions.is_unanswerable(number, connection.id, &others) {
+                return;
+            }
+            refused(question.kind, &fault)
+        }
+    };
+    let Some(live) = connection.server.runtime.get(question.thread) else { return };
+    let server = Arc::clone(&connection.server);
+    tokio::spawn(async move {
+        let (decision, detail) = verdict;
+        if let Err(error) = live.answer(question.approval, decision, detail).await {
+            tracing::debug!(thread = %question.thread, %error, "an answer came too late");
+        }
+        drop(server);
+    });
+}
+
+fn read(kind: QuestionKind, result: &[u8]) -> Result<Verdict, Fault> {
+    let wrong = |why: String| Fault::invalid_request(why);
+    Ok(match kind {
+        QuestionKind::Command | QuestionKind::FileChange => {
+            let response: CommandApprovalResponse = decode_value(result).map_err(wrong)?;
+            decided(response.decision)
+        }
+        QuestionKind::DynamicTool => {
+            let response: ToolCallResponse = decode_value(result).map_err(wrong)?;
+            (Decision::Approved, Raw::of(&response).ok())
+        }
+        QuestionKind::UserInput => {
+            let response: UserInputRequestResponse = decode_value(result).map_err(wrong)?;
+            (Decision::Approved, Raw::of(&response).ok())
+        }
+    })
+}
+
+fn decided(decision: ApprovalDecision) -> Verdict {
+    match decision {
+        ApprovalDecision::Accept | ApprovalDecision::ApplyNetworkPolicyAmendment { .. } => (Decision::Approved, None),
+        ApprovalDecision::AcceptForSession => (Decision::ApprovedForThread, None),
+        ApprovalDecision::AcceptWithExecpolicyAmendment { execpolicy_amendment } => {
+            (Decision::ApprovedForThread, Some(Raw::from(json!({"prefix": execpolicy_amendment}))))
+        }
+        ApprovalDecision::Decline => (Decision::Denied, None),
+        ApprovalDecision::Cancel => (Decision::Aborted, None),
+    }
+}
+
+/// Nobody who is there can answer.
+fn refused(kind: QuestionKind, fault: &Fault) -> Verdict {
+    match kind {
+        QuestionKind::Command | QuestionKind::FileChange => (Decision::Denied, None),
+        QuestionKind::DynamicTool | QuestionKind::UserInput => {
+            let text = format!("The client could not answer: {}", fault.message);
+            let answer = json!({"success": false, "contentItems": [{"type": "inputText", "text": text}]});
+            (Decision::Approved, Some(Raw::from(answer)))
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! What all clients share: the runtime, the facts about this program, the table of methods, and who is connected.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use outpost_rpc::Link;
+use outpost_runtime::Runtime;
+use outpost_store::Clock;
+use outpost_thread::ThreadId;
+use outpost_wire::PathUri;
+use outpost_wire::app::event::Notice;
+use serde_json::Value;
+
+use crate::configuration::Configuration;
+use crate::connection::{self, Connection};
+use crate::methods;
+use crate::projection::Defaults;
+use crate::questions::Questions;
+use crate::table::Table;
+
+/// What a server is made of.
+pub struct Parts {
+    pub runtime: Runtime,
+    pub facts: Facts,
+    pub clock: Clock,
+}
+
+/// What clients are told about this program, and where paths begin.
+#[derive(Debug, Clone)]
+pub struct Facts {
+    pub home: PathBuf,
+    /// Relative directories of clients are below this one.
+    pub cwd: PathUri,
+    pub version: String,
+    /// `config.toml` and what was put over it, as JSON; without secrets.
+    pub config: Value,
+    /// Whether a text would do as `config.toml`, and if not, why.
+    pub check_config: fn(&str) -> Result<(), String>,
+}
+
+/// All clients of one runtime. Cheap to clone.
+#[derive(Clone)]
+pub struct Server(pub(crate) Arc<Shared>);
+
+pub(crate) struct Shared {
+    pub runtime: Runtime,
+    pub facts: Facts,
+    pub clock: Clock,
+    pub table: Table,
+    pub defaults: Arc<Defaults>,
+    pub questions: Questions,
+    pub configuration: Configuration,
+    connections: Mutex<HashMap<u64, Weak<Connection>>>,
+    next_connection: AtomicU64,
+}
+
+impl Server {
+    pub fn new(parts: Parts) -> Self {
+        let Parts { runtime, facts, clock } = parts;
+        let defaults = Arc::new(Defaults::of(runtime.config(), &facts));
+        let configuration = Configuration::new(&facts);
+        Self(Arc::new(Shared {
+            configuration,
+            runtime,
+            facts,
+            clock,
+            table: methods::table(),
+            defaults,
+            questions: Questions::default(),
+            connections: Mutex::default(),
+            next_connection: AtomicU64::new(1),
+        }))
+    }
+
+    pub fn runtime(&self) -> &Runtime {
+        &self.0.runtime
+    }
+
+    /// How many clients are connected.
+    pub fn clients(&self) -> usize {
+        self.0.connections().len()
+    }
+
+    /// Serves one client until its link ends.
+    pub async fn serve(&self, link: Link) {
+        connection::serve(self.0.clone(), link).await;
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Weak<Connection>>> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn next_connection(&self) -> u64 {
+        self.next_connection.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub fn enter(&self, connection: &Arc<Connection>) {
+        self.lock().insert(connection.id, Arc::downgrade(connection));
+    }
+
+    pub fn leave(&self, id: u64) {
+        self.lock().remove(&id);
+    }
+
+    pub fn connections(&self) -> Vec<Arc<Connection>> {
+        self.lock().values().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Those who hear of a thread.
+    pub fn subscribers(&self, thread: ThreadId) -> Vec<Arc<Connection>> {
+        self.connections().into_iter().filter(|connection| connection.is_subscribed(thread)).collect()
+    }
+
+    /// Tells everybody.
+    pub fn broadcast(&self, notice: &Notice) {
+        for connection in self.connections() {
+            connection.tell(notice);
+        }
+    }
+}

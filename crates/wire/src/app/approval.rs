@@ -1,0 +1,141 @@
+//! What a client is asked: whether something may be done, what a user wants, what one of its tools says.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::item::CommandAction;
+use crate::{encode_with_serde, method};
+
+method!(CommandApproval = "item/commandExecution/requestApproval", CommandApprovalParams => CommandApprovalResponse);
+method!(FileChangeApproval = "item/fileChange/requestApproval", FileChangeApprovalParams => FileChangeApprovalResponse);
+method!(ToolCall = "item/tool/call", ToolCallParams => ToolCallResponse);
+method!(UserInputRequest = "item/tool/requestUserInput", UserInputRequestParams => UserInputRequestResponse);
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct CommandApprovalParams {
+    pub thread_id: String,
+    pub turn_id: String,
+    pub item_id: String,
+    pub started_at_ms: u64,
+    pub kind: String,
+    pub environment_id: Option<String>,
+    /// The question itself: the same through restarts.
+    pub approval_id: Option<String>,
+    pub command: Option<String>,
+    pub cwd: Option<String>,
+    pub command_actions: Option<Vec<CommandAction>>,
+    pub reason: Option<String>,
+    pub proposed_execpolicy_amendment: Option<Vec<String>>,
+    pub available_decisions: Option<Vec<Value>>,
+    pub network_approval_context: Option<Value>,
+    pub additional_permissions: Option<Value>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct CommandApprovalResponse {
+    pub decision: ApprovalDecision,
+}
+
+/// What a user decided.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub enum ApprovalDecision {
+    Accept,
+    AcceptForSession,
+    /// Not this; go on.
+    Decline,
+    /// Not this, and stop.
+    Cancel,
+    /// Yes, and commands that begin like this are allowed from now on.
+    AcceptWithExecpolicyAmendment {
+        execpolicy_amendment: Vec<String>,
+    },
+    ApplyNetworkPolicyAmendment {
+        #[cfg_attr(feature = "schema", schemars(with = "Value"))]
+        network_policy_amendment: NetworkAmendment,
+    },
+}
+
+/// Read and not used: there is no policy of that kind here.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetworkAmendment(pub Value);
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct FileChangeApprovalParams {
+    pub thread_id: String,
+    pub turn_id: String,
+    pub item_id: String,
+    pub started_at_ms: u64,
+    pub environment_id: Option<String>,
+    pub approval_id: Option<String>,
+    pub reason: Option<String>,
+    pub grant_root: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct FileChangeApprovalResponse {
+    pub decision: ApprovalDecision,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ToolCallParams {
+    pub thread_id: String,
+    pub turn_id: String,
+    pub call_id: String,
+    pub namespace: Option<String>,
+    pub tool: String,
+    pub arguments: Value,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ToolCallResponse {
+    pub content_items: Vec<Value>,
+    pub success: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct UserInputRequestParams {
+    pub thread_id: String,
+    pub turn_id: String,
+    pub item_id: String,
+    pub questions: Vec<Value>,
+    pub is_blocking: bool,
+    pub auto_resolution_ms: Option<u64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct UserInputRequestResponse {
+    pub answers: Value,
+}
+
+encode_with_serde!(CommandApprovalResponse, FileChangeApprovalResponse, ToolCallResponse, UserInputRequestResponse);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decisions_are_words_or_words_with_more() {
+        let read = |text: &str| serde_json::from_str::<ApprovalDecision>(text).unwrap();
+        assert_eq!(read("\"acceptForSession\""), ApprovalDecision::AcceptForSession);
+        let more = read(r#"{"acceptWithExecpolicyAmendment":{"execpolicy_amendment":["ls"]}}"#);
+        assert_eq!(more, ApprovalDecision::AcceptWithExecpolicyAmendment { execpolicy_amendment: vec!["ls".into()] });
+    }
+}

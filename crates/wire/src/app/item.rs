@@ -1,0 +1,241 @@
+//! Items: what a client sees of a turn.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// Something that was said or done in a turn. Whatever happened in an environment names it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "camelCase", rename_all_fields = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub enum Item {
+    UserMessage {
+        id: String,
+        /// As the client sent it.
+        content: Vec<Value>,
+        #[serde(default)]
+        client_id: Option<String>,
+    },
+    AgentMessage {
+        id: String,
+        text: String,
+        #[serde(default)]
+        phase: Option<Phase>,
+        #[serde(default)]
+        memory_citation: Option<Value>,
+        #[serde(default)]
+        delivery: Option<Value>,
+        #[serde(default)]
+        questions: Option<Vec<Value>>,
+    },
+    Reasoning {
+        id: String,
+        #[serde(default)]
+        summary: Vec<String>,
+        #[serde(default)]
+        content: Vec<String>,
+    },
+    CommandExecution {
+        id: String,
+        /// For people to read.
+        command: String,
+        cwd: String,
+        #[serde(default)]
+        environment_id: Option<String>,
+        #[serde(default)]
+        process_id: Option<String>,
+        #[serde(default)]
+        source: CommandSource,
+        status: WorkStatus,
+        #[serde(default)]
+        command_actions: Vec<CommandAction>,
+        #[serde(default)]
+        aggregated_output: Option<String>,
+        #[serde(default)]
+        exit_code: Option<i32>,
+        #[serde(default)]
+        duration_ms: Option<u64>,
+        #[serde(default)]
+        plugin_id: Option<String>,
+        #[serde(default)]
+        script_path: Option<String>,
+    },
+    FileChange {
+        id: String,
+        changes: Vec<FileUpdate>,
+        status: WorkStatus,
+        #[serde(default)]
+        environment_id: Option<String>,
+    },
+    McpToolCall {
+        id: String,
+        server: String,
+        tool: String,
+        arguments: Value,
+        status: WorkStatus,
+        #[serde(default)]
+        result: Option<Value>,
+        #[serde(default)]
+        error: Option<Value>,
+        #[serde(default)]
+        duration_ms: Option<u64>,
+        #[serde(default)]
+        plugin_id: Option<String>,
+        #[serde(default)]
+        environment_id: Option<String>,
+    },
+    DynamicToolCall {
+        id: String,
+        #[serde(default)]
+        namespace: Option<String>,
+        tool: String,
+        arguments: Value,
+        status: WorkStatus,
+        #[serde(default)]
+        content_items: Option<Vec<Value>>,
+        #[serde(default)]
+        success: Option<bool>,
+        #[serde(default)]
+        duration_ms: Option<u64>,
+    },
+    CollabAgentToolCall {
+        id: String,
+        tool: String,
+        status: WorkStatus,
+        sender_thread_id: String,
+        receiver_thread_ids: Vec<String>,
+        agents_states: BTreeMap<String, Value>,
+        #[serde(default)]
+        prompt: Option<String>,
+        #[serde(default)]
+        model: Option<String>,
+        #[serde(default)]
+        reasoning_effort: Option<String>,
+    },
+    ImageView {
+        id: String,
+        path: String,
+        #[serde(default)]
+        environment_id: Option<String>,
+    },
+    ContextCompaction {
+        id: String,
+    },
+}
+
+impl Item {
+    pub fn id(&self) -> &str {
+        match self {
+            Self::UserMessage { id, .. }
+            | Self::AgentMessage { id, .. }
+            | Self::Reasoning { id, .. }
+            | Self::CommandExecution { id, .. }
+            | Self::FileChange { id, .. }
+            | Self::McpToolCall { id, .. }
+            | Self::DynamicToolCall { id, .. }
+            | Self::CollabAgentToolCall { id, .. }
+            | Self::ImageView { id, .. }
+            | Self::ContextCompaction { id } => id,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub enum Phase {
+    Commentary,
+    PartialAnswer,
+    FinalAnswer,
+}
+
+/// Who wanted a command to run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub enum CommandSource {
+    #[default]
+    Agent,
+    UserShell,
+    UnifiedExecStartup,
+    UnifiedExecInteraction,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub enum WorkStatus {
+    InProgress,
+    Completed,
+    Failed,
+    Declined,
+}
+
+/// What a command seems to be for. We do not guess.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "camelCase", rename_all_fields = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub enum CommandAction {
+    Read {
+        command: String,
+        name: String,
+        path: String,
+    },
+    ListFiles {
+        command: String,
+        #[serde(default)]
+        path: Option<String>,
+    },
+    Search {
+        command: String,
+        #[serde(default)]
+        query: Option<String>,
+        #[serde(default)]
+        path: Option<String>,
+    },
+    Unknown {
+        command: String,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct FileUpdate {
+    pub path: String,
+    pub kind: FileUpdateKind,
+    #[serde(default)]
+    pub diff: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub enum FileUpdateKind {
+    Add,
+    Delete,
+    Update {
+        #[serde(default)]
+        move_path: Option<String>,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn optional_members_are_written_as_null_and_need_not_be_read() {
+        let item = Item::Reasoning { id: "r".into(), summary: vec![], content: vec![] };
+        assert_eq!(serde_json::to_value(&item).unwrap(), json!({"type": "reasoning", "id": "r", "summary": [], "content": []}));
+        let item: Item = serde_json::from_value(json!({"type": "agentMessage", "id": "m", "text": "x", "new": 1})).unwrap();
+        let written = serde_json::to_value(&item).unwrap();
+        assert_eq!(written["phase"], Value::Null);
+        assert!(written.as_object().unwrap().contains_key("memoryCitation"));
+        let change = FileUpdate { path: "/a".into(), kind: FileUpdateKind::Update { move_path: None }, diff: String::new() };
+        assert_eq!(serde_json::to_value(&change).unwrap()["kind"], json!({"type": "update", "move_path": null}));
+    }
+}

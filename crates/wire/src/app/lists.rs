@@ -1,0 +1,57 @@
+//! What there is and, more often, what there is not: clients want to be told either.
+
+use serde_json::Value;
+
+use super::NoParams;
+use super::files::AbsolutePath;
+use crate::{app_method, encode_with_serde};
+
+app_method!(ModelProviderCapabilitiesRead = "modelProvider/capabilities/read", NoParams => ModelProviderCapabilities, bare);
+app_method!(CollaborationModeList = "collaborationMode/list", NoParams => CollaborationModeListResponse, experimental);
+app_method!(HooksList = "hooks/list", HooksListParams => HooksListResponse);
+app_method!(ExperimentalFeatureList = "experimentalFeature/list", PageParams => ExperimentalFeatureListResponse);
+app_method!(PluginList = "plugin/list", PluginListParams => PluginListResponse);
+app_method!(PluginInstalled = "plugin/installed", PluginListParams => PluginInstalledResponse);
+app_method!(ServerDiagnosticsRead = "server/diagnostics", NoParams => ServerDiagnostics, experimental);
+app_method!(
+    /// There is no reviewer; a turn with a prompt does the same.
+    ReviewStart = "review/start", ReviewStartParams => super::Nothing
+);
+
+records! {
+    /// Tools that a provider would run itself.
+    ModelProviderCapabilities { image_generation: bool, web_search: bool }
+    CollaborationModeListResponse { data: Vec<CollaborationModeMask> }
+    HooksListParams { ; cwds: Vec<String>, thread_id: Option<String> }
+    HooksListResponse { data: Vec<HooksListEntry> }
+    HooksListEntry { cwd: String, hooks: Vec<Value>, warnings: Vec<String>, errors: Vec<Value> }
+    PageParams { ; cursor: Option<String>, limit: Option<u32>, thread_id: Option<String> }
+    ExperimentalFeatureListResponse { data: Vec<Value>, next_cursor: Option<String> }
+    PluginListParams { ; cwds: Option<Vec<AbsolutePath>> }
+    PluginListResponse { marketplaces: Vec<Value>, marketplace_load_errors: Vec<Value>, featured_plugin_ids: Vec<String> }
+    PluginInstalledResponse { marketplaces: Vec<Value>, marketplace_load_errors: Vec<Value> }
+    ServerDiagnostics { process: DiagnosedProcess, gauges: Vec<Gauge> }
+    DiagnosedProcess { id: u32, resident_memory_bytes: Option<u64>, physical_footprint_bytes: Option<u64> }
+    Gauge { name: String, value: u64 }
+    ReviewStartParams { thread_id: String, target: Value; delivery: Option<String> }
+}
+
+/// Members are spelled as everywhere else in this protocol's modes.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct CollaborationModeMask {
+    pub name: String,
+    pub mode: Option<String>,
+    pub model: Option<String>,
+    pub reasoning_effort: Option<String>,
+}
+
+encode_with_serde!(
+    ModelProviderCapabilities,
+    CollaborationModeListResponse,
+    HooksListResponse,
+    ExperimentalFeatureListResponse,
+    PluginListResponse,
+    PluginInstalledResponse,
+    ServerDiagnostics,
+);

@@ -1,0 +1,202 @@
+//! Machines that can be switched off and on again, and a runtime that works on them.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use outpost_environment::{ConnectPolicy, Connector, EnvironmentOptions, Registry, RegistryOptions, Standing, Waits};
+use outpost_rpc::LinkError;
+use outpost_runtime::config::{RuntimeConfig, StepPatience};
+use outpost_runtime::live::LiveThread;
+use outpost_runtime::permissions::SandboxMode;
+use outpost_runtime::rules::Rules;
+use outpost_runtime::{Runtime, StartThread};
+use outpost_store::Store;
+use outpost_testkit::ExecutorProcess;
+use outpost_testkit::model::ScriptedModel;
+use outpost_wire::PathUri;
+use outpost_wire::intent::{Attachment, CapabilityRoot, EnvironmentId, Selection};
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::harness::{OUTPOST, memory, parts, turn};
+
+pub fn id(text: &str) -> EnvironmentId {
+    text.parse().unwrap()
+}
+
+pub fn uri(path: impl AsRef<Path>) -> PathUri {
+    PathUri::from_native(path.as_ref()).unwrap()
+}
+
+/// Writes a file, and the folders that it is in.
+pub fn put(path: impl AsRef<Path>, text: impl AsRef<[u8]>) {
+    std::fs::create_dir_all(path.as_ref().parent().unwrap()).unwrap();
+    std::fs::write(path, text).unwrap();
+}
+
+/// A skill with this name in a folder of the same name.
+pub fn put_skill(root: impl AsRef<Path>, name: &str) {
+    put(root.as_ref().join(name).join("SKILL.md"), format!("---\nname: {name}\ndescription: how to {name}\n---\nThe body of {name}.\n"));
+}
+
+/// A real executor with a home and files that outlive it, reached by websocket.
+#[derive(Clone)]
+pub struct Machine(Arc<Inside>);
+
+struct Inside {
+    process: Mutex<Option<ExecutorProcess>>,
+    home: Mutex<Option<TempDir>>,
+    files: TempDir,
+}
+
+impl Machine {
+    /// Switched on.
+    pub fn new() -> Self {
+        let machine = Self::off();
+        machine.on();
+        machine
+    }
+
+    pub fn off() -> Self {
+        let home = Mutex::new(Some(tempfile::tempdir().unwrap()));
+        Self(Arc::new(Inside { process: Mutex::default(), home, files: tempfile::tempdir().unwrap() }))
+    }
+
+    pub fn on(&self) -> &Self {
+        let home = self.0.home.lock().unwrap().take().unwrap();
+        *self.0.process.lock().unwrap() = Some(ExecutorProcess::start_in(Path::new(OUTPOST), &["--no-auth"], home));
+        self
+    }
+
+    /// kill -9.
+    pub fn kill(&self) {
+        let mut process = self.0.process.lock().unwrap().take().unwrap();
+        *self.0.home.lock().unwrap() = Some(process.kill_and_keep_home());
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.files.path().join(name)
+    }
+
+    pub fn connector(&self) -> Connector {
+        let machine = self.clone();
+        Connector::new("machine", move || {
+            let url = machine.0.process.lock().unwrap().as_ref().map(|process| process.url().to_owned());
+            async move {
+                let url = url.ok_or(LinkError::Io(std::io::ErrorKind::ConnectionRefused.into()))?;
+                outpost_rpc::link::ws::connect(&url, &Default::default()).await
+            }
+        })
+    }
+}
+
+/// A runtime with machines, by name.
+pub struct Stage {
+    pub runtime: Runtime,
+    pub model: ScriptedModel,
+    machines: Vec<(&'static str, Machine)>,
+    store: Store,
+    config: RuntimeConfig,
+}
+
+fn registry(machines: &[(&'static str, Machine)]) -> Registry {
+    let waits = Waits { first: Duration::from_millis(10), longest: Duration::from_millis(50) };
+    let environment = EnvironmentOptions { recovery: waits, retry: waits, ..EnvironmentOptions::default() };
+    let registry = Registry::new(RegistryOptions { environment, local: None });
+    for (name, machine) in machines {
+        registry.attach(id(name), machine.connector(), ConnectPolicy::Lazy).unwrap();
+    }
+    registry
+}
+
+impl Stage {
+    pub async fn new(machines: &[(&'static str, &Machine)]) -> Self {
+        Self::with_mode(machines, SandboxMode::DangerFullAccess).await
+    }
+
+    pub async fn with_mode(machines: &[(&'static str, &Machine)], sandbox: SandboxMode) -> Self {
+        let config = RuntimeConfig {
+            model: "scripted".into(),
+            model_provider: "scripted".into(),
+            sandbox,
+            patience: StepPatience { primary: Duration::from_millis(1500), others: Duration::from_millis(1500) },
+            ..RuntimeConfig::default()
+        };
+        let machines: Vec<_> = machines.iter().map(|(name, machine)| (*name, (*machine).clone())).collect();
+        let (model, store) = (ScriptedModel::with(vec![]).await, memory());
+        let runtime = Runtime::new(parts(config.clone(), store.clone(), registry(&machines), &model, Rules::default()));
+        Self { runtime, model, machines, store, config }
+    }
+
+    /// Another program on the same store, with the same machines.
+    pub fn restarted(&self) -> Runtime {
+        Runtime::new(parts(self.config.clone(), self.store.clone(), registry(&self.machines), &self.model, Rules::default()))
+    }
+
+    /// A new handle to the same machine, ready.
+    pub async fn replace(&self, name: &'static str, machine: &Machine) {
+        self.runtime.registry().attach(id(name), machine.connector(), ConnectPolicy::Lazy).unwrap();
+        self.runtime.registry().info(&id(name)).await.unwrap();
+    }
+
+    /// Waits until an environment is ready.
+    pub async fn ready(&self, name: &str) {
+        self.until(name, |standing| matches!(standing, Standing::Ready)).await;
+    }
+
+    /// Waits until it is known that an environment is not ready any more.
+    pub async fn lost(&self, name: &str) {
+        self.until(name, |standing| !matches!(standing, Standing::Ready)).await;
+    }
+
+    async fn until(&self, name: &str, fits: impl Fn(&Standing) -> bool) {
+        for _ in 0..600 {
+            let handle = self.runtime.registry().get(&id(name)).unwrap();
+            if fits(&self.runtime.registry().standing(&id(name))) {
+                return;
+            }
+            handle.want();
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        panic!("environment `{name}` stays {:?}", self.runtime.registry().standing(&id(name)));
+    }
+
+    /// A thread that works in these environments with these roots.
+    pub async fn thread(&self, places: &[&str], roots: Vec<CapabilityRoot>) -> LiveThread {
+        self.runtime.start(self.start(places, roots)).await.unwrap()
+    }
+
+    pub fn start(&self, places: &[&str], roots: Vec<CapabilityRoot>) -> StartThread {
+        let mut start = StartThread::new();
+        let attach = |name: &&str| {
+            let machine = &self.machines.iter().find(|(known, _)| known == name).unwrap().1;
+            Attachment::new(id(name), uri(machine.0.files.path()))
+        };
+        start.created.selection = Some(Selection::new(places.iter().map(attach).collect()).unwrap());
+        start.created.capability_roots = roots;
+        start
+    }
+
+    /// Takes a turn and returns what the model was asked in its last step, as one text.
+    pub async fn turn(&self, thread: &LiveThread, text: &str) -> String {
+        turn(thread, text).await;
+        self.model.requests().last().unwrap().body["input"].to_string()
+    }
+
+    /// Takes a turn and returns what the model was told anew about skills in it, if anything.
+    pub async fn told(&self, thread: &LiveThread, text: &str) -> Option<String> {
+        let before = self.model.requests().last().map_or(0, |request| about_skills(&request.body).len());
+        turn(thread, text).await;
+        let now = about_skills(&self.model.requests().last().unwrap().body);
+        let news = &now[before.min(now.len())..];
+        assert!(news.len() < 2, "{news:?}");
+        news.first().cloned()
+    }
+}
+
+/// The messages about skills that a request holds, in order.
+pub fn about_skills(request: &Value) -> Vec<String> {
+    let texts = request["input"].as_array().unwrap().iter().filter_map(|item| item["content"][0]["text"].as_str());
+    texts.filter(|text| text.starts_with("<skills>")).map(str::to_owned).collect()
+}

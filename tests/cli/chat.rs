@@ -1,0 +1,169 @@
+//! `outpost chat`: on a terminal and in a script.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use outpost_testkit::TestTerminal;
+use outpost_testkit::executor::eventually;
+use outpost_testkit::model::{Reply, ScriptedModel, call};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::OUTPOST;
+
+struct Scene {
+    home: TempDir,
+    work: TempDir,
+    model: ScriptedModel,
+}
+
+impl Scene {
+    async fn new(replies: Vec<Reply>) -> Self {
+        let model = ScriptedModel::with(replies).await;
+        let (home, work) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let config = format!(
+            "model = \"scripted\"\nmodel_provider = \"scripted\"\nsandbox_mode = \"danger-full-access\"\napproval_policy = \"untrusted\"\n\
+             [model_providers.scripted]\nbase_url = \"{}\"\n",
+            model.base_url()
+        );
+        std::fs::write(home.path().join("config.toml"), config).unwrap();
+        let rules = "[[rules]]\nprefix = [\"sh\"]\ndecision = \"allow\"\n";
+        std::fs::write(home.path().join("rules.toml"), rules).unwrap();
+        Self { home, work, model }
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(OUTPOST);
+        command.args(arguments).env("OUTPOST_HOME", self.home.path()).env("HOME", self.work.path()).env("TERM", "xterm");
+        for name in ["OUTPOST_EXEC_SERVER_URL", "NO_COLOR"] {
+            command.env_remove(name);
+        }
+        command
+    }
+
+    fn chat(&self, arguments: &[&str]) -> TestTerminal {
+        let work = self.work.path().to_str().unwrap();
+        TestTerminal::start(&self.command(&[&["chat", "--cd", work], arguments].concat()))
+    }
+
+    fn told(&self) -> Vec<String> {
+        let body = self.model.requests().pop().unwrap().body;
+        let items = body["input"].as_array().unwrap().iter().filter(|item| item["role"] == "user");
+        items.map(|item| item["content"][0]["text"].as_str().unwrap().to_owned()).filter(|text| !text.starts_with('<')).collect()
+    }
+}
+
+fn run(id: &str, script: &str) -> Value {
+    call(id, "exec_command", &json!({"cmd": format!("sh -c '{script}'"), "yield_time_ms": 30000}))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_conversation_with_steering_an_interrupt_and_a_way_back() {
+    let scene = Scene::new(vec![
+        Reply::message("hello yourself"),
+        Reply::Items(vec![run("a", "echo begun; while [ ! -e go ]; do sleep 0.01; done")]),
+        Reply::message("steered"),
+        Reply::Items(vec![run("b", "echo endless; sleep 1000")]),
+        Reply::message("back again"),
+    ])
+    .await;
+    let mut terminal = scene.chat(&[]);
+    terminal.wait_for("> ");
+    terminal.type_keys("hello\r");
+    terminal.wait_for("hello yourself");
+    terminal.type_keys("work\r");
+    terminal.wait_for("[local] $ sh -c");
+    terminal.type_keys("and mind the gap\r");
+    eventually("the steering is stored", || journal_has(&scene, "and mind the gap")).await;
+    std::fs::write(scene.work.path().join("go"), "").unwrap();
+    terminal.wait_for("steered");
+    assert_eq!(scene.told(), ["hello", "work", "and mind the gap"]);
+    terminal.type_keys("never end\r");
+    terminal.wait_for_times("[local] $ sh -c", 2);
+    terminal.type_keys("\x03");
+    terminal.wait_for("the turn was interrupted");
+    terminal.type_keys("\x03");
+    assert_eq!(terminal.exit_code(), Some(0), "{}", terminal.text());
+    terminal.wait_for("goes on with this thread");
+
+    let mut terminal = scene.chat(&["resume", "--last"]);
+    terminal.wait_for("never end");
+    terminal.type_keys("still there?\r");
+    terminal.wait_for("back again");
+    terminal.type_keys("\x04");
+    assert_eq!(terminal.exit_code(), Some(0), "{}", terminal.text());
+}
+
+fn journal_has(scene: &Scene, text: &str) -> bool {
+    let found = Command::new("grep").args(["-rqs", text]).arg(scene.home.path()).status().unwrap();
+    found.success()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn questions_are_asked_on_the_terminal() {
+    let touch = |id: &str, file: &str| call(id, "exec_command", &json!({"cmd": format!("touch {file}")}));
+    let question = json!({"questions": [{"id": "q", "header": "h", "question": "Which colour?", "options": [
+        {"label": "red", "description": "warm"}, {"label": "blue", "description": "cold"}]}]});
+    let scene = Scene::new(vec![
+        Reply::Items(vec![touch("a", "yes")]),
+        Reply::Items(vec![touch("b", "no")]),
+        Reply::call("c", "request_user_input", &question),
+        Reply::message("fine"),
+    ])
+    .await;
+    let mut terminal = scene.chat(&[]);
+    terminal.wait_for("> ");
+    terminal.type_keys("go\r");
+    terminal.wait_for("$ touch yes");
+    terminal.wait_for("May it?");
+    terminal.type_keys("what?\r");
+    terminal.wait_for_times("May it?", 2);
+    terminal.type_keys("y\r");
+    terminal.wait_for_times("May it?", 3);
+    terminal.type_keys("n\r");
+    terminal.wait_for("Which colour?");
+    terminal.type_keys("2\r");
+    terminal.wait_for("fine");
+    assert!(scene.work.path().join("yes").exists() && !scene.work.path().join("no").exists());
+    let body = scene.model.requests().pop().unwrap().body.to_string();
+    assert!(body.contains(r#"\"q\":\"blue\""#), "{body}");
+    terminal.type_keys("/nonsense\r");
+    terminal.wait_for("there is no `/nonsense`");
+    terminal.type_keys("/quit\r");
+    assert_eq!(terminal.exit_code(), Some(0), "{}", terminal.text());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn piped_lines_are_turns_of_their_own() {
+    let scene = Scene::new(vec![Reply::message("one"), Reply::message("two")]).await;
+    let mut child = scene.command(&["chat"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"first\\\nline\nsecond\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "one\ntwo\n");
+    assert_eq!(scene.told(), ["first\nline", "second"]);
+}
+
+#[test]
+fn every_shell_gets_its_completions() {
+    for (shell, word) in [
+        ("bash", "complete -F"),
+        ("zsh", "#compdef outpost"),
+        ("fish", "complete -c outpost"),
+        ("elvish", "edit:"),
+        ("powershell", "Register-"),
+    ] {
+        let output = Command::new(OUTPOST).args(["completions", shell]).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success() && text.contains(word) && text.contains("exec"), "{shell}: {text}");
+    }
+}
+
+#[test]
+fn output_that_cannot_be_written_is_no_bug() {
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let output = Command::new(OUTPOST).args(["completions", "bash"]).stdout(full).output().unwrap();
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(told.contains("No space left") && !told.contains("bug") && !told.contains("panicked"), "{told}");
+}

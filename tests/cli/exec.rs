@@ -1,0 +1,428 @@
+//! `outpost exec`: what programs read, what people see, and how it ends.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use outpost_testkit::model::{Reply, ScriptedModel, call, message};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::{OUTPOST, is_ignored};
+
+/// A home whose model is scripted, and a directory to work in.
+struct Scene {
+    home: TempDir,
+    work: TempDir,
+    model: ScriptedModel,
+}
+
+impl Scene {
+    async fn new(replies: Vec<Reply>) -> Self {
+        Self::speaking("responses", replies).await
+    }
+
+    async fn speaking(wire: &str, replies: Vec<Reply>) -> Self {
+        let model = ScriptedModel::with(replies).await;
+        let (home, work) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let config = format!(
+            "model = \"scripted\"\nmodel_provider = \"scripted\"\nsandbox_mode = \"danger-full-access\"\n[model_providers.scripted]\n\
+             base_url = \"{}\"\nwire_api = \"{wire}\"\nrequest_max_retries = 0\nstream_max_retries = 0\n",
+            model.base_url()
+        );
+        std::fs::write(home.path().join("config.toml"), config).unwrap();
+        Self { home, work, model }
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(OUTPOST);
+        command.args(arguments).current_dir(self.work.path()).stdin(Stdio::null());
+        // Commands run in a login shell; what the user's own profile does is none of our business.
+        command.env("OUTPOST_HOME", self.home.path()).env("HOME", self.work.path());
+        for name in ["OPENAI_API_KEY", "CODEX_API_KEY", "OPENAI_BASE_URL", "OUTPOST_EXEC_SERVER_URL", "NO_COLOR"] {
+            command.env_remove(name);
+        }
+        command
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        self.command(arguments).output().unwrap()
+    }
+
+    /// The lines of a run that ends well.
+    fn lines(&self, arguments: &[&str]) -> Vec<Value> {
+        let output = self.run(arguments);
+        assert!(output.status.success(), "{output:?}");
+        lines(&output)
+    }
+
+    fn piped(&self, arguments: &[&str], input: &str) -> Output {
+        let mut child = self.command(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+        child.wait_with_output().unwrap()
+    }
+
+    /// What the model was told by the user in its last request.
+    fn told(&self) -> Vec<Value> {
+        let body = self.model.requests().pop().unwrap().body;
+        let items = body["input"].as_array().unwrap().iter();
+        items.filter(|item| item["role"] == "user").flat_map(|item| item["content"].as_array().unwrap().clone()).collect()
+    }
+}
+
+fn lines(output: &Output) -> Vec<Value> {
+    String::from_utf8(output.stdout.clone()).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+fn usage(input: u64) -> Value {
+    json!({"input_tokens": input, "cached_input_tokens": 0, "cache_write_input_tokens": 0, "output_tokens": input, "reasoning_output_tokens": 0})
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_kind_of_line_has_the_shape_that_clients_know() {
+    let patch = json!({"input": "*** Begin Patch\n*** Add File: new.txt\n+hi\n*** End Patch\n"});
+    let plan = |status: &str| json!({"plan": [{"step": "look", "status": status}]});
+    let thought = json!({"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": "hm"}]});
+    let scene = Scene::new(vec![
+        Reply::Items(vec![thought, call("a", "exec_command", &json!({"cmd": "echo hi; exit 7"}))]),
+        Reply::call("b", "apply_patch", &patch),
+        Reply::call("c", "update_plan", &plan("in_progress")),
+        Reply::call("d", "update_plan", &plan("completed")),
+        Reply::call("e", "fly", &json!({})),
+        Reply::message("that is all"),
+    ])
+    .await;
+    let lines = scene.lines(&["exec", "--json", "go"]);
+    assert!(lines[0]["thread_id"].is_string());
+    let path = scene.work.path().join("new.txt");
+    let changes = json!([{"path": path, "kind": "add"}]);
+    let command = |output: &str, code: Value, status: &str| json!({"id": "item_1", "type": "command_execution", "command": "echo hi; exit 7", "aggregated_output": output, "exit_code": code, "status": status});
+    let todo = |done: bool| json!({"id": "item_3", "type": "todo_list", "items": [{"text": "look", "completed": done}]});
+    let file = |status: &str| json!({"id": "item_2", "type": "file_change", "changes": changes, "status": status});
+    let expected = [
+        json!({"type": "thread.started", "thread_id": lines[0]["thread_id"]}),
+        json!({"type": "turn.started"}),
+        json!({"type": "item.completed", "item": {"id": "item_0", "type": "reasoning", "text": "hm"}}),
+        json!({"type": "item.started", "item": command("", Value::Null, "in_progress")}),
+        json!({"type": "item.completed", "item": command("hi\n", json!(7), "failed")}),
+        json!({"type": "item.started", "item": file("in_progress")}),
+        json!({"type": "item.completed", "item": file("completed")}),
+        json!({"type": "item.started", "item": todo(false)}),
+        json!({"type": "item.updated", "item": todo(true)}),
+        json!({"type": "item.completed", "item": {"id": "item_4", "type": "error", "message": "there is no tool `fly`"}}),
+        json!({"type": "item.completed", "item": {"id": "item_5", "type": "agent_message", "text": "that is all"}}),
+        json!({"type": "item.completed", "item": todo(true)}),
+        json!({"type": "turn.completed", "usage": usage(6)}),
+    ];
+    for (line, expected) in lines.iter().zip(&expected) {
+        assert_eq!(line, expected);
+    }
+    assert_eq!(lines.len(), expected.len(), "{lines:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn resuming_keeps_the_thread_and_sums_its_usage() {
+    let scene = Scene::new(vec![]).await;
+    let first = scene.lines(&["exec", "--experimental-json", "one"]);
+    let id = first[0]["thread_id"].as_str().unwrap();
+    // Options may stand on both sides of `resume`.
+    let second = scene.lines(&["exec", "--json", "resume", id, "two", "--model", "other"]);
+    assert_eq!(second[0], first[0]);
+    assert_eq!(second.last().unwrap()["usage"], usage(2));
+    assert_eq!(scene.model.requests().pop().unwrap().body["model"], "other");
+    let last = scene.lines(&["exec", "--json", "resume", "--last", "three"]);
+    assert_eq!(last[0], first[0]);
+    assert_eq!(last.last().unwrap()["usage"], usage(3));
+    let request = scene.model.requests().pop().unwrap().body;
+    assert_eq!(request["model"], "other", "what was chosen stays with the thread");
+    let all: Vec<Value> = scene.told();
+    let texts: Vec<&str> = all.iter().filter_map(|part| part["text"].as_str()).filter(|text| !text.starts_with('<')).collect();
+    assert_eq!(texts, ["one", "two", "three"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_that_outlives_its_call_is_told_to_its_end() {
+    let run = |id: &str, cmd: &str| Reply::call(id, "exec_command", &json!({"cmd": cmd, "yield_time_ms": 300}));
+    let scene = Scene::new(vec![
+        run("a", "echo one; while [ ! -e go ]; do sleep 0.01; done; echo two"),
+        Reply::call("b", "exec_command", &json!({"cmd": "touch go; sleep 0.5"})),
+        run("c", "echo on; sleep 1000"),
+    ])
+    .await;
+    let lines = scene.lines(&["exec", "--json", "go"]);
+    let done: Vec<&Value> = lines.iter().filter(|line| line["type"] == "item.completed").map(|line| &line["item"]).collect();
+    let of = |id: &str| done.iter().find(|item| item["id"] == id).copied().unwrap_or_else(|| panic!("{id}: {lines:?}"));
+    assert_eq!((&of("item_0")["aggregated_output"], &of("item_0")["exit_code"]), (&json!("one\ntwo\n"), &json!(0)));
+    // What still runs at the end of the turn is ended with the program.
+    assert_eq!((&of("item_2")["exit_code"], &of("item_2")["status"]), (&Value::Null, &json!("failed")));
+    assert_eq!(lines.last().unwrap()["type"], "turn.completed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failed_turn_says_why_and_exits_with_1() {
+    let refused = || Reply::status(400, r#"{"error":{"message":"no such thing"}}"#);
+    let scene = Scene::new(vec![refused(), refused()]).await;
+    let output = scene.run(&["exec", "--json", "go"]);
+    assert_eq!(output.status.code(), Some(1));
+    let lines = lines(&output);
+    let (error, failed) = (&lines[lines.len() - 2], &lines[lines.len() - 1]);
+    assert_eq!((&error["type"], &failed["type"]), (&json!("error"), &json!("turn.failed")));
+    assert_eq!(error["message"], failed["error"]["message"]);
+    assert!(error["message"].as_str().unwrap().contains("no such thing"));
+    let output = scene.run(&["exec", "go"]);
+    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(1), &b""[..]));
+    assert!(text(&output.stderr).contains("no such thing"), "{output:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_begin_says_so_on_standard_error_only() {
+    let scene = Scene::new(vec![]).await;
+    let picture = scene.work.path().join("picture.png");
+    std::fs::write(&picture, "no picture").unwrap();
+    let cases: [(&[&str], i32, &str); 9] = [
+        (&["exec", "--json"], 1, "there is no prompt"),
+        (&["exec", "--json", "resume", "01a1e22e-9532-7255-b7e8-6a7f57d3a45d", "x"], 1, "01a1e22e-9532-7255-b7e8-6a7f57d3a45d"),
+        (&["exec", "--json", "resume", "nobody", "x"], 1, "there is no thread `nobody`"),
+        (&["exec", "--json", "resume", "--last", "x"], 1, "there is no thread yet"),
+        (&["exec", "--json", "--cd", "/no/such", "x"], 1, "/no/such"),
+        (&["exec", "--json", "--image", "picture.png", "x"], 1, "is no picture"),
+        (&["exec", "--json", "-c", "model", "x"], 1, "key=value"),
+        (&["exec", "--json", "--sandbox", "some", "x"], 2, "read-only"),
+        (&["exec", "--json", "-e", "mars", "x"], 1, "there is no environment `mars`"),
+    ];
+    for (arguments, code, why) in cases {
+        let output = scene.run(arguments);
+        assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(code), ""), "{arguments:?}: {output:?}");
+        assert!(text(&output.stderr).contains(why), "{arguments:?}: {output:?}");
+    }
+    assert!(scene.model.requests().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unreachable_environment_is_3() {
+    let scene = Scene::new(vec![]).await;
+    let file = "[[environments]]\nid = \"away\"\nurl = \"ws://127.0.0.1:1\"\n";
+    std::fs::write(scene.home.path().join("environments.toml"), file).unwrap();
+    let output = scene.run(&["exec", "-e", "away", "x"]);
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_prompt_comes_from_the_arguments_from_standard_input_or_from_both() {
+    let scene = Scene::new(vec![]).await;
+    let cases: [(&[&str], &str, &str); 4] = [
+        (&["exec", "argued"], "", "argued"),
+        (&["exec"], "piped", "piped"),
+        (&["exec", "--", "-"], "piped\n", "piped\n"),
+        (&["exec", "argued"], "piped", "argued\n\npiped"),
+    ];
+    for (arguments, input, expected) in cases {
+        let output = scene.piped(arguments, input);
+        assert_eq!(text(&output.stdout), "done\n", "{output:?}");
+        assert_eq!(scene.told()[0]["text"], expected);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn schema_picture_and_answer_file_do_what_they_say() {
+    let scene = Scene::new(vec![Reply::message("{\"n\":1}")]).await;
+    let at = |name: &str| scene.work.path().join(name).to_str().unwrap().to_owned();
+    std::fs::write(at("schema.json"), r#"{"type":"object","properties":{"n":{"type":"number"}}}"#).unwrap();
+    std::fs::write(at("picture.png"), b"\x89PNG\r\n\x1a\nrest").unwrap();
+    let (schema, picture, answer) = (at("schema.json"), at("picture.png"), at("answer.txt"));
+    let output = scene.run(&["exec", "--output-schema", &schema, "--image", &picture, "-o", &answer, "--skip-git-repo-check", "look"]);
+    assert_eq!(text(&output.stdout), "{\"n\":1}\n");
+    assert_eq!(std::fs::read_to_string(answer).unwrap(), "{\"n\":1}");
+    let body = scene.model.requests().pop().unwrap().body;
+    assert_eq!(body["text"]["format"]["schema"]["properties"]["n"]["type"], "number", "{body}");
+    let told = scene.told();
+    assert!(told[0]["image_url"].as_str().unwrap().starts_with("data:image/png;base64,iVBORw0K"), "{told:?}");
+    assert_eq!(told[1]["text"], "look");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn settings_stand_before_or_after_the_verb_and_the_last_one_counts() {
+    let scene = Scene::new(vec![]).await;
+    let model = |scene: &Scene| scene.model.requests().pop().unwrap().body["model"].as_str().unwrap().to_owned();
+    scene.lines(&["-c", "model=\"first\"", "exec", "--json", "x"]);
+    assert_eq!(model(&scene), "first");
+    scene.lines(&["-c", "model=first", "exec", "--config", "model=second", "-c", "model_reasoning_effort=low", "--json", "x"]);
+    assert_eq!(model(&scene), "second");
+    assert_eq!(scene.model.requests().pop().unwrap().body["reasoning"]["effort"], "low");
+    let url = scene.model.base_url();
+    let provider = ["model_provider=mine".to_owned(), format!("model_providers.mine.base_url=\"{url}\"")];
+    scene.lines(&["-c", &provider[0], "exec", "-c", &provider[1], "--json", "x"]);
+    assert_eq!(scene.model.requests().len(), 3);
+}
+
+/// As the clients of Codex pass it.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_key_of_codex_clients_is_used_and_kept_secret() {
+    const KEY: &str = "sk-do-not-tell-anybody";
+    let scene = Scene::new(vec![Reply::call("a", "exec_command", &json!({"cmd": "env; cat /proc/$PPID/environ"}))]).await;
+    let mut command = scene.command(&["exec", "--json", "-c", "model_provider=openai", "go"]);
+    let output = command.env("CODEX_API_KEY", KEY).env("OPENAI_BASE_URL", scene.model.base_url()).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let head = &scene.model.requests()[0].head;
+    assert!(head.contains(&format!("Bearer {KEY}")), "{head}");
+    assert!(!text(&output.stdout).contains(KEY) && !text(&output.stderr).contains(KEY), "{output:?}");
+    let found = Command::new("grep").args(["-r", KEY]).arg(scene.home.path()).output().unwrap();
+    assert_eq!(text(&found.stdout), "");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn signals_interrupt_the_turn_and_leave_a_thread_that_can_be_resumed() {
+    for (signal, number) in [("INT", 2), ("TERM", 15)] {
+        if is_ignored(number) {
+            continue;
+        }
+        let scene =
+            Scene::new(vec![Reply::call("a", "exec_command", &json!({"cmd": "echo on; sleep 1000", "yield_time_ms": 30000}))]).await;
+        let mut child = scene.command(&["exec", "--json", "go"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let mut read = Vec::new();
+        while !read.last().is_some_and(|line: &Value| line["type"] == "item.started") {
+            read.push(next_line(&mut out).unwrap());
+        }
+        assert!(Command::new("kill").args([&format!("-{signal}"), &child.id().to_string()]).status().unwrap().success());
+        while let Some(line) = next_line(&mut out) {
+            read.push(line);
+        }
+        assert_eq!(child.wait().unwrap().code(), Some(1));
+        let last = read.last().unwrap();
+        assert_eq!(last["type"], "turn.failed");
+        assert!(last["error"]["message"].as_str().unwrap().contains("interrupted"), "{last}");
+        let id = read[0]["thread_id"].as_str().unwrap();
+        let again = scene.lines(&["exec", "--json", "resume", id, "again"]);
+        assert_eq!(again.last().unwrap()["type"], "turn.completed");
+        let told = scene.told();
+        assert!(told.iter().any(|part| part["text"].as_str().unwrap().starts_with("<turn_aborted>")), "{told:?}");
+    }
+}
+
+fn next_line(out: &mut impl BufRead) -> Option<Value> {
+    let mut line = String::new();
+    out.read_line(&mut line).unwrap();
+    (!line.is_empty()).then(|| serde_json::from_str(&line).unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_turn_is_finished_by_resuming_without_a_prompt() {
+    let scene = Scene::new(vec![Reply::call("a", "exec_command", &json!({"cmd": "sleep 1000", "yield_time_ms": 30000}))]).await;
+    let mut child = scene.command(&["exec", "--json", "go"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    let mut read = Vec::new();
+    while !read.last().is_some_and(|line: &Value| line["type"] == "item.started") {
+        read.push(next_line(&mut out).unwrap());
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let lines = scene.lines(&["exec", "--json", "resume", read[0]["thread_id"].as_str().unwrap()]);
+    let kinds: Vec<&str> = lines.iter().map(|line| line["type"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["thread.started", "turn.started", "item.started", "item.completed", "item.completed", "turn.completed"]);
+    // On this machine the command ended with the program, and nobody knows how far it came.
+    assert_eq!((&lines[3]["item"]["status"], &lines[3]["item"]["exit_code"]), (&json!("failed"), &Value::Null));
+    assert_eq!(lines[4]["item"]["text"], "done");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_would_need_an_answer_is_refused() {
+    let wish = json!({"cmd": "touch made", "sandbox_permissions": "require_escalated"});
+    let scene = Scene::new(vec![Reply::call("a", "exec_command", &wish)]).await;
+    let lines = scene.lines(&["exec", "--json", "-c", "approval_policy=untrusted", "go"]);
+    let warning = lines.iter().find(|line| line["item"]["type"] == "error").unwrap();
+    assert!(warning["item"]["message"].as_str().unwrap().contains("touch made"), "{warning}");
+    assert_eq!(lines.last().unwrap()["type"], "turn.completed");
+    assert!(!scene.work.path().join("made").exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cd_moves_a_thread_on_this_machine_also_when_it_is_resumed() {
+    let pwd = || Reply::call("a", "exec_command", &json!({"cmd": "pwd"}));
+    let scene = Scene::new(vec![pwd(), Reply::message("x"), pwd()]).await;
+    let below = scene.work.path().join("below");
+    std::fs::create_dir(&below).unwrap();
+    let where_to = |lines: &[Value]| {
+        let item = lines.iter().find(|line| line["item"]["status"] == "completed").unwrap();
+        item["item"]["aggregated_output"].as_str().unwrap().trim().to_owned()
+    };
+    let first = scene.lines(&["exec", "--json", "go"]);
+    assert_eq!(Path::new(&where_to(&first)), scene.work.path().canonicalize().unwrap());
+    let id = first[0]["thread_id"].as_str().unwrap();
+    let second = scene.lines(&["exec", "--json", "--cd", "below", "--add-dir", "/tmp", "resume", id, "go"]);
+    assert_eq!(Path::new(&where_to(&second)), below.canonicalize().unwrap());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn people_see_what_happens_on_standard_error_and_the_answer_on_standard_output() {
+    let scene = Scene::new(vec![
+        Reply::call("a", "exec_command", &json!({"cmd": "printf '\\033[31mred\\n'; exit 3"})),
+        Reply::message("the answer"),
+    ])
+    .await;
+    let output = scene.run(&["exec", "go"]);
+    assert_eq!(text(&output.stdout), "the answer\n");
+    let told = text(&output.stderr);
+    assert!(told.contains("[local] $ printf") && told.contains("exit code 3") && told.contains("red"), "{told}");
+    assert!(!told.contains('\x1b'), "nothing that a terminal would obey: {told:?}");
+    let output = scene.run(&["exec", "--color", "always", "go"]);
+    assert!(text(&output.stderr).contains("\x1b[2mthread"), "{output:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_kept_of_an_ephemeral_thread() {
+    let scene = Scene::new(vec![]).await;
+    let lines = scene.lines(&["exec", "--json", "--ephemeral", "go"]);
+    let id = lines[0]["thread_id"].as_str().unwrap();
+    assert_eq!(scene.run(&["exec", "resume", id, "again"]).status.code(), Some(1));
+}
+
+/// The same prompt with the offline provider and with a server that speaks Chat Completions.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_same_prompt_offline_and_through_chat_completions() {
+    let delta = |delta: Value, end: &str| json!({"choices": [{"delta": delta, "finish_reason": end}]});
+    let called =
+        json!({"tool_calls": [{"index": 0, "id": "c", "function": {"name": "exec_command", "arguments": "{\"cmd\":\"echo same\"}"}}]});
+    let counted = json!({"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 2}});
+    let scene = Scene::speaking(
+        "chat",
+        vec![Reply::Chunks(vec![delta(called, "tool_calls"), counted]), Reply::Chunks(vec![delta(json!({"content": "all done"}), "stop")])],
+    )
+    .await;
+    let prompt = "$ echo same\n> all done";
+    let story = |lines: Vec<Value>| -> Vec<Value> {
+        lines.into_iter().filter(|line| line["type"] == "item.completed" || line["type"] == "item.started").collect()
+    };
+    let chat = story(scene.lines(&["exec", "--json", prompt]));
+    let offline = story(scene.lines(&["exec", "--json", "--provider", "offline", prompt]));
+    assert_eq!(chat, offline);
+    assert_eq!(chat[1]["item"]["aggregated_output"], "same\n");
+    assert_eq!(chat[2]["item"]["text"], "all done");
+    let requests = scene.model.requests();
+    assert_eq!(requests[0].path, "/v1/chat/completions");
+    let last = requests[1].body["messages"].as_array().unwrap().last().unwrap().clone();
+    assert_eq!((&last["role"], &last["tool_call_id"]), (&json!("tool"), &json!("c")));
+    assert!(last["content"].as_str().unwrap().contains("same"), "{last}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_that_went_away_ends_the_turn() {
+    let scene = Scene::new(vec![
+        Reply::call("a", "exec_command", &json!({"cmd": "while [ ! -e go ]; do sleep 0.01; done"})),
+        Reply::Items(vec![message("one"), message("two")]),
+        Reply::Silent(String::new()),
+    ])
+    .await;
+    let mut child = scene.command(&["exec", "--json", "go"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut out = BufReader::new(child.stdout.take().unwrap());
+    while next_line(&mut out).unwrap()["type"] != "item.started" {}
+    drop(out);
+    std::fs::write(scene.work.path().join("go"), "").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("standard output cannot be written"), "{output:?}");
+}

@@ -1,0 +1,10 @@
+//! MCP servers: real processes in real executors, used by threads whose model is scripted.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod calls;
+mod faults;
+#[path = "../loop/harness.rs"]
+#[allow(dead_code, reason = "shared with the tests of the loop, which use more of it")]
+mod harness;
+mod pool;
+mod support;

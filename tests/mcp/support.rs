@@ -1,0 +1,74 @@
+//! A harness with MCP servers.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use outpost_runtime::mcp::{Layer, McpConfig, McpLimits, Source};
+use outpost_testkit::LinkKind;
+use outpost_testkit::executor::is_alive;
+use outpost_testkit::model::Reply;
+use serde_json::{Value, json};
+
+use crate::harness::{Harness, Setup};
+
+/// The scripted server.
+pub const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/mcp/server.py");
+
+/// What a configuration file would hold: servers, or why it cannot be read.
+#[derive(Clone)]
+pub struct Files(Arc<Mutex<Result<Value, String>>>);
+
+impl Files {
+    pub fn new(servers: Value) -> Self {
+        Self(Arc::new(Mutex::new(Ok(servers))))
+    }
+
+    #[allow(dead_code)]
+    pub fn write(&self, servers: Value) {
+        *self.0.lock().unwrap() = Ok(servers);
+    }
+
+    #[allow(dead_code)]
+    pub fn spoil(&self, why: &str) {
+        *self.0.lock().unwrap() = Err(why.into());
+    }
+
+    pub fn source(&self) -> Source {
+        let files = self.clone();
+        Source::new(move |_| files.0.lock().unwrap().clone().and_then(|servers| Layer::of(Some(&servers))))
+    }
+}
+
+/// A server in the first environment that behaves like this.
+pub fn server(behaviour: &str) -> Value {
+    json!({"command": "python3", "args": [SERVER, behaviour], "environment_id": "one"})
+}
+
+/// One environment in memory and these servers.
+pub async fn harness(servers: Value, replies: Vec<Reply>) -> Harness {
+    Harness::new(setup(&[LinkKind::Memory], &Files::new(servers), replies)).await
+}
+
+pub fn setup(kinds: &[LinkKind], files: &Files, replies: Vec<Reply>) -> Setup {
+    let mut setup = Setup::new(kinds, replies);
+    let limits = McpLimits { patience: std::time::Duration::from_secs(15), ..McpLimits::default() };
+    setup.config.mcp = McpConfig { source: files.source(), limits };
+    setup
+}
+
+/// The processes that were started, by what they wrote themselves.
+pub fn starts(file: &Path) -> Vec<u32> {
+    let text = std::fs::read_to_string(file).unwrap_or_default();
+    text.lines().map(|line| line.parse().unwrap()).collect()
+}
+
+pub fn living(file: &Path) -> usize {
+    starts(file).into_iter().filter(|pid| is_alive(*pid)).count()
+}
+
+/// The names of the tools that a request offered.
+pub fn offered(harness: &Harness, request: usize) -> Vec<String> {
+    let body = &harness.model.requests()[request].body;
+    let names = body["tools"].as_array().unwrap().iter().filter_map(|tool| tool["name"].as_str());
+    names.filter(|name| name.starts_with("mcp__") || name.contains("mcp_resource")).map(str::to_owned).collect()
+}

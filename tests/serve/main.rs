@@ -1,0 +1,9 @@
+//! Executors that dial in, tokens, and everything behind the listener of `outpost serve`.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod join;
+mod metrics;
+mod reach;
+mod support;
+mod tls;
+mod tokens;

@@ -1,0 +1,142 @@
+//! `outpost token`, and what revoking one does to whoever uses it.
+
+use std::path::Path;
+
+use outpost_testkit::executor::eventually;
+use serde_json::Value;
+
+use crate::support::{Server, Trying, http, joined, joined_in, listens, outpost};
+
+fn list(home: &Path) -> Vec<Value> {
+    let listed = outpost(home, &["token", "list", "--json"]);
+    serde_json::from_slice(&listed.stdout).unwrap()
+}
+
+#[test]
+fn a_secret_is_shown_once_and_kept_as_a_digest() {
+    let home = tempfile::tempdir().unwrap();
+    let made = outpost(home.path(), &["token", "create", "--executor", "gpu", "--note", "the box in the cellar"]);
+    let secret = String::from_utf8(made.stdout).unwrap().trim().to_owned();
+    assert_eq!(secret.len(), 64);
+    let listed = list(home.path());
+    assert_eq!((listed[0]["scope"]["kind"].as_str(), listed[0]["scope"]["id"].as_str()), (Some("executor"), Some("gpu")));
+    assert_eq!(listed[0]["note"], "the box in the cellar");
+    let everything = walk(home.path());
+    assert!(!everything.is_empty() && everything.iter().all(|text| !text.contains(&secret)));
+    let name = listed[0]["name"].as_str().unwrap();
+    let revoked = outpost(home.path(), &["token", "revoke", name]);
+    assert!(revoked.status.success() && list(home.path()).is_empty());
+    let again = outpost(home.path(), &["token", "revoke", name]);
+    assert_eq!(again.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&again.stderr).contains("outpost token list"));
+    for wrong in [&["token", "create"][..], &["token", "create", "--client", "--metrics"], &["token", "create", "--executor", "local"]] {
+        assert!(!outpost(home.path(), wrong).status.success(), "{wrong:?}");
+    }
+}
+
+/// The texts of all files below.
+fn walk(directory: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path());
+    entries.flat_map(|path| if path.is_dir() { walk(&path) } else { vec![std::fs::read_to_string(path).unwrap_or_default()] }).collect()
+}
+
+#[tokio::test]
+async fn who_may_do_what() {
+    let server = Server::start();
+    let (client, metrics, executor) = (server.token(&["--client"]), server.token(&["--metrics"]), server.token(&["--executor", "gpu"]));
+    let own = server.own_token();
+    assert_eq!(server.get("/readyz", None).await.0, 200);
+    assert_eq!(server.get("/healthz", None).await.0, 200);
+    assert_eq!(server.get("/nothing", None).await.0, 404);
+    // Nobody knows who asks, or it is known and something else is its business. What follows the check is a 404: no such executor.
+    for (path, token, status) in [
+        ("/executors/reach/gpu", None, 401),
+        ("/executors/reach/gpu", Some("wrong"), 401),
+        ("/executors/reach/gpu", Some(executor.as_str()), 403),
+        ("/executors/reach/gpu", Some(metrics.as_str()), 403),
+        ("/executors/reach/gpu", Some(client.as_str()), 404),
+        ("/executors/reach/gpu", Some(own.as_str()), 404),
+        ("/executors/join?id=gpu", None, 401),
+        ("/executors/join?id=gpu&executor=e&instance=i&link=1", Some(client.as_str()), 403),
+        ("/executors/join?id=other&executor=e&instance=i&link=1", Some(executor.as_str()), 403),
+        ("/executors/join?id=gpu&instance=i&link=1", Some(executor.as_str()), 400),
+        ("/executors/join?id=gpu&executor=e&instance=i&link=x", Some(executor.as_str()), 400),
+        // Everything is right, but it is no websocket.
+        ("/executors/join?id=gpu&executor=e&instance=i&link=1", Some(executor.as_str()), 400),
+    ] {
+        assert_eq!(server.get(path, token).await.0, status, "{path} {token:?}");
+    }
+    let evil = "GET /executors/reach/gpu HTTP/1.1\r\nHost: localhost\r\nOrigin: https://evil.example\r\nConnection: close\r\n\r\n";
+    assert_eq!(http(server.address(), evil).await.0, 403);
+    let elsewhere = "GET /readyz HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n";
+    assert_eq!(http(server.address(), elsewhere).await.0, 403);
+}
+
+#[test]
+fn a_wrong_token_is_refused_with_a_reason() {
+    let server = Server::start();
+    let token = server.token(&["--executor", "gpu"]);
+    let home = || tempfile::tempdir().unwrap();
+    let wrong = Trying::start(&["--join", server.url(), "--id", "gpu"], &"0".repeat(64), home());
+    assert!(wrong.says("trying again").contains("outpost token create --executor"));
+    let other = Trying::start(&["--join", server.url(), "--id", "cpu"], &token, home());
+    assert!(other.says("trying again").contains("not for joining as `cpu`"));
+}
+
+#[tokio::test]
+async fn a_revoked_token_ends_what_is_open_by_it() {
+    let server = Server::start();
+    let token = server.token(&["--executor", "gpu"]);
+    let executor = joined(server.url(), "gpu", &token);
+    assert!(!listens(executor.pid()));
+    let client = server.token(&["--client"]);
+    assert_ne!(server.get("/executors/reach/gpu", Some(&client)).await.0, 404);
+    let name = list(server.home())[0]["name"].as_str().unwrap().to_owned();
+    assert!(outpost(server.home(), &["token", "revoke", &name]).status.success());
+    for _ in 0..100 {
+        if server.get("/executors/reach/gpu", Some(&client)).await.0 == 404 {
+            return;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+    }
+    panic!("it is still connected");
+}
+
+#[tokio::test]
+async fn one_id_is_one_install_until_the_operator_says_otherwise() {
+    let server = Server::start();
+    let token = server.token(&["--executor", "gpu"]);
+    let mut first = joined(server.url(), "gpu", &token);
+    // Another install, with the right token, while the first is there and when it is gone.
+    let stranger = Trying::start(&["--join", server.url(), "--id", "gpu"], &token, tempfile::tempdir().unwrap());
+    assert!(stranger.says("trying again").contains("belongs to another install"));
+    let home = first.kill_and_keep_home();
+    let late = Trying::start(&["--join", server.url(), "--id", "gpu"], &token, tempfile::tempdir().unwrap());
+    assert!(late.says("trying again").contains("belongs to another install"));
+    // The same install may come back.
+    let again = joined_in(server.url(), "gpu", &token, home);
+    drop(again);
+    // Once its token is revoked, the id is free.
+    let name = list(server.home())[0]["name"].as_str().unwrap().to_owned();
+    assert!(outpost(server.home(), &["token", "revoke", &name]).status.success());
+    let token = server.token(&["--executor", "gpu"]);
+    let _second = joined(server.url(), "gpu", &token);
+}
+
+#[tokio::test]
+async fn two_starts_of_one_install_do_not_fight() {
+    let server = Server::start();
+    let token = server.token(&["--executor", "gpu"]);
+    let mut first = joined(server.url(), "gpu", &token);
+    // A copy of its home: the same install.
+    let copy = tempfile::tempdir().unwrap();
+    std::fs::create_dir(copy.path().join("executor")).unwrap();
+    std::fs::copy(first.home().join("executor/identity"), copy.path().join("executor/identity")).unwrap();
+    let second = Trying::start(&["--join", server.url(), "--id", "gpu"], &token, copy);
+    assert!(second.says("trying again").contains("another start of the executor"));
+    assert!(first.is_running());
+    // When the first one is gone, the other one is let in.
+    first.kill();
+    second.says("joined");
+    eventually("the first is gone", || true).await;
+}
