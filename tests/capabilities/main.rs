@@ -6,5 +6,10 @@
 #[path = "../loop/harness.rs"]
 mod harness;
 
+mod faults;
+mod handles;
+mod host;
+mod plugins;
 mod roots;
+mod skills;
 mod stage;

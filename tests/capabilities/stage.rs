@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use outpost_environment::{ConnectPolicy, Connector, EnvironmentOptions, Registry, RegistryOptions, Standing, Waits};
+use outpost_environment::{
+    Configuration, ConnectPolicy, Connector, EnvironmentOptions, Registry, RegistryOptions, Snapshot, Standing, Waits,
+};
 use outpost_rpc::LinkError;
 use outpost_runtime::config::{RuntimeConfig, StepPatience};
 use outpost_runtime::live::LiveThread;
@@ -63,10 +65,18 @@ impl Machine {
         Self(Arc::new(Inside { process: Mutex::default(), home, files: tempfile::tempdir().unwrap() }))
     }
 
+    /// With a user's home of its own, so that nothing of this machine's user is found.
     pub fn on(&self) -> &Self {
         let home = self.0.home.lock().unwrap().take().unwrap();
-        *self.0.process.lock().unwrap() = Some(ExecutorProcess::start_in(Path::new(OUTPOST), &["--no-auth"], home));
+        let user = self.path("user").display().to_string();
+        let process = ExecutorProcess::start_with(Path::new(OUTPOST), &["--no-auth"], &[("HOME", &user)], home);
+        *self.0.process.lock().unwrap() = Some(process);
         self
+    }
+
+    /// A path in the executor's own home.
+    pub fn home(&self, name: &str) -> PathBuf {
+        self.0.process.lock().unwrap().as_ref().unwrap().home().join(name)
     }
 
     /// kill -9.
@@ -103,11 +113,28 @@ pub struct Stage {
 fn registry(machines: &[(&'static str, Machine)]) -> Registry {
     let waits = Waits { first: Duration::from_millis(10), longest: Duration::from_millis(50) };
     let environment = EnvironmentOptions { recovery: waits, retry: waits, ..EnvironmentOptions::default() };
-    let registry = Registry::new(RegistryOptions { environment, local: None });
-    for (name, machine) in machines {
+    let local = machines.iter().find(|(name, _)| *name == "local").map(|(_, machine)| machine.connector());
+    let registry = match local {
+        Some(local) => {
+            let options = RegistryOptions { environment, local: Some(local) };
+            Registry::configured(options, Configuration::On(Snapshot::local_only())).unwrap()
+        }
+        None => Registry::new(RegistryOptions { environment, local: None }),
+    };
+    for (name, machine) in machines.iter().filter(|(name, _)| *name != "local") {
         registry.attach(id(name), machine.connector(), ConnectPolicy::Lazy).unwrap();
     }
     registry
+}
+
+pub fn config() -> RuntimeConfig {
+    RuntimeConfig {
+        model: "scripted".into(),
+        model_provider: "scripted".into(),
+        sandbox: SandboxMode::DangerFullAccess,
+        patience: StepPatience { primary: Duration::from_millis(1500), others: Duration::from_millis(1500) },
+        ..RuntimeConfig::default()
+    }
 }
 
 impl Stage {
@@ -116,13 +143,10 @@ impl Stage {
     }
 
     pub async fn with_mode(machines: &[(&'static str, &Machine)], sandbox: SandboxMode) -> Self {
-        let config = RuntimeConfig {
-            model: "scripted".into(),
-            model_provider: "scripted".into(),
-            sandbox,
-            patience: StepPatience { primary: Duration::from_millis(1500), others: Duration::from_millis(1500) },
-            ..RuntimeConfig::default()
-        };
+        Self::with_config(machines, RuntimeConfig { sandbox, ..config() }).await
+    }
+
+    pub async fn with_config(machines: &[(&'static str, &Machine)], config: RuntimeConfig) -> Self {
         let machines: Vec<_> = machines.iter().map(|(name, machine)| (*name, (*machine).clone())).collect();
         let (model, store) = (ScriptedModel::with(vec![]).await, memory());
         let runtime = Runtime::new(parts(config.clone(), store.clone(), registry(&machines), &model, Rules::default()));

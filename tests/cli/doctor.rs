@@ -1,15 +1,91 @@
 //! `outpost doctor`.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
+use outpost_testkit::ExecutorProcess;
+
 use crate::OUTPOST;
 
 fn doctor(home: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(OUTPOST);
+    for name in ["OPENAI_API_KEY", "CODEX_API_KEY", "OUTPOST_EXEC_SERVER_URL", "OUTPOST_TOKEN"] {
+        command.env_remove(name);
+    }
     command.arg("doctor").args(arguments).env("OUTPOST_HOME", home).env("SOME_API_KEY", "/very/secret/path").output().unwrap()
+}
+
+/// The findings by what they are about: verdict, and everything that is said.
+fn findings(home: &Path) -> BTreeMap<String, (String, String)> {
+    let report: serde_json::Value = serde_json::from_slice(&doctor(home, &["--json"]).stdout).unwrap();
+    let all = report["sections"].as_array().unwrap().iter().flat_map(|section| section["findings"].as_array().unwrap().clone());
+    let text = |value: &serde_json::Value| value.as_str().unwrap_or_default().to_owned();
+    all.map(|finding| {
+        (text(&finding["what"]), (text(&finding["verdict"]), format!("{} -> {}", text(&finding["detail"]), text(&finding["toDo"]))))
+    })
+    .collect()
+}
+
+fn assert_found(found: &BTreeMap<String, (String, String)>, what: &str, verdict: &str, said: &str) {
+    let (is, text) = found.get(what).unwrap_or_else(|| panic!("nothing about {what}: {found:#?}"));
+    assert!(is == verdict && text.contains(said), "{what}: {is}: {text}");
+}
+
+#[test]
+fn files_with_mistakes_are_found_with_what_to_do() {
+    let home = tempfile::tempdir().unwrap();
+    fs::write(home.path().join("config.toml"), "model = 5").unwrap();
+    fs::write(home.path().join("rules.toml"), "nonsense").unwrap();
+    fs::write(home.path().join("environments.toml"), "nonsense").unwrap();
+    let found = findings(home.path());
+    assert_found(&found, "config.toml", "broken", "docs/configuration.md");
+    assert_found(&found, "rules.toml", "broken", "docs/agent.md");
+    assert_found(&found, "environments.toml", "broken", "docs/environments.md");
+    fs::write(home.path().join("config.toml"), "modle = \"x\"").unwrap();
+    assert_found(&findings(home.path()), "config.toml", "weak", "modle");
+}
+
+#[test]
+fn environments_are_reached_and_looked_at() {
+    let executor = ExecutorProcess::start(Path::new(OUTPOST), &[]);
+    let home = tempfile::tempdir().unwrap();
+    let token = executor.home().join("tokens/executor");
+    let file = format!(
+        "[[environments]]\nid = \"box\"\nurl = \"{}\"\ntoken_file = \"{}\"\n[[environments]]\nid = \"gone\"\nurl = \"ws://127.0.0.1:1\"\n",
+        executor.url(),
+        token.display()
+    );
+    fs::write(home.path().join("environments.toml"), file).unwrap();
+    let found = findings(home.path());
+    assert_found(&found, "box", "good", "reached in");
+    assert_found(&found, "box: clock", "good", "agrees");
+    assert!(found.contains_key("box: sandbox"), "{found:#?}");
+    assert_found(&found, "gone", "broken", "outpost env check gone");
+}
+
+#[test]
+fn threads_and_the_provider_are_looked_at() {
+    let home = tempfile::tempdir().unwrap();
+    assert_found(&findings(home.path()), "store", "good", "no thread yet");
+    assert_found(&findings(home.path()), "provider offline", "weak", "OPENAI_API_KEY");
+    let exec = Command::new(OUTPOST).args(["exec", "--provider", "offline", "> hi"]).env("OUTPOST_HOME", home.path()).output().unwrap();
+    assert!(exec.status.success(), "{exec:?}");
+    assert_found(&findings(home.path()), "newest threads", "good", "1 of 1");
+    let journals = Command::new("find").arg(home.path().join("threads")).args(["-name", "*.jsonl"]).output().unwrap();
+    let journal = String::from_utf8(journals.stdout).unwrap().trim().to_owned();
+    let mut bytes = fs::read(&journal).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&journal, bytes).unwrap();
+    let found = findings(home.path());
+    let thread = found.keys().find(|what| what.starts_with("thread ")).unwrap_or_else(|| panic!("{found:#?}")).clone();
+    assert_found(&found, &thread, "broken", "outpost thread repair");
+    fs::write(home.path().join("config.toml"), "model_provider = \"x\"\n[model_providers.x]\nbase_url = \"http://127.0.0.1:1/v1\"")
+        .unwrap();
+    assert_found(&findings(home.path()), "provider x", "broken", "http://127.0.0.1:1/v1");
 }
 
 #[test]
@@ -21,7 +97,8 @@ fn both_faces_say_the_same_and_the_exit_code_follows() {
     let text_text = String::from_utf8(text.stdout).unwrap();
     assert_eq!((text.status.code(), json.status.code()), (Some(if report["holds"] == true { 0 } else { 1 }), text.status.code()));
     let sections = report["sections"].as_array().unwrap();
-    assert_eq!(sections.iter().map(|section| section["name"].as_str().unwrap()).collect::<Vec<_>>(), ["host", "doors", "sandbox"]);
+    let names: Vec<&str> = sections.iter().map(|section| section["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["host", "doors", "sandbox", "configuration", "environments", "threads", "model"]);
     for section in sections {
         for finding in section["findings"].as_array().unwrap() {
             assert!(text_text.contains(finding["what"].as_str().unwrap()), "{finding} is not in {text_text}");

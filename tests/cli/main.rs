@@ -3,11 +3,13 @@
 
 mod chat;
 mod cp;
+mod demo;
 mod doctor;
 mod env;
 mod exec;
 mod executor;
 mod run;
+mod schema;
 mod shell;
 mod thread;
 

@@ -7,6 +7,7 @@ mod codex_client;
 mod codex_environment;
 mod codex_executor;
 mod codex_rollouts;
+mod codex_tui;
 
 use std::path::PathBuf;
 

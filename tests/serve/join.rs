@@ -20,6 +20,7 @@ use outpost_server::executors::{Executors, JoinLimits};
 use outpost_server::metrics::{Metrics, Sources};
 use outpost_server::site::{Access, Site};
 use outpost_server::tokens::{Scope, Tokens};
+use outpost_server::web::Sessions;
 use outpost_server::{Facts, Server};
 use outpost_store::{MemoryStore, Store};
 use outpost_testkit::Cutter;
@@ -73,6 +74,8 @@ impl Hub {
                 let server = serving.clone();
                 tokio::spawn(async move { server.serve(link).await });
             }),
+            sessions: Sessions::new(Arc::new(|| Some(Uuid::new_v4().to_string()))),
+            is_private: false,
             metrics: Metrics::new(Sources { server, executors: executors.clone() }),
         };
         let listener = Listener::ws(([127, 0, 0, 1], 0).into()).await.unwrap();

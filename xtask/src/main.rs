@@ -1,9 +1,10 @@
-//! Chores of the project: `cargo xtask test | soak NAME | bench NAME | docs | dist`. Whatever a chore needs it installs by itself.
+//! Chores of the project: `cargo xtask test | soak NAME | bench NAME | docs | schema | dist`. Whatever a chore needs it installs by itself.
 
 mod bench;
 mod dist;
 mod docs;
 mod install;
+mod schema;
 mod soak;
 mod test;
 
@@ -23,6 +24,7 @@ usage: cargo xtask test            install what the tests need and run all of th
        cargo xtask bench environments [--rounds N]
                                    memory of registered environments, step views, reconnects
        cargo xtask docs            write the pages that are made from the code
+       cargo xtask schema          write schema/*.json, which are made from the shapes of both protocols
        cargo xtask dist            a static program that can be copied to any machine of this kind
        cargo xtask bench threads [--small] [--markdown]
                                    figures of threads: writing, opening, forking, listing, searching, memory
@@ -56,6 +58,7 @@ fn run() -> anyhow::Result<()> {
         ["bench", "environments", options @ ..] => bench::environments(options),
         ["docs"] => docs::run(),
         ["dist"] => dist::run(),
+        ["schema"] => schema::run(),
         ["bench", "threads", options @ ..] => bench::threads(options),
         ["bench", "turns", options @ ..] => bench::turns(options),
         _ => bail!("{USAGE}"),

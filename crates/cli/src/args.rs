@@ -20,7 +20,7 @@ const YEAR: u64 = 366 * 24 * 3600;
 
 /// Runs one agent across many machines: durable threads here, sandboxed hands there.
 #[derive(Parser)]
-#[command(name = "outpost", version, disable_help_subcommand = true, after_help = EXIT_CODES)]
+#[command(name = "outpost", version, disable_help_subcommand = true, after_help = FIRST_STEPS)]
 pub struct Arguments {
     /// A setting of config.toml for this run, such as model="qwen3" or budgets.turn_tokens=5000; may be given several times,
     /// before or after the verb. A value that is no TOML is a text
@@ -50,7 +50,14 @@ impl Arguments {
     }
 }
 
-const EXIT_CODES: &str = "\
+const FIRST_STEPS: &str = "\
+First steps:
+  outpost demo                          see it work, on this machine alone
+  outpost exec '$ make test'            one turn; without a key, the offline provider runs what you write
+  outpost chat                          talk with an agent
+  outpost env add box --ssh you@host    another machine to work on
+  outpost doctor                        what is wrong, and what to do about it
+
 Exit codes: 0 done, 1 the work failed, 2 wrong usage, 3 an environment was unreachable, 70 a bug of ours.
 `run` and `shell` exit with the command's own code, or 125 for a failure of ours.";
 
@@ -101,18 +108,33 @@ pub enum Command {
         #[command(subcommand)]
         command: TokenCommand,
     },
-    /// Look at this machine: what is enforced here by what, and what to do about the rest
+    /// Look at this machine, its configuration, environments and threads, and say what to do about what is wrong
     #[command(after_help = DOCTOR_HELP)]
     Doctor(DoctorArguments),
     /// See it work, on this machine alone: no key, no server, under half a minute
     #[command(after_help = DEMO_HELP)]
     Demo,
+    /// Write JSON Schema of both protocols: what clients say to threads, and what is said to executors
+    #[command(after_help = SCHEMA_HELP)]
+    Schema(SchemaArguments),
     /// Print what a shell needs to complete the words of this program
     #[command(after_help = COMPLETIONS_HELP)]
     Completions {
         /// The shell
         shell: clap_complete::Shell,
     },
+}
+
+const SCHEMA_HELP: &str = "\
+Examples:
+  outpost schema                   both on standard output, as {\"app\": …, \"exec\": …}
+  outpost schema --out schemas     schemas/app.json and schemas/exec.json";
+
+#[derive(Args)]
+pub struct SchemaArguments {
+    /// Write app.json and exec.json into this directory; it is made if there is none
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
 }
 
 const DEMO_HELP: &str = "\
@@ -127,7 +149,9 @@ Examples:
   outpost completions fish > ~/.config/fish/completions/outpost.fish";
 
 const DOCTOR_HELP: &str = "\
-A sandbox is tried out; nothing is changed. It exits with 1 if a promise of the default policy (workspace-write) cannot be held here, else with 0.";
+It looks at the host, the listeners' tokens, the sandbox, the configuration, every environment that is written down, the newest threads and
+the model provider. A sandbox is tried out, environments are connected, the provider is asked for its models; nothing is changed. What looks
+like a secret is not shown. It exits with 1 if something is broken: a promise of the default policy (workspace-write), a file, a machine.";
 
 #[derive(Args)]
 pub struct DoctorArguments {
@@ -145,7 +169,7 @@ impl Command {
             Self::Run(arguments) => arguments.place.is_here(),
             Self::Shell(arguments) => arguments.place.is_here(),
             Self::Exec(_) | Self::Chat(_) | Self::Serve(_) => true,
-            Self::Demo | Self::Reference | Self::Completions { .. } | Self::Doctor(_) => false,
+            Self::Demo | Self::Reference | Self::Schema(_) | Self::Completions { .. } | Self::Doctor(_) => false,
             Self::Env { .. } | Self::Cp(_) | Self::Thread(_) | Self::Token { .. } => false,
         }
     }

@@ -10,7 +10,7 @@ use outpost_environment::{Registry, SessionMemory};
 use outpost_executor::Executor;
 use outpost_runtime::config::RuntimeConfig;
 use outpost_runtime::mcp::{Layer, McpConfig, Source};
-use outpost_runtime::model::{Provider, built_in};
+use outpost_runtime::model::{Model, ModelError, Provider, built_in};
 use outpost_runtime::models::{Models, Variables as ModelVariables};
 use outpost_runtime::rules::{Rule, Rules};
 use outpost_runtime::skills::host::{HostRoot, SkillScope};
@@ -104,6 +104,15 @@ impl Assembly {
     }
 }
 
+/// The provider that threads ask by default, and why it is not the one that a newcomer expects, if so.
+pub fn default_provider(config: &Config, own: &Variables) -> (String, Option<String>, Result<Model, ModelError>) {
+    let (provider, note) = choose(config.model_provider.clone(), own);
+    let known = own.clone();
+    let variables: ModelVariables = Arc::new(move |name| known.get(name)?.to_str().map(str::to_owned));
+    let models = Models::new(providers(config, own), (provider.clone(), String::new()), variables, Arc::new(String::new));
+    (provider, note, models.get(None))
+}
+
 /// The table of providers: those that are built in, as the variables and the configuration have them, and the user's own.
 fn providers(config: &Config, own: &Variables) -> BTreeMap<String, Provider> {
     let mut providers = built_in();
@@ -179,7 +188,7 @@ fn keep_rule(file: &Path, rule: &Rule) -> std::io::Result<()> {
 }
 
 /// The user's command rules. A file that cannot be read forbids nothing, so it is an error.
-fn rules(home: &Home) -> anyhow::Result<Rules> {
+pub fn rules(home: &Home) -> anyhow::Result<Rules> {
     let file = home.rules();
     let text = match std::fs::read_to_string(&file) {
         Ok(text) => text,

@@ -104,6 +104,12 @@ impl Config {
         shown
     }
 
+    /// Keys of a file that have no effect.
+    pub fn unknown_keys(file: &Path) -> Vec<String> {
+        let table = std::fs::read_to_string(file).ok().and_then(|text| text.parse::<Table>().ok()).unwrap_or_default();
+        table.keys().filter(|key| !reference::is_known(key)).cloned().collect()
+    }
+
     /// The sandbox of threads that choose none.
     pub fn sandbox(&self) -> anyhow::Result<SandboxMode> {
         let name = self.sandbox_mode.as_deref().unwrap_or("workspace-write");

@@ -1,4 +1,4 @@
-//! A line that shows how far a copy is.
+//! A line that shows how far a copy, an import or an install is.
 
 use std::io::{IsTerminal, Write};
 use std::sync::Arc;
@@ -31,6 +31,15 @@ impl ProgressBar {
             }
         });
         Some(Self { _task: AbortOnDropHandle::new(task) })
+    }
+}
+
+impl ProgressBar {
+    /// Says something else meanwhile, in a line of its own.
+    pub fn aside<T>(&self, say: impl FnOnce() -> T) -> T {
+        let mut out = std::io::stderr().lock();
+        let _ = write!(out, "{CLEAR}").and_then(|()| out.flush());
+        say()
     }
 }
 

@@ -10,7 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use outpost_wire::PathUri;
-use outpost_wire::exec::discovery::{Discover, DiscoverParams, DiscoverRoot, DiscoveredRoot};
+use outpost_wire::exec::discovery::{
+    Discover, DiscoverInstalled, DiscoverParams, DiscoverRoot, DiscoveredRoot, InstalledParams, InstalledResponse,
+};
 use outpost_wire::exec::policy::SandboxContext;
 use thiserror::Error;
 use tokio::time::{Instant, timeout};
@@ -50,7 +52,8 @@ pub enum DiscoveryError {
 /// What is known of folders. Shared by all who look.
 #[derive(Default)]
 pub struct Discoveries {
-    known: Mutex<HashMap<Key, Known>>,
+    known: Mutex<HashMap<Key, Known<DiscoveredRoot>>>,
+    installed: Mutex<HashMap<Key, Known<InstalledResponse>>>,
     told: AtomicU64,
 }
 
@@ -69,15 +72,30 @@ enum Executor {
     Handle(u64),
 }
 
-#[derive(Clone)]
-struct Known {
+struct Known<T> {
     digest: Option<String>,
-    found: Arc<DiscoveredRoot>,
+    found: Arc<T>,
     since: Instant,
 }
 
+impl<T> Clone for Known<T> {
+    fn clone(&self) -> Self {
+        Self { digest: self.digest.clone(), found: self.found.clone(), since: self.since }
+    }
+}
+
+/// Keeps something, and forgets the oldest where there is too much.
+fn remember<T>(all: &mut HashMap<Key, Known<T>>, key: &Key, known: Known<T>) {
+    if all.len() >= REMEMBERED
+        && let Some(oldest) = all.iter().min_by_key(|(_, known)| known.since).map(|(key, _)| key.clone())
+    {
+        all.remove(&oldest);
+    }
+    all.insert(key.clone(), known);
+}
+
 impl Discoveries {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Known>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Known<DiscoveredRoot>>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -104,12 +122,12 @@ impl Discoveries {
             return Err(DiscoveryError::Unconfined { name: name() });
         }
         let keys: Vec<Key> = wanted.iter().map(|wanted| Key::of(handle, wanted)).collect();
-        let known: Vec<Option<Known>> = {
+        let known: Vec<Option<Known<DiscoveredRoot>>> = {
             let all = self.lock();
             keys.iter().map(|key| all.get(key).cloned()).collect()
         };
         let tells_digests = capabilities.capability_digests;
-        let is_current = |known: &Known| !tells_digests && known.found.error.is_none() && known.since.elapsed() < CURRENT;
+        let is_current = |known: &Known<DiscoveredRoot>| !tells_digests && known.found.error.is_none() && known.since.elapsed() < CURRENT;
         let mut found: Vec<Option<Arc<DiscoveredRoot>>> =
             known.iter().map(|known| known.as_ref().filter(|known| is_current(known)).map(|known| known.found.clone())).collect();
         let open: Vec<usize> = (0..wanted.len()).filter(|index| found[*index].is_none()).collect();
@@ -130,7 +148,46 @@ impl Discoveries {
         Ok(found.into_iter().flatten().collect())
     }
 
-    fn keep(&self, key: &Key, before: Option<&Known>, told: DiscoveredRoot) -> Arc<DiscoveredRoot> {
+    /// What is installed on the machine of an environment for everybody there. `None` if its executor cannot tell.
+    pub async fn installed(
+        &self,
+        handle: &Environment,
+        place: &Wanted,
+        patience: Duration,
+    ) -> Result<Option<Arc<InstalledResponse>>, DiscoveryError> {
+        let State::Ready(connected) = handle.state() else { return Ok(None) };
+        let capabilities = &connected.info.capabilities;
+        let place = place.as_asked();
+        if !capabilities.capability_discovery_v2 || (place.sandbox.is_some() && !capabilities.capability_discovery_sandbox) {
+            return Ok(None);
+        }
+        let key = Key::of(handle, &place);
+        let known = self.installed.lock().unwrap_or_else(PoisonError::into_inner).get(&key).cloned();
+        if let Some(known) = known.as_ref().filter(|known| !capabilities.capability_digests && known.since.elapsed() < CURRENT) {
+            return Ok(Some(known.found.clone()));
+        }
+        let digest = || known.as_ref().and_then(|known| known.digest.clone()).unwrap_or_default();
+        let known_digest = capabilities.capability_digests.then(digest);
+        let params = InstalledParams { cwd: place.path.clone(), sandbox: place.sandbox.clone(), known_digest };
+        let name = || handle.name().to_owned();
+        let told = match timeout(patience, handle.call::<DiscoverInstalled>(&params, Repeat::Never)).await {
+            Err(_) => return Err(DiscoveryError::Slow { name: name(), patience }),
+            Ok(Err(EnvironmentError::Fault(fault))) => return Err(DiscoveryError::Nonsense { name: name(), reason: fault.message }),
+            Ok(Err(error)) => return Err(DiscoveryError::Lost { name: name(), reason: error.to_string() }),
+            Ok(Ok(told)) => told,
+        };
+        if told.unchanged
+            && let Some(known) = known
+        {
+            return Ok(Some(known.found));
+        }
+        let (digest, found) = (told.digest.clone(), Arc::new(told));
+        let mut all = self.installed.lock().unwrap_or_else(PoisonError::into_inner);
+        remember(&mut all, &key, Known { digest, found: found.clone(), since: Instant::now() });
+        Ok(Some(found))
+    }
+
+    fn keep(&self, key: &Key, before: Option<&Known<DiscoveredRoot>>, told: DiscoveredRoot) -> Arc<DiscoveredRoot> {
         if told.unchanged
             && let Some(before) = before
         {
@@ -139,13 +196,7 @@ impl Discoveries {
         self.told.fetch_add(1, Ordering::Relaxed);
         let digest = told.digest.clone();
         let found = Arc::new(told);
-        let mut all = self.lock();
-        if all.len() >= REMEMBERED
-            && let Some(oldest) = all.iter().min_by_key(|(_, known)| known.since).map(|(key, _)| key.clone())
-        {
-            all.remove(&oldest);
-        }
-        all.insert(key.clone(), Known { digest, found: found.clone(), since: Instant::now() });
+        remember(&mut self.lock(), key, Known { digest, found: found.clone(), since: Instant::now() });
         found
     }
 }

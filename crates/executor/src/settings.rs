@@ -43,7 +43,7 @@ fn layers(kind: &str, file: Option<&Path>, paths: &[Vec<String>]) -> Result<Conf
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return nothing,
         Err(error) => return Err(fault::config_unreadable(file, &error)),
     };
-    let whole: Table = text.parse().map_err(|error: toml::de::Error| fault::config_unreadable(file, &error.message()))?;
+    let whole: Table = text.parse().map_err(|error: toml::de::Error| fault::config_unreadable(file, &place(&text, &error)))?;
     let mut chosen = Table::new();
     for path in paths.iter().filter(|path| path.first().is_some_and(|key| TOLD.contains(&key.as_str()))) {
         choose(&whole, path, &mut chosen);
@@ -53,6 +53,13 @@ fn layers(kind: &str, file: Option<&Path>, paths: &[Vec<String>]) -> Result<Conf
     let toml = toml::to_string(&chosen).map_err(|error| fault::config_unreadable(file, &error))?;
     let layer = ConfigLayer { source: format!("{kind} ({})", file.display()), base_dir, toml };
     Ok(ConfigLayers { layers: vec![layer], cloud_insertion_index: 0 })
+}
+
+/// Where in a text something is wrong, and what.
+fn place(text: &str, error: &toml::de::Error) -> String {
+    let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+    let (line, column) = (before.matches('\n').count() + 1, before.rsplit('\n').next().unwrap_or_default().chars().count() + 1);
+    format!("line {line}, column {column}: {}", error.message())
 }
 
 /// Copies what is at a path, and the tables on the way to it. A path that leads into a value stops there.

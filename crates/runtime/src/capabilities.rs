@@ -12,8 +12,11 @@ use outpost_wire::PathUri;
 use outpost_wire::exec::discovery::DiscoveredRoot;
 use outpost_wire::intent::{Attachment, CapabilityRoot, EnvironmentId};
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use std::sync::Arc;
 
+use crate::mcp::declaration::declaration;
+use crate::mcp::{Declared, McpLimits, Origin};
 use crate::permissions::SandboxMode;
 use crate::plugins::Plugin;
 use crate::skills::host::{self, HostRoot, is_missing};
@@ -75,6 +78,14 @@ struct Folder {
     environment: EnvironmentId,
     wanted: Wanted,
     role: Role,
+    patience: Duration,
+}
+
+impl Folder {
+    /// The way to its files.
+    fn reader(&self) -> Reader {
+        Reader { handle: self.handle.clone(), sandbox: self.wanted.sandbox.clone(), patience: self.patience }
+    }
 }
 
 enum Role {
@@ -104,7 +115,7 @@ impl Look<'_> {
         }
         folders.extend(self.project_folders());
         folders.extend(self.host_folders());
-        let found = self.look(&folders).await;
+        let (found, installed) = tokio::join!(self.look(&folders), self.installed());
         for (folder, found) in folders.iter().zip(found) {
             match (&folder.role, found) {
                 (Role::Root(index), Err(why)) => step.roots[*index].reason = Some(why),
@@ -125,6 +136,7 @@ impl Look<'_> {
                 (Role::Host, Ok(found)) => step.take_folder(folder, &found, &SkillSource::Host),
             }
         }
+        step.skills.extend(installed);
         step.tell_apart();
         step
     }
@@ -136,7 +148,7 @@ impl Look<'_> {
         let selected = self.view.selected().find(|member| member.id == environment);
         let attachment = selected.and_then(|member| member.attachment.clone()).unwrap_or_else(elsewhere);
         let wanted = Wanted { path: root.path().clone(), sandbox: self.mode.context(&attachment) };
-        Folder { handle, environment, wanted, role: Role::Root(index) }
+        Folder { handle, environment, wanted, role: Role::Root(index), patience: self.patience }
     }
 
     /// Where projects keep skills: `.agents/skills` in the working directory and above it.
@@ -149,7 +161,13 @@ impl Look<'_> {
                 let wanted = Wanted { path: directory.join(host::FOLDER), sandbox: sandbox.clone() };
                 let is_above = directory != attachment.cwd && !attachment.workspace_roots.iter().any(|root| directory.is_within(root));
                 let role = Role::Project { cwd: attachment.cwd.clone(), directory, is_above };
-                folders.push(Folder { handle: place.handle.clone(), environment: environment.clone(), wanted, role });
+                folders.push(Folder {
+                    handle: place.handle.clone(),
+                    environment: environment.clone(),
+                    wanted,
+                    role,
+                    patience: self.patience,
+                });
             }
         }
         folders
@@ -162,8 +180,30 @@ impl Look<'_> {
             environment: EnvironmentId::local(),
             wanted: Wanted { path: root.path.clone(), sandbox: None },
             role: Role::Host,
+            patience: self.patience,
         };
         roots.iter().map(folder).collect()
+    }
+
+    /// What other machines that are worked on have installed. This machine's own homes are the host's.
+    async fn installed(&self) -> Vec<Skill> {
+        let places = self.view.workplaces().filter(|place| !place.attachment.environment_id.is_local());
+        let looks = places.map(|place| async move {
+            let sandbox = self.mode.context(place.attachment);
+            let wanted = Wanted { path: place.attachment.cwd.clone(), sandbox };
+            match self.discoveries.installed(place.handle, &wanted, self.patience).await {
+                Ok(Some(found)) => {
+                    let reader = Reader { handle: place.handle.clone(), sandbox: wanted.sandbox, patience: self.patience };
+                    Skill::installed(&found, &place.attachment.environment_id, &reader)
+                }
+                Ok(None) => Vec::new(),
+                Err(error) => {
+                    tracing::debug!(%error, "what is installed there is not known");
+                    Vec::new()
+                }
+            }
+        });
+        join_all(looks).await.into_iter().flatten().collect()
     }
 
     async fn repository(&self, folder: &Folder, cwd: &PathUri) -> Option<PathUri> {
@@ -201,9 +241,21 @@ impl Look<'_> {
 }
 
 impl StepCapabilities {
+    /// The MCP servers that plugins declare. The first of a name counts.
+    pub fn servers(&self, limits: &McpLimits) -> Declared {
+        let mut all = Declared::new();
+        for server in self.plugins.iter().flat_map(|plugin| &plugin.mcp_servers) {
+            let (root, environment, directory) = (server.root.clone(), server.environment.clone(), server.directory.clone());
+            let origin = Origin::Plugin { root, environment, directory };
+            let config = Value::Object(server.config.clone());
+            all.entry(server.name.clone()).or_insert_with(|| declaration(&server.name, &config, &origin, limits));
+        }
+        all
+    }
+
     fn take_root(&mut self, index: usize, folder: &Folder, found: &DiscoveredRoot) {
         let root = self.roots[index].id.clone();
-        let reader = Reader { handle: folder.handle.clone(), sandbox: folder.wanted.sandbox.clone() };
+        let reader = folder.reader();
         let plugin = found.plugin.as_ref().map(|files| Plugin::read(&root, &folder.environment, &found.path, files));
         let source = SkillSource::Root { root, directory: found.path.clone() };
         let (skills, mut warnings) = Skill::read_all(found, &folder.environment, &source, &reader);
@@ -220,7 +272,7 @@ impl StepCapabilities {
     }
 
     fn take_folder(&mut self, folder: &Folder, found: &DiscoveredRoot, source: &SkillSource) {
-        let reader = Reader { handle: folder.handle.clone(), sandbox: folder.wanted.sandbox.clone() };
+        let reader = folder.reader();
         let (skills, mut warnings) = Skill::read_all(found, &folder.environment, source, &reader);
         self.skills.extend(skills);
         self.warnings.append(&mut warnings);
@@ -235,6 +287,17 @@ impl StepCapabilities {
             seen.push(key);
             is_new
         });
+    }
+
+    /// The skills that an environment must have and does not, by name.
+    pub(crate) fn lacking(&self, environment: &EnvironmentId, required: &[String]) -> Vec<String> {
+        let has = |name: &&String| {
+            self.skills.iter().any(|skill| {
+                let own = skill.name.rsplit_once(':').map_or(skill.name.as_str(), |(_, own)| own);
+                skill.environment == *environment && (skill.name == **name || own == name.as_str())
+            })
+        };
+        required.iter().filter(|name| !has(name)).cloned().collect()
     }
 
     pub fn skill(&self, locator: &str) -> Option<&Skill> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use outpost_thread::{
-    Approval, ApprovalId, CallId, Decision, Entry, Fact, InputOrigin, InterruptReason, Raw, Settings, Thread, ThreadId, TurnId,
+    Approval, ApprovalId, CallId, Decision, Entry, Fact, InputOrigin, InterruptReason, Raw, Seq, Settings, Thread, ThreadId, TurnId,
 };
 use outpost_wire::intent::Selection;
 use thiserror::Error;
@@ -139,6 +139,16 @@ pub enum CommandError {
     Invalid(String),
 }
 
+/// A command that outlived its call and still runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Terminal {
+    /// What the model calls it.
+    pub session: u64,
+    pub call: CallId,
+    /// The entry that asked for it.
+    pub asked_seq: Seq,
+}
+
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, CommandError>>;
 
 pub(crate) enum Command {
@@ -165,6 +175,13 @@ pub(crate) enum Command {
     Snapshot(oneshot::Sender<Thread>),
     /// MCP servers that the thread is to keep running instead of those that it has.
     KeepServers(Arc<Binding>),
+    /// The commands that outlived their calls and still run.
+    Terminals(oneshot::Sender<Vec<Terminal>>),
+    /// Ends one of them, or all.
+    Terminate {
+        session: Option<u64>,
+        reply: Reply<usize>,
+    },
     Shutdown {
         reason: InterruptReason,
         reply: oneshot::Sender<()>,
@@ -241,6 +258,18 @@ impl LiveThread {
     /// The thread keeps these servers running as long as it is loaded. A step that runs goes on with its own.
     pub(crate) async fn keep_servers(&self, servers: Arc<Binding>) {
         let _ = self.mailbox.send(Command::KeepServers(servers)).await;
+    }
+
+    /// The commands that outlived their calls and still run.
+    pub async fn terminals(&self) -> Result<Vec<Terminal>, CommandError> {
+        let (reply, answer) = oneshot::channel();
+        self.mailbox.send(Command::Terminals(reply)).await.map_err(|_| CommandError::Closed)?;
+        answer.await.map_err(|_| CommandError::Closed)
+    }
+
+    /// Ends one of them, or all if none is named; how many there were to end.
+    pub async fn terminate(&self, session: Option<u64>) -> Result<usize, CommandError> {
+        self.ask(|reply| Command::Terminate { session, reply }).await
     }
 
     /// Waits until no turn is running and nothing is queued.

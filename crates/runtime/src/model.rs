@@ -188,6 +188,14 @@ impl Model {
         }
     }
 
+    /// Whether the provider answers at all: the status of its list of models. Nothing for one that needs no network.
+    pub async fn reach(&self) -> Result<Option<u16>, ModelError> {
+        match self.provider.wire_api {
+            WireApi::Offline => Ok(None),
+            WireApi::Responses | WireApi::Chat => self.call().get("models").await.map(Some),
+        }
+    }
+
     fn call(&self) -> exchange::Call<'_> {
         exchange::Call { provider: &self.provider, key: self.key.as_ref(), http: &self.http, ids: &*self.ids }
     }

@@ -8,10 +8,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use outpost_environment::{Discoveries, Registry};
-use outpost_store::{Clock, Store};
+use outpost_store::{Clock, MemoryStore, Store};
 use outpost_thread::{Raw, Thread, ThreadId};
+use outpost_wire::intent::EnvironmentId;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex as AsyncMutex;
+use uuid::Uuid;
 
 pub use manage::{ForkThread, ShutdownReport, StartThread, ThreadError};
 
@@ -21,9 +23,11 @@ use crate::counts::{Counted, Counts};
 use crate::feed::{Cursor, Feed, FeedLimits};
 use crate::live::{LiveThread, Status};
 use crate::mcp::Mcp;
-use crate::models::Models;
+use crate::model::built_in;
+use crate::models::{Models, Variables};
 use crate::rules::{Rule, RuleError, Rules};
 use crate::skills::host::HostSkills;
+use crate::tools::StepTools;
 
 /// What a runtime is made of. Everything that has an effect on the world outside is passed in.
 pub struct Parts {
@@ -38,6 +42,26 @@ pub struct Parts {
     pub ids: Arc<dyn Fn() -> String + Send + Sync>,
     /// For threads, so that their order is that of their creation.
     pub thread_ids: Arc<dyn Fn() -> ThreadId + Send + Sync>,
+}
+
+impl Parts {
+    /// What a program gets that embeds a runtime and leaves the rest open: the built-in providers with keys from `variables`, no
+    /// command rules, random ids; threads that are not to be kept stay in memory.
+    pub fn new(config: RuntimeConfig, store: Store, registry: Registry, clock: Clock, variables: Variables) -> Self {
+        let ids: Arc<dyn Fn() -> String + Send + Sync> = Arc::new(|| Uuid::now_v7().to_string());
+        let asked = (config.model_provider.clone(), config.model.clone());
+        Self {
+            config,
+            store,
+            ephemeral: Store::Memory(MemoryStore::new(clock.clone(), None)),
+            registry,
+            models: Models::new(built_in(), asked, variables, ids.clone()),
+            rules: Rules::default(),
+            clock,
+            ids,
+            thread_ids: Arc::new(|| ThreadId::new(Uuid::now_v7())),
+        }
+    }
 }
 
 /// All threads of one program. Cheap to clone.
@@ -63,6 +87,8 @@ pub(crate) struct Shared {
     pub discoveries: Discoveries,
     pub host_skills: HostSkills,
     pub counts: Counts,
+    /// Skills that environments must have before a model is asked anything about them.
+    required_skills: Mutex<HashMap<EnvironmentId, Vec<String>>>,
 }
 
 /// Writes down a rule that a user made by an answer, for later starts of the program; or says why it cannot.
@@ -101,6 +127,7 @@ impl Runtime {
             discoveries: Discoveries::default(),
             host_skills: HostSkills::default(),
             counts: Counts::default(),
+            required_skills: Mutex::default(),
         }))
     }
 
@@ -136,14 +163,24 @@ impl Runtime {
         *lock(&self.0.rules) = Arc::new(rules);
     }
 
+    /// What has happened since the start.
+    pub fn counts(&self) -> Counted {
+        self.0.counts.now()
+    }
+
     /// Who keeps rules that users make by their answers. Without one they hold as long as this program runs.
     pub fn keep_rules_with(&self, keeper: RuleKeeper) {
         *lock(&self.0.rule_keeper) = Some(keeper);
     }
 
-    /// What has happened since the start.
-    pub fn counts(&self) -> Counted {
-        self.0.counts.now()
+    /// Says which skills an environment must have. A turn that works there fails before the model is asked if one is missing.
+    pub fn require_skills(&self, environment: EnvironmentId, names: Vec<String>) {
+        let mut required = lock(&self.0.required_skills);
+        if names.is_empty() {
+            required.remove(&environment);
+        } else {
+            required.insert(environment, names);
+        }
     }
 
     pub fn config(&self) -> &RuntimeConfig {
@@ -219,6 +256,17 @@ impl Shared {
             Some(developer) => format!("{}\n\n{developer}", base.trim_end()).into(),
             None => base.into(),
         }
+    }
+
+    /// What the ready environments of a step must have and lack, as a sentence.
+    pub fn lacking_skills(&self, tools: &StepTools) -> Option<String> {
+        let required = lock(&self.required_skills);
+        tools.view.workplaces().find_map(|place| {
+            let environment = &place.attachment.environment_id;
+            let lacking = tools.capabilities.lacking(environment, required.get(environment)?);
+            let names = lacking.join("`, `");
+            (!lacking.is_empty()).then(|| format!("environment `{environment}` must have the skill `{names}` and does not"))
+        })
     }
 
     /// The date, for the model.

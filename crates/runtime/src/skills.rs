@@ -7,13 +7,15 @@ mod mention;
 
 use outpost_environment::{Environment, EnvironmentError, Repeat};
 use outpost_wire::PathUri;
-use outpost_wire::exec::discovery::{CapabilityFile, DiscoveredRoot};
+use outpost_wire::exec::discovery::{CapabilityFile, DiscoveredRoot, InstalledResponse, SkillPolicy};
 use outpost_wire::exec::files::{ReadFile, ReadFileParams};
 use outpost_wire::exec::policy::SandboxContext;
 use outpost_wire::intent::EnvironmentId;
 use outpost_wire::skill::{SkillHead, allows_implicit_invocation};
 use serde::Deserialize;
+use std::time::Duration;
 use thiserror::Error;
+use tokio::time::timeout;
 
 use crate::capabilities::CapabilityWarning;
 
@@ -46,6 +48,8 @@ pub enum SkillSource {
     Root { root: String, directory: PathUri },
     /// In `.agents/skills` of a project.
     Project,
+    /// In a home on the machine of an environment; `root` is what its executor calls that place.
+    Installed { root: String },
     /// In a home on the machine that runs the threads.
     Host,
 }
@@ -55,6 +59,8 @@ pub enum SkillSource {
 pub(crate) struct Reader {
     pub handle: Environment,
     pub sandbox: Option<SandboxContext>,
+    /// How long a file may take.
+    pub patience: Duration,
 }
 
 #[derive(Debug, Error)]
@@ -63,6 +69,8 @@ pub enum SkillReadError {
     Outside(String),
     #[error("{path} cannot be read: {error}")]
     Unreadable { path: String, error: EnvironmentError },
+    #[error("{path} cannot be read: environment `{environment}` did not answer within {} seconds", .patience.as_secs_f32())]
+    Slow { path: String, environment: EnvironmentId, patience: Duration },
     #[error("{0} is not text")]
     NotText(String),
 }
@@ -106,6 +114,36 @@ impl Skill {
         (skills, warnings)
     }
 
+    /// The skills that are installed on the machine of an environment; its executor has read their heads.
+    pub(crate) fn installed(found: &InstalledResponse, environment: &EnvironmentId, reader: &Reader) -> Vec<Self> {
+        let make = |head: SkillHead, path: &PathUri, policy: Option<&SkillPolicy>, root: &str| {
+            let source = SkillSource::Installed { root: root.to_owned() };
+            Self {
+                name: head.name,
+                description: head.description,
+                short_description: head.short_description,
+                locator: locator(&source, environment, path),
+                environment: environment.clone(),
+                path: path.clone(),
+                source,
+                is_listed: policy.and_then(|policy| policy.allow_implicit_invocation).unwrap_or(true),
+                reader: reader.clone(),
+            }
+        };
+        let mut skills = Vec::new();
+        for skill in &found.skills {
+            let (name, description, short_description) = (skill.name.clone(), skill.description.clone(), skill.short_description.clone());
+            let head = SkillHead { name, description, short_description };
+            skills.push(make(head, &skill.path, skill.policy.as_ref(), &skill.discovery_root.id));
+        }
+        for (plugin, skill) in found.plugins.iter().flat_map(|plugin| plugin.skills.iter().map(move |skill| (plugin, skill))) {
+            let (name, description, short_description) = (skill.name.clone(), skill.description.clone(), skill.short_description.clone());
+            let head = SkillHead { name, description, short_description };
+            skills.push(make(head, &skill.path, skill.policy.as_ref(), &plugin.id));
+        }
+        skills
+    }
+
     /// What the skill says, or another file in its folder.
     pub async fn read(&self, file: Option<&str>) -> Result<String, SkillReadError> {
         let path = match file {
@@ -113,8 +151,10 @@ impl Skill {
             Some(file) => self.beside(file).ok_or_else(|| SkillReadError::Outside(file.to_owned()))?,
         };
         let params = ReadFileParams { path: path.clone(), follow_symlinks: None, sandbox: self.reader.sandbox.clone() };
-        let read = self.reader.handle.call::<ReadFile>(&params, Repeat::Harmless).await;
-        let bytes = read.map_err(|error| SkillReadError::Unreadable { path: path.to_syntax(), error })?.data_base64.0;
+        let patience = self.reader.patience;
+        let read = timeout(patience, self.reader.handle.call::<ReadFile>(&params, Repeat::Harmless)).await;
+        let slow = |_| SkillReadError::Slow { path: path.to_syntax(), environment: self.environment.clone(), patience };
+        let bytes = read.map_err(slow)?.map_err(|error| SkillReadError::Unreadable { path: path.to_syntax(), error })?.data_base64.0;
         let text = std::str::from_utf8(&bytes).map_err(|_| SkillReadError::NotText(path.to_syntax()))?;
         if text.len() <= LARGEST {
             return Ok(text.to_owned());
@@ -149,7 +189,7 @@ fn locator(source: &SkillSource, environment: &EnvironmentId, path: &PathUri) ->
             let below = path.strip_prefix(directory.trim_end_matches('/')).unwrap_or(&path).trim_start_matches('/');
             format!("skill://{root}/{below}")
         }
-        SkillSource::Project | SkillSource::Host => {
+        SkillSource::Project | SkillSource::Installed { .. } | SkillSource::Host => {
             format!("skill://{environment}@{}", path.to_string().trim_start_matches("file://"))
         }
     }

@@ -69,6 +69,7 @@ impl Outlet {
 /// Serves one client until its link ends.
 pub async fn serve(server: Arc<Shared>, link: Link) {
     let name = link.name.clone();
+    server.follow_environments();
     let mut made = None;
     let (_peer, driver) = Peer::new(link, PeerOptions::default(), |peer| {
         let connection = Arc::new(Connection {
@@ -146,6 +147,11 @@ impl Connection {
         let mut subscriptions = self.lock();
         subscriptions.retain(|_, old| !old.is_over());
         subscriptions.insert(subscription.thread(), subscription);
+    }
+
+    /// The threads that it hears of.
+    pub fn threads(&self) -> Vec<ThreadId> {
+        self.lock().values().filter(|subscription| !subscription.is_over()).map(|subscription| subscription.thread()).collect()
     }
 
     pub fn unsubscribe(&self, thread: ThreadId) -> bool {

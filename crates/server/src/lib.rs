@@ -19,6 +19,7 @@ mod input;
 mod jobs;
 mod methods;
 pub mod metrics;
+mod news;
 pub mod projection;
 mod questions;
 mod relay;
@@ -27,6 +28,7 @@ pub mod site;
 mod subscription;
 mod table;
 pub mod tokens;
+pub mod web;
 
 pub use configuration::hide_secrets;
 pub use server::{Facts, Parts, Server};

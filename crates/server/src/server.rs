@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use outpost_rpc::Link;
 use outpost_runtime::Runtime;
@@ -12,10 +12,12 @@ use outpost_thread::ThreadId;
 use outpost_wire::PathUri;
 use outpost_wire::app::event::Notice;
 use serde_json::Value;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::configuration::Configuration;
 use crate::connection::{self, Connection};
 use crate::methods;
+use crate::news;
 use crate::projection::Defaults;
 use crate::questions::Questions;
 use crate::table::Table;
@@ -54,6 +56,7 @@ pub(crate) struct Shared {
     pub configuration: Configuration,
     connections: Mutex<HashMap<u64, Weak<Connection>>>,
     next_connection: AtomicU64,
+    news: OnceLock<AbortOnDropHandle<()>>,
 }
 
 impl Server {
@@ -71,6 +74,7 @@ impl Server {
             questions: Questions::default(),
             connections: Mutex::default(),
             next_connection: AtomicU64::new(1),
+            news: OnceLock::new(),
         }))
     }
 
@@ -92,6 +96,14 @@ impl Server {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, Weak<Connection>>> {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins with the first client; before that nobody could hear it.
+    pub fn follow_environments(self: &Arc<Self>) {
+        self.news.get_or_init(|| {
+            let following = news::follow(Arc::downgrade(self), self.runtime.registry().clone());
+            AbortOnDropHandle::new(tokio::spawn(following))
+        });
     }
 
     pub fn next_connection(&self) -> u64 {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use http::StatusCode;
 use http::header::{self, HeaderValue};
+use http::{Method, StatusCode};
 use outpost_rpc::Link;
 use outpost_rpc::auth::Auth;
 use outpost_rpc::house::{House, Receiving, Reception, Visit, plain};
@@ -13,6 +13,7 @@ use crate::admission::Admission;
 use crate::executors::Executors;
 use crate::metrics::{self, Metrics};
 use crate::tokens::{Scope, Tokens};
+use crate::web::{self, Sessions};
 
 /// Where an executor dials in.
 pub const JOIN: &str = "/executors/join";
@@ -38,6 +39,9 @@ pub struct Site {
     pub executors: Arc<Executors>,
     pub on_client: OnClient,
     pub metrics: Metrics,
+    pub sessions: Sessions,
+    /// Whether browsers reach us through TLS, be it ours or a proxy's.
+    pub is_private: bool,
 }
 
 /// Somebody who showed who they are.
@@ -68,14 +72,23 @@ impl From<Refused> for Reception {
 impl Site {
     /// Whether the visitor may do what a client may, or what this scope is for.
     fn check(&self, visit: &Visit, scope: &Scope) -> Result<Pass, Refused> {
+        let Access::Tokens(_) = &self.access else { return Ok(Pass { token: None }) };
+        if let Some(token) = self.sessions.find(visit).filter(|token| token.as_ref().is_none_or(|token| self.tokens.is_good(token))) {
+            return Ok(Pass { token });
+        }
+        let credentials = visit.headers.get(header::AUTHORIZATION).map(|value| value.as_bytes());
+        self.identify(visit.bearer(), credentials, scope)
+    }
+
+    /// Who has this secret.
+    fn identify(&self, secret: Option<&str>, credentials: Option<&[u8]>, scope: &Scope) -> Result<Pass, Refused> {
         let Access::Tokens(own) = &self.access else { return Ok(Pass { token: None }) };
-        if let Some(token) = visit.bearer().and_then(|secret| self.tokens.find(secret)) {
+        if let Some(token) = secret.and_then(|secret| self.tokens.find(secret)) {
             if token.scope == Scope::Client || token.scope == *scope {
                 return Ok(Pass { token: Some(token.digest) });
             }
             return Err(Refused::Scope { has: token.scope, wants: scope.clone() });
         }
-        let credentials = visit.headers.get(header::AUTHORIZATION).map(|value| value.as_bytes());
         match own.check(credentials, SystemTime::now()) {
             Ok(()) => Ok(Pass { token: None }),
             Err(refusal) => Err(Refused::Stranger(refusal.to_string())),
@@ -87,14 +100,36 @@ impl Site {
         match visit.path() {
             "/readyz" | "/healthz" if is_read => Reception::Answer(plain(StatusCode::OK, "")),
             JOIN if is_read => self.executors.join(visit),
-            "/" if is_read => self.client(visit),
+            "/" if is_read && visit.wants_websocket() => self.client(visit),
+            "/session" if is_read => {
+                let is_open = matches!(self.access, Access::Open);
+                Reception::Answer(web::session(self.check(visit, &Scope::Client).is_ok(), is_open))
+            }
+            "/login" if visit.method == Method::POST => self.log_in(visit),
+            "/logout" if visit.method == Method::POST => Reception::Answer(web::redirect("/", Some(&self.sessions.end(visit)))),
             "/metrics" if is_read => self.check(visit, &Scope::Metrics).map_or_else(Into::into, |_| self.measure()),
             path => match path.strip_prefix(REACH) {
                 Some(id) if is_read => {
                     self.check(visit, &Scope::Client).map_or_else(Into::into, |pass| self.executors.reach(id, pass.token))
                 }
-                _ => Reception::Answer(plain(StatusCode::NOT_FOUND, "")),
+                _ => match web::file(path).filter(|_| is_read) {
+                    Some(file) => Reception::Answer(file),
+                    None => Reception::Answer(plain(StatusCode::NOT_FOUND, "")),
+                },
             },
+        }
+    }
+
+    /// Somebody shows a client's token in a form, and gets a cookie for it.
+    fn log_in(&self, visit: &Visit) -> Reception {
+        let secret = web::form(&visit.body, "token").map(str::trim).filter(|secret| !secret.is_empty());
+        let bearer = secret.map(|secret| format!("Bearer {secret}"));
+        match self.identify(secret, bearer.as_ref().map(String::as_bytes), &Scope::Client) {
+            Ok(pass) => match self.sessions.begin(pass.token, self.is_private) {
+                Some(cookie) => Reception::Answer(web::redirect("/", Some(&cookie))),
+                None => Reception::Answer(plain(StatusCode::INTERNAL_SERVER_ERROR, "this machine gives no random numbers")),
+            },
+            Err(_) => Reception::Stranger(web::redirect("/#wrong", None)),
         }
     }
 

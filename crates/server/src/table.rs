@@ -63,6 +63,11 @@ impl Table {
         self
     }
 
+    #[cfg(test)]
+    pub fn names(&self) -> &[&'static str] {
+        &self.names
+    }
+
     pub fn answer(&self, connection: Arc<Connection>, id: RequestId, method: &str, params: Bytes) -> Answer {
         match self.routes.get(method) {
             Some(handler) => handler(connection, id, params),

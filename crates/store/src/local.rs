@@ -107,6 +107,11 @@ impl LocalStore {
         blocking(move || home.claim(thread, mode)).await
     }
 
+    pub async fn holder(&self, thread: ThreadId) -> Result<Option<Holder>, ClaimError> {
+        let home = self.0.clone();
+        blocking(move || home.holder(thread)).await
+    }
+
     pub async fn release(&self, lease: Lease) {
         self.0.release(&lease);
     }
@@ -386,6 +391,20 @@ impl Home {
         let lease = Lease { thread, epoch: writer.epoch() };
         lock(&self.writers).insert(thread, Arc::new(Mutex::new(writer.with_lease(file))));
         Ok(lease)
+    }
+
+    fn holder(&self, thread: ThreadId) -> Result<Option<Holder>, ClaimError> {
+        if lock(&self.writers).contains_key(&thread) {
+            return Ok(Some(self.me()));
+        }
+        let path = self.find(thread).ok_or(ClaimError::NotFound(thread))?;
+        let lease = Self::lease_path(&path);
+        // Looking at a thread must not make a file for it.
+        if !lease.exists() {
+            return Ok(None);
+        }
+        let record = LeaseFile::open(&lease)?.lock()?.read()?;
+        Ok(record.and_then(|record| record.holder).filter(|holder| self.is_alive(holder)))
     }
 
     fn release(&self, lease: &Lease) {

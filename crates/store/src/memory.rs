@@ -50,6 +50,11 @@ impl MemoryHistory {
     }
 }
 
+/// This program: nobody else can hold what is in its memory.
+fn here(since: u64, renewed: u64) -> Holder {
+    Holder { instance: "memory".into(), host: "here".into(), pid: std::process::id(), since, renewed }
+}
+
 impl MemoryStore {
     pub fn new(clock: Clock, redactor: Option<Arc<dyn Redactor>>) -> Self {
         Self(Arc::new(Shared { clock, redactor, threads: Mutex::default(), blobs: Mutex::default() }))
@@ -73,12 +78,19 @@ impl MemoryStore {
         let mut threads = lock(&self.0.threads);
         let kept = threads.get_mut(&thread).ok_or(ClaimError::NotFound(thread))?;
         if let (Some(since), ClaimMode::IfFree) = (kept.held_since, mode) {
-            let holder = Holder { instance: "memory".into(), host: "here".into(), pid: std::process::id(), since, renewed: now };
+            let holder = here(since, now);
             return Err(ClaimError::Held { thread, holder, age_ms: now.saturating_sub(since) });
         }
         kept.epoch += 1;
         kept.held_since = Some(now);
         Ok(Lease { thread, epoch: kept.epoch })
+    }
+
+    pub async fn holder(&self, thread: ThreadId) -> Result<Option<Holder>, ClaimError> {
+        let now = (self.0.clock)();
+        let threads = lock(&self.0.threads);
+        let kept = threads.get(&thread).ok_or(ClaimError::NotFound(thread))?;
+        Ok(kept.held_since.map(|since| here(since, now)))
     }
 
     pub async fn release(&self, lease: Lease) {

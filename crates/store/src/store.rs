@@ -5,7 +5,7 @@ use std::sync::Arc;
 use outpost_thread::{Checkpoint, Cut, Entry, Seq, ThreadForked, ThreadId};
 
 use crate::damage::Damage;
-use crate::lease::{ClaimError, ClaimMode, Lease};
+use crate::lease::{ClaimError, ClaimMode, Holder, Lease};
 use crate::list::{ListPage, ListQuery};
 use crate::local::LocalStore;
 use crate::memory::MemoryStore;
@@ -193,6 +193,11 @@ impl Store {
     /// Takes the lease of a thread that exists.
     pub async fn claim(&self, thread: ThreadId, mode: ClaimMode) -> Result<Lease, ClaimError> {
         either!(self, store => store.claim(thread, mode).await)
+    }
+
+    /// Who is writing a thread now, if that can be told; nobody if its last holder is known to be gone.
+    pub async fn holder(&self, thread: ThreadId) -> Result<Option<Holder>, ClaimError> {
+        either!(self, store => store.holder(thread).await)
     }
 
     /// Gives a lease back. A thread that never had input leaves nothing behind.

@@ -2,6 +2,7 @@
 //! model that says what it was told to say. Only for tests; failing loudly is its job.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+pub mod app;
 pub mod bench;
 pub mod chaos;
 pub mod client;

@@ -65,10 +65,10 @@ pub struct ScriptedModel {
 #[derive(Default)]
 struct Script {
     replies: VecDeque<Reply>,
-    /// For requests that contain a text.
-    special: Vec<(String, Reply)>,
     /// Replies for those who said these words last.
     cases: Vec<(String, VecDeque<Reply>)>,
+    /// For requests that contain a text.
+    special: Vec<(String, Reply)>,
     requests: Vec<Request>,
 }
 
@@ -166,8 +166,11 @@ async fn answer(stream: TcpStream, script: Arc<Mutex<Script>>) -> Option<()> {
         let last = last_words(&body);
         script.requests.push(Request { path, head, body });
         let case = script.cases.iter_mut().find(|(words, _)| last.contains(words.as_str()));
-        let fitting = special.or_else(|| case.and_then(|(_, replies)| replies.pop_front()));
-        fitting.or_else(|| script.replies.pop_front()).unwrap_or_else(|| if is_chat { chat_done() } else { Reply::message("done") })
+        let fitting = case.and_then(|(_, replies)| replies.pop_front());
+        special
+            .or(fitting)
+            .or_else(|| script.replies.pop_front())
+            .unwrap_or_else(|| if is_chat { chat_done() } else { Reply::message("done") })
     };
     send(stream, reply).await
 }

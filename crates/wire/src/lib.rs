@@ -12,6 +12,8 @@ pub mod fault;
 pub mod intent;
 pub mod method;
 pub mod path;
+#[cfg(feature = "schema")]
+pub mod schema;
 pub mod secrets;
 pub mod skill;
 

@@ -72,6 +72,7 @@ impl Story<'_> {
             self.show
                 .warning("So the demo runs its few commands WITHOUT ONE, in a throw-away directory. `outpost doctor` says what to do.")?;
         }
+        self.show.plain(&format!("`local` is this program, `worker` a second executor in {}", self.company.scratch.display()))?;
         let thread = self.both_machines().await?;
         self.cut_connection(&thread).await?;
         self.killed_program(&thread).await?;
@@ -158,15 +159,17 @@ impl Story<'_> {
     }
 
     fn end(self, thread: &str) -> anyhow::Result<()> {
+        let outpost = self.company.called();
         let journal = journal(self.home, thread).map_or_else(|| "in the home".to_owned(), |path| short(&path));
         self.show.end(&[
             ("You saw", "one agent work on two machines; a cut cable and a kill -9 cost it nothing; its history forked.".to_owned()),
-            ("It lies", format!("in {journal}; `outpost thread show {thread}` prints it.")),
+            ("It lies", format!("in {journal}; `{outpost} thread show {thread}` prints it.")),
             (
                 "Next",
-                "`outpost env add box --ssh you@host`, then `OPENAI_API_KEY=… outpost exec -e local -e box 'why do the tests fail?'` \
-                 (or --provider ollama)."
-                    .to_owned(),
+                format!(
+                    "`{outpost} env add box --ssh you@host`, then `OPENAI_API_KEY=… {outpost} exec -e local -e box 'why do the tests \
+                     fail?'` (or `--provider ollama`)."
+                ),
             ),
         ])
     }

@@ -11,9 +11,9 @@ use crate::args::DoctorArguments;
 use crate::doctor::{Patient, examine};
 use crate::home::Home;
 
-/// Fails if a promise of the default policy does not hold here.
-pub fn run(arguments: &DoctorArguments, own: &Process) -> ExitCode {
-    let report = examine(&Patient { home: Home::from_environment() });
+/// Fails if something is broken.
+pub async fn run(arguments: &DoctorArguments, own: &Process) -> ExitCode {
+    let report = examine(&Patient { home: Home::from_environment(), own }).await;
     let text = if arguments.json { report.json(&own.secrets) } else { Ok(report.text(&own.secrets)) };
     let written = text.context("the report cannot be written").and_then(|text| {
         let mut out = std::io::stdout().lock();

@@ -14,6 +14,7 @@ use outpost_server::admission::Admission;
 use outpost_server::executors::{Executors, JoinLimits};
 use outpost_server::metrics::{Metrics, Sources};
 use outpost_server::site::{Access, Site};
+use outpost_server::web::Sessions;
 
 use super::app_server::{assemble, on_link, own_socket};
 use super::executor::{door_rules, stop_signal};
@@ -82,14 +83,16 @@ async fn serve(arguments: &ServeArguments, home: Home, plan: Plan, own: &Process
         Some(config) => (listener.with_tls(config), "wss"),
         None => (listener, "ws"),
     };
-    let (tokens, admission) = (token::of(&home), Arc::new(Admission::default()));
-    let executors = Executors::new(assembly.runtime.registry().clone(), tokens.clone(), admission.clone(), JoinLimits::default());
+    let (issued, admission) = (token::of(&home), Arc::new(Admission::default()));
+    let executors = Executors::new(assembly.runtime.registry().clone(), issued.clone(), admission.clone(), JoinLimits::default());
     let site = Site {
         access: plan.access,
-        tokens: tokens.clone(),
+        tokens: issued.clone(),
         admission: admission.clone(),
         executors: executors.clone(),
         on_client: Arc::new(on_link(server.clone())),
+        sessions: Sessions::new(Arc::new(|| tokens::random().ok())),
+        is_private: scheme == "wss" || arguments.behind_proxy,
         metrics: Metrics::new(Sources { server: server.clone(), executors: executors.clone() }),
     };
     let (origins, hosts) = (arguments.auth.allow_origin.clone(), arguments.auth.allow_host.clone());
@@ -106,7 +109,7 @@ async fn serve(arguments: &ServeArguments, home: Home, plan: Plan, own: &Process
         () = at_home => {}
         never = listener.serve_door(Door::to(threshold, Arc::new(site))) => match never {},
         () = executors.follow_tokens() => {}
-        () = admission.keep_looking(&tokens) => {}
+        () = admission.keep_looking(&issued) => {}
         () = stop => {}
     }
     assembly.shut_down().await;

@@ -3,30 +3,42 @@
 //! A section is a function that returns its findings; a new one is added in [`examine`]. Sections only look: they change
 //! nothing, leave nothing behind but the home, and print nothing.
 
+mod configuration;
 mod doors;
+mod environments;
 mod host;
+mod model;
 mod sandbox;
+mod threads;
 
 use std::fmt::Write;
 
 use outpost_wire::secrets::Secrets;
 use serde::Serialize;
 
+use crate::Process;
 use crate::home::Home;
 
 /// What sections may look at.
-pub struct Patient {
+pub struct Patient<'a> {
     pub home: Option<Home>,
+    pub own: &'a Process,
 }
 
-/// Looks at everything.
-pub fn examine(patient: &Patient) -> Report {
+/// Looks at everything. What is elsewhere is looked at at the same time, because some of it may be slow.
+pub async fn examine(patient: &Patient<'_>) -> Report {
+    let (environments, threads, model) =
+        tokio::join!(environments::findings(patient), threads::findings(patient), model::findings(patient));
     Report {
         version: env!("CARGO_PKG_VERSION"),
         sections: vec![
             Section { name: "host", findings: host::findings(patient) },
             Section { name: "doors", findings: doors::findings(patient) },
             Section { name: "sandbox", findings: sandbox::findings(patient) },
+            Section { name: "configuration", findings: configuration::findings(patient) },
+            Section { name: "environments", findings: environments },
+            Section { name: "threads", findings: threads },
+            Section { name: "model", findings: model },
         ],
     }
 }
@@ -80,7 +92,7 @@ impl Finding {
 }
 
 impl Report {
-    /// Whether every promise holds here.
+    /// Whether nothing is broken: every promise of the default policy holds here, and everything can be read and reached.
     pub fn holds(&self) -> bool {
         self.sections.iter().flat_map(|section| &section.findings).all(|finding| finding.verdict != Verdict::Broken)
     }
@@ -103,9 +115,9 @@ impl Report {
             }
         }
         let last = if self.holds() {
-            "every promise of the default policy holds here"
+            "nothing is broken: every promise of the default policy holds here"
         } else {
-            "not every promise of the default policy holds here"
+            "something is broken; the lines that begin with FAIL say what, and what to do"
         };
         let _ = writeln!(text, "\n{last}");
         secrets.redact(&text).into_owned()

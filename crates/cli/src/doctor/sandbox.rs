@@ -7,7 +7,7 @@ use outpost_sandbox::{Row, probe};
 
 use super::{Finding, Patient};
 
-pub fn findings(patient: &Patient) -> Vec<Finding> {
+pub fn findings(patient: &Patient<'_>) -> Vec<Finding> {
     let Some(home) = &patient.home else {
         return vec![Finding::broken("sandbox", "nothing can be tried without a home", "set OUTPOST_HOME or HOME")];
     };

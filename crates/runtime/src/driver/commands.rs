@@ -7,8 +7,9 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::{Driver, Stop};
-use crate::live::{Accepted, Command, CommandError, InputMode, NewInput};
+use crate::live::{Accepted, Command, CommandError, InputMode, NewInput, Terminal};
 use crate::rules::{self, Rule, Word};
+use crate::tools::earlier::asked_at;
 
 /// What a command came to; an error that concerns only it is not the driver's end.
 type Outcome<T> = Result<Result<T, CommandError>, Stop>;
@@ -62,6 +63,14 @@ impl Driver {
                 self.keep_servers(servers);
                 Ok(())
             }
+            Command::Terminals(reply) => {
+                let _ = reply.send(self.terminals());
+                Ok(())
+            }
+            Command::Terminate { session, reply } => {
+                let ended = self.terminate(session);
+                answer(Ok(Ok(ended)), reply)
+            }
             Command::Shutdown { reason, reply } => {
                 if let Some(turn) = self.thread.turn.as_ref().map(|turn| turn.id.clone()) {
                     self.finish_turn(turn, TurnStatus::Interrupted, Some(reason), None).await?;
@@ -71,6 +80,25 @@ impl Driver {
                 Err(Stop::Unloaded)
             }
         }
+    }
+
+    /// The commands that outlived their calls and still run.
+    fn terminals(&self) -> Vec<Terminal> {
+        let running = self.processes.running().into_iter();
+        running.map(|(session, running)| Terminal { session, call: running.call.clone(), asked_seq: asked_at(session).0 }).collect()
+    }
+
+    /// Asks such commands to end; that they have ended is told when it happens.
+    fn terminate(&self, session: Option<u64>) -> usize {
+        let wanted = self.processes.running().into_iter().filter(|(own, _)| session.is_none_or(|session| session == *own));
+        let wanted: Vec<_> = wanted.map(|(_, running)| running).collect();
+        let count = wanted.len();
+        tokio::spawn(async move {
+            for running in wanted {
+                let _ = tokio::time::timeout(std::time::Duration::from_secs(5), running.process.terminate()).await;
+            }
+        });
+        count
     }
 
     async fn input(&mut self, input: NewInput) -> Outcome<Accepted> {

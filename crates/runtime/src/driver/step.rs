@@ -102,6 +102,9 @@ impl Driver {
         if let Some(why) = tools.mcp.missing() {
             return self.fail_turn_with(turn, json!({"message": why, "kind": "mcpServer"})).await;
         }
+        if let Some(why) = self.shared.lacking_skills(&tools) {
+            return self.fail_turn_with(turn, json!({"message": why, "kind": "skillsMissing"})).await;
+        }
         let surroundings = tools.surroundings(&self.shared.today());
         let capabilities = ToldCapabilities::of(&tools.capabilities);
         let mut items = Vec::new();
@@ -199,12 +202,12 @@ impl Driver {
         self.fail_turn_with(turn, detail).await
     }
 
-    async fn fail_turn_with(&mut self, turn: TurnId, detail: Value) -> Result<(), Stop> {
+    async fn fail_turn_with(&mut self, turn: TurnId, error: Value) -> Result<(), Stop> {
         self.end_turn(TurnFinished {
             turn: Some(turn),
             status: TurnStatus::Failed,
             reason: None::<InterruptReason>,
-            error: Some(Raw::from(detail)),
+            error: Some(Raw::from(error)),
             marker: Marker::Off,
         })
         .await

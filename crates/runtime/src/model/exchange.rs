@@ -41,6 +41,13 @@ impl Call<'_> {
         Ok(Events { response, decoder: Decoder::default(), idle: self.provider.idle(), provider: name, ended: false })
     }
 
+    /// The status of a page.
+    pub async fn get(&self, path: &str) -> Result<u16, ModelError> {
+        let request = self.http.get(self.provider.endpoint(path)?).headers(self.headers()?);
+        let response = request.send().await.map_err(|error| self.unreachable(&error.without_url()))?;
+        Ok(response.status().as_u16())
+    }
+
     fn headers(&self) -> Result<HeaderMap, ProviderError> {
         let mut headers = HeaderMap::new();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));

@@ -162,7 +162,7 @@ impl Shared {
         for (root, handle, found) in self.look_at_host(&roots).await {
             let problem = found.error.iter().filter(|error| !is_missing(error)).chain(&found.warnings);
             list.errors.extend(problem.map(|message| SkillProblem { path: root.path.to_syntax(), message: message.clone() }));
-            let reader = Reader { handle, sandbox: None };
+            let reader = Reader { handle, sandbox: None, patience: self.config.discovery_patience };
             let (skills, warnings) = Skill::read_all(&found, &EnvironmentId::local(), &SkillSource::Host, &reader);
             list.errors.extend(warnings.into_iter().map(|warning| SkillProblem { path: warning.path, message: warning.message }));
             for skill in skills {

@@ -116,6 +116,14 @@ impl Processes {
         lock(&self.kept).remove(&session);
     }
 
+    /// Those that still run, by their session ids.
+    pub fn running(&self) -> Vec<(u64, Arc<Running>)> {
+        let kept = lock(&self.kept);
+        let mut running: Vec<_> = kept.iter().filter(|(_, one)| one.end().is_none()).map(|(id, one)| (*id, one.clone())).collect();
+        running.sort_by_key(|(session, _)| *session);
+        running
+    }
+
     /// Whether a command still runs behind a session id.
     pub fn has_running(&self) -> bool {
         lock(&self.kept).values().any(|running| running.end().is_none())

@@ -11,6 +11,7 @@ mod goals;
 mod lists;
 mod mcp;
 mod models;
+mod overview;
 mod place;
 mod queue;
 mod reading;
@@ -18,6 +19,7 @@ mod search;
 mod session;
 mod shelf;
 mod skills;
+mod terminals;
 mod threads;
 mod turns;
 mod work;
@@ -40,9 +42,11 @@ pub fn table() -> Table {
     let table = shelf::register(table);
     let table = turns::register(table);
     let table = work::register(table);
+    let table = terminals::register(table);
     let table = environments::register(table);
     let table = config::register(table);
     let table = models::register(table);
+    let table = overview::register(table);
     let table = account::register(table);
     let table = files::register(table);
     let table = commands::register(table);
@@ -62,4 +66,21 @@ fn thread_id(text: &str) -> Result<ThreadId, Fault> {
 fn loaded(connection: &Arc<Connection>, text: &str) -> Result<LiveThread, Fault> {
     let id = thread_id(text)?;
     connection.server.runtime.get(id).ok_or_else(|| fault::thread_not_found(id))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use serde_json::Value;
+
+    #[test]
+    fn every_method_is_in_the_schema_and_no_other() {
+        let schema: Value = serde_json::from_str(include_str!("../../../../schema/app.json")).unwrap();
+        let described: BTreeSet<&str> = schema["methods"].as_object().unwrap().keys().map(String::as_str).collect();
+        let table = super::table();
+        let served: BTreeSet<&str> = table.names().iter().copied().collect();
+        let missing: Vec<_> = served.symmetric_difference(&described).collect();
+        assert!(missing.is_empty(), "add or remove these in outpost_wire::schema, then run `cargo xtask schema`: {missing:?}");
+    }
 }

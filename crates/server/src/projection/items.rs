@@ -45,31 +45,31 @@ fn joined_parts(parts: Vec<Part>) -> Vec<String> {
     parts.into_iter().map(|part| part.text).collect()
 }
 
-/// An item of the model's that is shown as it is: a message or a thought. `fallback` is its id if the model gave none.
-pub fn said(item: &Raw, fallback: impl FnOnce() -> String) -> Option<Item> {
-    shown(item.read().ok()?, fallback)
+/// An item of the model's that is shown as it is: a message or a thought. It is named by the model's own name for it, if there is one.
+pub fn said(item: &Raw, name: impl FnOnce(Option<&str>) -> String) -> Option<Item> {
+    shown(item.read().ok()?, name)
 }
 
-/// The same while it is being made: nothing is in it yet. One without an id cannot be followed.
-pub fn begun(item: &Value) -> Option<Item> {
+/// The same while it is being made: nothing is in it yet. One without a name cannot be followed.
+pub fn begun(item: &Value, name: impl FnOnce(&str) -> String) -> Option<Item> {
     let said: Said = serde_json::from_value(item.clone()).ok()?;
-    let id = said.id.clone().filter(|id| !id.is_empty())?;
-    Some(match shown(said, || id)? {
+    let id = name(said.id.as_deref().filter(|id| !id.is_empty())?);
+    Some(match shown(said, |_| id)? {
         Item::AgentMessage { id, phase, .. } => message(id, String::new(), phase),
         Item::Reasoning { id, .. } => Item::Reasoning { id, summary: vec![], content: vec![] },
         other => other,
     })
 }
 
-fn shown(said: Said, fallback: impl FnOnce() -> String) -> Option<Item> {
-    let id = said.id.filter(|id| !id.is_empty());
+fn shown(said: Said, name: impl FnOnce(Option<&str>) -> String) -> Option<Item> {
+    let id = || name(said.id.as_deref().filter(|id| !id.is_empty()));
     match (said.kind.as_str(), said.role.as_str()) {
         ("message", "assistant") => {
             let text = joined_parts(said.content.unwrap_or_default()).concat();
-            Some(message(id.unwrap_or_else(fallback), text, said.phase))
+            Some(message(id(), text, said.phase))
         }
         ("reasoning", _) => Some(Item::Reasoning {
-            id: id.unwrap_or_else(fallback),
+            id: id(),
             summary: joined_parts(said.summary.unwrap_or_default()),
             content: joined_parts(said.content.unwrap_or_default()),
         }),

@@ -7,7 +7,7 @@ use outpost_runtime::live::{Event, Status};
 use outpost_runtime::mcp::McpEvent;
 use outpost_runtime::model::Progress;
 use outpost_thread::{ApprovalAsked, ApprovalId, CallFinished, CallId, CallStarted, Entry, Fact, InputId, InputOrigin, InputReceived};
-use outpost_thread::{ModelAnswered, Seq, Settings, Thread, ThreadId, Tokens, TurnFinished, TurnId, TurnStarted, TurnStatus};
+use outpost_thread::{ModelAnswered, Raw, Seq, Settings, Thread, ThreadId, Tokens, TurnFinished, TurnId, TurnStarted, TurnStatus};
 use outpost_wire::app::event::{self, Notice, TokenCounts, TokenUsage};
 use outpost_wire::app::item::Item;
 use outpost_wire::app::thread::ThreadStatus;
@@ -15,7 +15,7 @@ use outpost_wire::app::turn::{ItemsView, Turn, TurnError, TurnStatus as Shown};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::ask::{About, Ask};
+use super::ask::{About, Ask, Params};
 use super::{Defaults, Told, calls, items, thread};
 
 /// What must be known of a thread to tell what happens in it.
@@ -33,11 +33,21 @@ pub struct Projector {
     calls: HashMap<CallId, Doing>,
     asked: Vec<Ask>,
     status: Option<ThreadStatus>,
-    /// What the model is saying right now, by the model's own ids.
+    /// What the model is saying right now.
     saying: HashSet<String>,
     thinking: HashSet<String>,
     /// The last step whose answer is known; what is still told of it is stale.
     answered: Option<(TurnId, u32)>,
+    /// Tools in namespaces, by what the model calls them.
+    spaces: HashMap<String, Spaced>,
+}
+
+/// A tool of the client's in a namespace.
+#[derive(Clone, Deserialize)]
+struct Spaced {
+    name: String,
+    namespace: String,
+    tool: String,
 }
 
 /// The running turn.
@@ -75,12 +85,14 @@ impl Projector {
             saying: HashSet::new(),
             thinking: HashSet::new(),
             answered: None,
+            spaces: HashMap::new(),
         }
     }
 
     /// In the middle of a thread. `recent` are the entries that [`Projector::needs`] names, in their order.
     pub fn at(thread: &Thread, recent: &[Entry], defaults: Arc<Defaults>) -> Self {
         let mut made = Self::new(thread.id, defaults);
+        made.offers(&thread.dynamic_tools);
         for entry in recent.iter().filter(|entry| entry.seq <= thread.last) {
             made.entry(entry);
         }
@@ -120,14 +132,18 @@ impl Projector {
         self.last = entry.seq;
         let mut out = Vec::new();
         match &entry.fact {
-            Fact::ThreadCreated(fact) => self.settings = fact.settings.clone(),
+            Fact::ThreadCreated(fact) => {
+                self.settings = fact.settings.clone();
+                self.offers(&fact.dynamic_tools);
+            }
             Fact::ThreadForked(fact) => {
                 self.inputs.clear();
                 self.asked.clear();
-                change(&mut self.settings, &fact.settings);
+                self.settings.apply(&fact.settings);
+                self.offers(fact.dynamic_tools.as_deref().unwrap_or_default());
             }
             Fact::SettingsChanged(fact) => {
-                change(&mut self.settings, &fact.settings);
+                self.settings.apply(&fact.settings);
                 out.push(self.settings_notice());
             }
             Fact::SelectionChanged(_) => out.push(self.settings_notice()),
@@ -170,6 +186,7 @@ impl Projector {
                 let (name, status, error) = (server.clone(), state.clone(), error.clone());
                 vec![event::McpServerStatusUpdated { name, status, error, thread_id: Some(thread_id) }.into()]
             }
+            McpEvent::Warning { message } => vec![event::Warning { thread_id: Some(thread_id), message: message.clone() }.into()],
             McpEvent::Progress { call, progress, total, message } => {
                 let Some(doing) = self.calls.get(&CallId::from(call.as_str())) else { return Vec::new() };
                 let message = message.clone().unwrap_or_else(|| match total {
@@ -191,6 +208,19 @@ impl Projector {
         if self.status.as_ref() != Some(&status) {
             self.status = Some(status.clone());
             out.push(event::ThreadStatusChanged { thread_id: self.name.clone(), status }.into());
+        }
+    }
+
+    fn offers(&mut self, tools: &[Raw]) {
+        let spaced = tools.iter().filter_map(|tool| tool.read::<Spaced>().ok());
+        self.spaces.extend(spaced.map(|tool| (tool.name.clone(), tool)));
+    }
+
+    /// Calls a tool in a namespace as the client does.
+    fn call_by_name(&self, name: &mut String, space: &mut Option<String>) {
+        if let Some(spaced) = self.spaces.get(name.as_str()) {
+            name.clone_from(&spaced.tool);
+            *space = Some(spaced.namespace.clone());
         }
     }
 
@@ -248,7 +278,11 @@ impl Projector {
 
     fn model_answered(&mut self, fact: &ModelAnswered, entry: &Entry, out: &mut Vec<Told>) {
         for (index, raw) in fact.items.iter().enumerate() {
-            let Some(item) = items::said(raw, || format!("item_{}_{index}", entry.seq)) else { continue };
+            let name = |own: Option<&str>| match own {
+                Some(own) => item_name(own, &fact.turn, fact.step),
+                None => format!("item_{}_{index}", entry.seq),
+            };
+            let Some(item) = items::said(raw, name) else { continue };
             if !self.saying.remove(item.id()) {
                 let begun = match &item {
                     Item::AgentMessage { id, phase, .. } => items::message(id.clone(), String::new(), *phase),
@@ -282,11 +316,17 @@ impl Projector {
     fn approval_asked(&mut self, fact: &ApprovalAsked, at: u64, out: &mut Vec<Told>) {
         let item = fact.call.as_ref().map_or_else(|| fact.approval.to_string(), ToString::to_string);
         if let Some(call) = &fact.call
-            && let Some(item) = calls::item(call, &self.name, &fact.kind, calls::read_begun(fact.detail.as_ref()))
+            && let Some(mut item) = calls::item(call, &self.name, &fact.kind, calls::read_begun(fact.detail.as_ref()))
         {
+            if let Item::DynamicToolCall { tool, namespace, .. } = &mut item {
+                self.call_by_name(tool, namespace);
+            }
             self.begin(call, &fact.turn, item, at, out);
         }
-        if let Some(ask) = Ask::of(fact, &About { thread: &self.name, item: &item, at }) {
+        if let Some(mut ask) = Ask::of(fact, &About { thread: &self.name, item: &item, at }) {
+            if let Params::Tool(params) = &mut ask.params {
+                self.call_by_name(&mut params.tool, &mut params.namespace);
+            }
             self.asked.push(ask.clone());
             out.push(Told::Ask(Box::new(ask)));
         }
@@ -395,19 +435,21 @@ impl Projector {
         }
         let mut out = Vec::new();
         let (thread_id, turn_id) = (self.name.clone(), turn.to_string());
+        let name = |own: &str| item_name(own, turn, step);
         match progress {
             Progress::ItemStarted { item } => {
-                if let Some(item) = items::begun(item) {
+                if let Some(item) = items::begun(item, name) {
                     self.say(turn, item, &mut out);
                 }
             }
             Progress::TextDelta { item_id, delta } if !item_id.is_empty() => {
+                let item_id = name(item_id);
                 self.say(turn, items::message(item_id.clone(), String::new(), None), &mut out);
-                out.push(event::AgentMessageDelta { thread_id, turn_id, item_id: item_id.clone(), delta: delta.clone() }.into());
+                out.push(event::AgentMessageDelta { thread_id, turn_id, item_id, delta: delta.clone() }.into());
             }
             Progress::ReasoningDelta { item_id, delta } if !item_id.is_empty() => {
+                let item_id = name(item_id);
                 self.say(turn, Item::Reasoning { id: item_id.clone(), summary: vec![], content: vec![] }, &mut out);
-                let item_id = item_id.clone();
                 if self.thinking.insert(item_id.clone()) {
                     let (thread_id, turn_id, item_id) = (thread_id.clone(), turn_id.clone(), item_id.clone());
                     out.push(event::ReasoningPartAdded { thread_id, turn_id, item_id, summary_index: 0 }.into());
@@ -462,9 +504,12 @@ fn mark(out: &mut [Told], seq: Seq) {
     out.iter_mut().rev().take(1).for_each(place);
 }
 
-/// Settings as a fold: what is absent stays.
-fn change(settings: &mut Settings, change: &Settings) {
-    settings.apply(change);
+/// What an item of the model's is called. Models name their items, and not all of them never twice; what clients see is named
+/// once in a thread, and the same whether it is heard or read.
+fn item_name(own: &str, turn: &TurnId, step: u32) -> String {
+    let turn = turn.as_str();
+    let tail = turn.char_indices().rev().nth(7).map_or(turn, |(at, _)| &turn[at..]);
+    format!("{own}.{tail}.{step}")
 }
 
 fn counts(tokens: Tokens) -> TokenCounts {

@@ -24,7 +24,7 @@ const CLAIM: &str = "
 
 const HOLDER: &str = "
     select instance, host, pid, (extract(epoch from since) * 1000)::bigint, (extract(epoch from now() - since) * 1000)::bigint,
-           (extract(epoch from expires) * 1000)::bigint
+           (extract(epoch from expires) * 1000)::bigint, instance is null or coalesce(expires <= now(), true)
     from outpost_threads where id = $1";
 
 impl PostgresStore {
@@ -61,6 +61,13 @@ impl PostgresStore {
         let summary = serde_json::from_str(row.get(1)).unwrap_or_else(|_| Summary::new(thread));
         self.hold(thread, Held { epoch, summary });
         Ok(Lease { thread, epoch })
+    }
+
+    pub async fn holder(&self, thread: ThreadId) -> Result<Option<Holder>, ClaimError> {
+        let client = self.client().await.map_err(ClaimError::Database)?;
+        let row = client.query_opt(HOLDER, &[&thread.to_string()]).await.map_err(failed)?.ok_or(ClaimError::NotFound(thread))?;
+        let is_over: bool = row.get(6);
+        Ok((!is_over).then(|| holder(&row)))
     }
 
     pub async fn release(&self, lease: Lease) {

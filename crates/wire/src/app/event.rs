@@ -32,6 +32,12 @@ macro_rules! notices {
                 }
             }
 
+            /// The shape of each.
+            #[cfg(feature = "schema")]
+            pub fn schemas(generator: &mut schemars::SchemaGenerator) -> Vec<(&'static str, schemars::Schema)> {
+                vec![$(($wire, generator.subschema_for::<$shape>())),+]
+            }
+
             fn params(&self, out: &mut Vec<u8>) {
                 match self {
                     $(Self::$name(params) => json(params, out),)+

@@ -32,6 +32,7 @@ pub mod item;
 pub mod lists;
 pub mod mcp;
 pub mod models;
+pub mod overview;
 pub mod queue;
 pub mod search;
 pub mod session;

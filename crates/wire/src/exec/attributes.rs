@@ -8,6 +8,7 @@ use crate::path::{Escaped, PathUri};
 use crate::{encode_with_serde, method};
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct AttributesParams {
     pub path: PathUri,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -17,6 +18,7 @@ pub struct AttributesParams {
 /// Of the thing itself: a link at the end of the path is not followed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Attributes {
     pub kind: FileKind,
     pub size: u64,
@@ -31,6 +33,7 @@ pub struct Attributes {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum FileKind {
     File,
     Directory,
@@ -40,18 +43,21 @@ pub enum FileKind {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ListAttributesResponse {
     /// In no particular order.
     pub entries: Vec<NamedAttributes>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct NamedAttributes {
     pub name: Escaped,
     pub attributes: Attributes,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SetModeParams {
     pub path: PathUri,
     pub mode: u32,
@@ -60,6 +66,7 @@ pub struct SetModeParams {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CreateLinkParams {
     pub path: PathUri,
     pub target: Escaped,

@@ -8,6 +8,7 @@ use crate::path::PathUri;
 use crate::{encode_with_serde, method};
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DiscoverParams {
     pub roots: Vec<DiscoverRoot>,
 }
@@ -15,6 +16,7 @@ pub struct DiscoverParams {
 /// A folder that is to be looked at.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DiscoverRoot {
     /// Opaque to the executor.
     pub id: String,
@@ -27,6 +29,7 @@ pub struct DiscoverRoot {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DiscoverResponse {
     pub roots: Vec<DiscoveredRoot>,
 }
@@ -34,6 +37,7 @@ pub struct DiscoverResponse {
 /// What a folder offers. Whatever is wrong with it concerns no other folder.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DiscoveredRoot {
     pub id: String,
     pub path: PathUri,
@@ -75,6 +79,7 @@ impl DiscoveredRoot {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PluginFiles {
     pub manifest: CapabilityFile,
     #[serde(default)]
@@ -87,6 +92,7 @@ pub struct PluginFiles {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SkillFiles {
     pub instructions: CapabilityFile,
     #[serde(default)]
@@ -94,6 +100,7 @@ pub struct SkillFiles {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CapabilityFile {
     pub path: PathUri,
     /// As it is; reading it is the client's business.
@@ -102,6 +109,7 @@ pub struct CapabilityFile {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct InstalledParams {
     pub cwd: PathUri,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -114,6 +122,7 @@ pub struct InstalledParams {
 /// What is installed on the executor's machine for everybody there.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct InstalledResponse {
     #[serde(default)]
     pub plugins: Vec<InstalledPlugin>,
@@ -129,6 +138,7 @@ pub struct InstalledResponse {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct InstalledPlugin {
     pub id: String,
     #[serde(default)]
@@ -146,6 +156,7 @@ pub struct InstalledPlugin {
 /// A skill of an installed plugin; its name begins with the plugin's.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct PluginSkill {
     pub name: String,
     pub description: String,
@@ -160,6 +171,7 @@ pub struct PluginSkill {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct InstalledSkill {
     pub name: String,
     pub description: String,
@@ -175,6 +187,7 @@ pub struct InstalledSkill {
 
 /// Which of the executor's own folders a skill was found in.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DiscoveryRoot {
     pub id: String,
     pub path: PathUri,
@@ -182,6 +195,7 @@ pub struct DiscoveryRoot {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SkillPolicy {
     #[serde(default)]
     pub allow_implicit_invocation: Option<bool>,
@@ -191,6 +205,7 @@ pub struct SkillPolicy {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ReadConfigParams {
     pub cwd: PathUri,
     /// Each is a path of literal TOML keys.
@@ -200,6 +215,7 @@ pub struct ReadConfigParams {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ReadConfigResponse {
     #[serde(default)]
     pub user_home_dir: Option<PathUri>,
@@ -215,6 +231,7 @@ pub struct ReadConfigResponse {
 /// From the lowest precedence to the highest.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ConfigLayers {
     pub layers: Vec<ConfigLayer>,
     pub cloud_insertion_index: usize,
@@ -222,6 +239,7 @@ pub struct ConfigLayers {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ConfigLayer {
     /// For people: `user (PATH)`, `project (PATH)`.
     pub source: String,

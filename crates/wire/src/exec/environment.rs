@@ -6,6 +6,7 @@ use crate::path::PathUri;
 use crate::{encode_with_serde, method};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Shell {
     /// One of `bash`, `zsh`, `sh`, `powershell`, `cmd`.
     pub name: String,
@@ -15,6 +16,7 @@ pub struct Shell {
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct EnvironmentInfo {
     pub shell: Shell,
     #[serde(default)]
@@ -52,6 +54,7 @@ pub struct EnvironmentInfo {
 /// One limit of a session.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Limit {
     pub what: String,
     pub value: u64,
@@ -62,6 +65,7 @@ pub struct Limit {
 /// One promise of a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SandboxRow {
     pub promise: String,
     pub holds: bool,
@@ -73,6 +77,7 @@ pub struct SandboxRow {
 /// What works here. A missing flag means no.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Capabilities {
     pub network_proxy_launch: bool,
     pub network_proxy_review_domains: bool,
@@ -109,6 +114,7 @@ pub struct Capabilities {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct EnvironmentStatus {
     pub status: String,
 }

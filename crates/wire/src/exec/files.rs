@@ -15,6 +15,7 @@ macro_rules! params {
         $(#[$doc])*
         #[derive(Debug, Clone, Serialize, Deserialize)]
         #[serde(rename_all = "camelCase")]
+        #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
         pub struct $name {
             $(pub $required: $required_type,)*
             $(#[serde(default, skip_serializing_if = "Option::is_none")] pub $optional: Option<$optional_type>,)*
@@ -39,6 +40,7 @@ params!(RenameParams { source_path: PathUri, destination_path: PathUri; });
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ReadFileResponse {
     pub data_base64: Base64,
 }
@@ -56,6 +58,7 @@ impl Encode for ReadFileResponse {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Metadata {
     pub is_directory: bool,
     pub is_file: bool,
@@ -66,12 +69,14 @@ pub struct Metadata {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CanonicalizeResponse {
     pub path: PathUri,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct DirectoryEntry {
     /// Plain text; bytes that are not UTF-8 are replaced, as the wire says.
     pub file_name: String,
@@ -80,6 +85,7 @@ pub struct DirectoryEntry {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ReadDirectoryResponse {
     pub entries: Vec<DirectoryEntry>,
 }

@@ -8,6 +8,7 @@ use crate::{method, notification};
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HttpRequestParams {
     pub method: String,
     pub url: String,
@@ -28,6 +29,7 @@ pub struct HttpRequestParams {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RequestHeader {
     pub name: String,
     pub value: String,
@@ -38,6 +40,7 @@ pub struct RequestHeader {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum RedirectPolicy {
     #[default]
     Follow,
@@ -46,6 +49,7 @@ pub enum RedirectPolicy {
 
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HttpRequestResponse {
     pub status: u16,
     pub headers: Vec<ResponseHeader>,
@@ -54,6 +58,7 @@ pub struct HttpRequestResponse {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ResponseHeader {
     pub name: String,
     pub value: String,
@@ -77,6 +82,7 @@ impl Encode for HttpRequestResponse {
 /// A piece of a streamed body. The end is a piece of its own, without bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct BodyDeltaParams {
     pub request_id: String,
     /// Counts from 1.

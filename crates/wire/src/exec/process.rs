@@ -17,6 +17,7 @@ use crate::{encode_with_serde, method, notification};
 /// A process to start. Equal parameters under one id are one start.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct StartParams {
     pub process_id: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -48,6 +49,7 @@ pub struct StartParams {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TerminalSize {
     pub rows: u16,
     pub cols: u16,
@@ -56,8 +58,10 @@ pub struct TerminalSize {
 /// Whom the process is for; attribution only.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema), schemars(rename = "ProcessMetadata"))]
 pub struct Metadata {
     #[serde(default, with = "uuid_text")]
+    #[cfg_attr(feature = "schema", schemars(with = "Option<String>"))]
     pub thread_id: Option<Uuid>,
     #[serde(default)]
     pub tool_call_id: Option<String>,
@@ -66,6 +70,7 @@ pub struct Metadata {
 /// How the executor's own environment becomes the child's.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct EnvPolicy {
     pub inherit: Inherit,
     pub ignore_default_excludes: bool,
@@ -76,6 +81,7 @@ pub struct EnvPolicy {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Inherit {
     Core,
     All,
@@ -84,6 +90,7 @@ pub enum Inherit {
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ShellSnapshot {
     pub scope_id: String,
     pub shell: Shell,
@@ -91,6 +98,7 @@ pub struct ShellSnapshot {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct StartResponse {
     pub process_id: String,
     /// A peer that leaves it out does not know.
@@ -100,6 +108,7 @@ pub struct StartResponse {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum SandboxType {
     None,
     MacosSeatbelt,
@@ -111,6 +120,7 @@ pub enum SandboxType {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Stream {
     Stdout,
     Stderr,
@@ -228,6 +238,7 @@ impl<'de> Deserialize<'de> for OutputParams {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ExitedParams {
     pub process_id: String,
     pub seq: u64,
@@ -241,6 +252,7 @@ pub struct ExitedParams {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ClosedParams {
     pub process_id: String,
     pub seq: u64,
@@ -248,6 +260,7 @@ pub struct ClosedParams {
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ReadParams {
     pub process_id: String,
     #[serde(default)]
@@ -260,6 +273,7 @@ pub struct ReadParams {
 
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ReadResponse {
     pub chunks: Vec<OutputPiece>,
     pub next_seq: u64,
@@ -309,6 +323,7 @@ impl Encode for ReadResponse {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WriteParams {
     pub process_id: String,
     pub chunk: Base64,
@@ -318,6 +333,7 @@ pub struct WriteParams {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum WriteStatus {
     Accepted,
     UnknownProcess,
@@ -326,6 +342,7 @@ pub enum WriteStatus {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WriteResponse {
     pub status: WriteStatus,
 }
@@ -333,6 +350,7 @@ pub struct WriteResponse {
 /// Only `interrupt` is known to foreign executors; the others need the capability `processSignals`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Signal {
     Interrupt,
     Terminate,
@@ -346,6 +364,7 @@ pub enum Signal {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SignalParams {
     pub process_id: String,
     pub signal: Signal,
@@ -353,17 +372,20 @@ pub struct SignalParams {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProcessParams {
     pub process_id: String,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct TerminateResponse {
     pub running: bool,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ResizeParams {
     pub process_id: String,
     pub rows: u16,
@@ -371,6 +393,7 @@ pub struct ResizeParams {
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ListResponse {
     pub processes: Vec<ProcessSummary>,
 }
@@ -378,6 +401,7 @@ pub struct ListResponse {
 /// One row of `process/list`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProcessSummary {
     pub process_id: String,
     pub argv: Vec<String>,

@@ -10,6 +10,7 @@ pub const OUTPUT_GAPS: &str = "outputGaps";
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct InitializeParams {
     pub client_name: String,
     #[serde(default)]
@@ -21,6 +22,7 @@ pub struct InitializeParams {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct InitializeResponse {
     pub session_id: String,
     /// Older executors leave it out; then the client asks `environment/info`.
@@ -32,6 +34,7 @@ pub struct InitializeResponse {
 }
 
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Empty {}
 
 encode_with_serde!(InitializeResponse, Empty);

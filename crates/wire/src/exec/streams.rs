@@ -11,6 +11,7 @@ use crate::{encode_with_serde, method};
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct OpenParams {
     /// Chosen by the client.
     pub handle_id: String,
@@ -27,6 +28,7 @@ pub struct OpenParams {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum OpenMode {
     #[default]
     Read,
@@ -36,12 +38,14 @@ pub enum OpenMode {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct OpenResponse {
     pub handle_id: String,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ReadBlockParams {
     pub handle_id: String,
     pub offset: u64,
@@ -49,6 +53,7 @@ pub struct ReadBlockParams {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ReadBlockResponse {
     pub chunk: Base64,
     /// Fewer bytes came than were asked for.
@@ -70,6 +75,7 @@ impl Encode for ReadBlockResponse {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WriteBlockParams {
     pub handle_id: String,
     pub offset: u64,
@@ -78,6 +84,7 @@ pub struct WriteBlockParams {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct CloseParams {
     pub handle_id: String,
 }

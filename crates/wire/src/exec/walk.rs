@@ -7,6 +7,7 @@ use crate::path::PathUri;
 use crate::{encode_with_serde, method};
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WalkParams {
     pub path: PathUri,
     pub options: WalkOptions,
@@ -16,6 +17,7 @@ pub struct WalkParams {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WalkOptions {
     /// How far below the root directories are still entered; 0 lists only the root's own children.
     pub max_depth: usize,
@@ -28,6 +30,7 @@ pub struct WalkOptions {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WalkResponse {
     pub entries: Vec<WalkEntry>,
     pub errors: Vec<WalkError>,
@@ -36,6 +39,7 @@ pub struct WalkResponse {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WalkEntry {
     pub path: PathUri,
     pub kind: WalkKind,
@@ -43,12 +47,14 @@ pub struct WalkEntry {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum WalkKind {
     Directory,
     File,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WalkError {
     pub path: PathUri,
     pub message: String,

@@ -10,6 +10,7 @@ use crate::{encode_with_serde, method, notification};
 /// The client remembers that these paths are missing, for as long as nothing happens to them or to `present`.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WatchMissingParams {
     /// Must grow; a greater one replaces the watch before it.
     pub watch_id: u64,
@@ -18,6 +19,7 @@ pub struct WatchMissingParams {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WatchMissingResponse {
     /// Without a watch, the client must not remember anything.
     pub watching: bool,
@@ -25,12 +27,14 @@ pub struct WatchMissingResponse {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct MissingChangedParams {
     pub watch_id: u64,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WatchParams {
     /// Chosen by the client.
     pub watch_id: String,
@@ -42,12 +46,14 @@ pub struct WatchParams {
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct UnwatchParams {
     pub watch_id: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ChangedParams {
     pub watch_id: String,
     /// Each path once, in no particular order.

@@ -130,6 +130,17 @@ impl Company {
         command
     }
 
+    /// How this program is called from where the demo was started.
+    pub fn called(&self) -> String {
+        let same = |path: &Path| path.canonicalize().is_ok_and(|path| self.program.canonicalize().is_ok_and(|own| own == path));
+        let on_path = std::env::var_os("PATH").is_some_and(|path| std::env::split_paths(&path).any(|place| same(&place.join("outpost"))));
+        if on_path {
+            return "outpost".to_owned();
+        }
+        let below = std::env::current_dir().ok().and_then(|here| self.program.strip_prefix(here).ok().map(Path::to_owned));
+        below.unwrap_or_else(|| self.program.clone()).display().to_string()
+    }
+
     /// What a verb prints, as one line.
     pub async fn words(&self, arguments: &[&str]) -> anyhow::Result<String> {
         let output = self.command().args(arguments).output().await.context("this program cannot be started again")?;

@@ -4,6 +4,9 @@ use std::io::{self, IsTerminal, Write};
 
 use crate::Process;
 
+/// So many characters of a message are shown.
+const WIDTH: usize = 80;
+
 pub struct Show {
     colours: bool,
     steps: usize,
@@ -18,6 +21,10 @@ impl Show {
 
     pub fn title(&mut self, text: &str) -> anyhow::Result<()> {
         self.line(&self.dressed("1", text))
+    }
+
+    pub fn plain(&mut self, text: &str) -> anyhow::Result<()> {
+        self.line(text)
     }
 
     pub fn warning(&mut self, text: &str) -> anyhow::Result<()> {
@@ -47,8 +54,9 @@ impl Show {
 
     /// A turn of a history.
     pub fn turn(&mut self, whose: &str, number: usize, said: &str) -> anyhow::Result<()> {
-        let said: Vec<&str> = said.lines().filter(|line| !line.is_empty()).collect();
-        self.line(&format!("   {} {number}  {}", self.dressed("36", &format!("{whose:<9}")), said.join("  ")))
+        let said = said.lines().filter(|line| !line.is_empty()).collect::<Vec<_>>().join("  ");
+        let cut = said.char_indices().nth(WIDTH).map(|(end, _)| format!("{}…", &said[..end]));
+        self.line(&format!("   {} {number}  {}", self.dressed("36", &format!("{whose:<9}")), cut.unwrap_or(said)))
     }
 
     pub fn end(&mut self, lines: &[(&str, String)]) -> anyhow::Result<()> {

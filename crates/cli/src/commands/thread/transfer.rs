@@ -6,8 +6,10 @@ use std::io::{BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::{Context, ensure};
+use outpost_environment::Progress;
 use outpost_store::{ImportError, Imported, Outcome, ReadError, Rollouts, export, import_export, is_export};
 use outpost_thread::ThreadId;
 use serde_json::{Value, json};
@@ -16,6 +18,7 @@ use super::list::title;
 use super::transcript::{Piece, pieces};
 use super::{Desk, print, print_json, times};
 use crate::commands::FAILED;
+use crate::progress::ProgressBar;
 use crate::thread_args::{ExportArguments, ImportArguments};
 
 impl Desk {
@@ -31,10 +34,18 @@ impl Desk {
             }
             let rollouts = Rollouts::find(path).with_context(|| format!("cannot look through {}", path.display()))?;
             ensure!(!rollouts.found.is_empty(), "there is no rollout (rollout-….jsonl or .jsonl.zst) below {}", path.display());
+            let size = |path: &Path| fs::metadata(path).map_or(0, |file| file.len());
+            let progress = Arc::new(Progress::of(rollouts.found.iter().map(|rollout| size(&rollout.path)).sum()));
+            let bar = ProgressBar::start(progress.clone(), format!("{} threads", rollouts.found.len()));
             for rollout in &rollouts.found {
                 let done = rollouts.import(rollout, &self.store).await;
                 failures += usize::from(done.is_err());
-                reports.push(self.report(&rollout.path, done)?);
+                progress.add(size(&rollout.path));
+                let report = || self.report(&rollout.path, done);
+                reports.push(match &bar {
+                    Some(bar) => bar.aside(report)?,
+                    None => report()?,
+                });
             }
         }
         if self.json {

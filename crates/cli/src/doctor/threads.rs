@@ -1,0 +1,61 @@
+//! Where threads are kept: can they be read, and are the newest of them whole?
+
+use std::time::Duration;
+
+use outpost_store::{ListQuery, Shelf, Store};
+use tokio::time::timeout;
+
+use super::{Finding, Patient};
+use crate::config::Config;
+use crate::home::Home;
+use crate::store;
+
+/// So many threads are looked at byte by byte; `outpost thread verify` looks at all of them.
+const NEWEST: usize = 20;
+const PATIENCE: Duration = Duration::from_secs(15);
+
+pub async fn findings(patient: &Patient<'_>) -> Vec<Finding> {
+    let Some(home) = &patient.home else { return vec![] };
+    // What is wrong with the file itself is told elsewhere.
+    let Ok(config) = Config::load(Some(&home.config()), &patient.own.settings) else { return vec![] };
+    let kept = if config.store.as_deref().is_some_and(|store| store.starts_with("postgres")) { "Postgres" } else { "the home" };
+    if config.store.is_none() && !home.path().join("threads").exists() {
+        return vec![Finding::good("store", "in the home; there is no thread yet")];
+    }
+    match timeout(PATIENCE, look(&config, home, kept)).await {
+        Ok(Ok(findings)) => findings,
+        Ok(Err(error)) => {
+            vec![Finding::broken("store", format!("{kept}: {error:#}"), "threads cannot be read or written before this is put right")]
+        }
+        Err(_) => vec![Finding::weak(
+            "store",
+            format!("{kept}: not done within {} s", PATIENCE.as_secs()),
+            "`outpost thread verify` takes its time",
+        )],
+    }
+}
+
+async fn look(config: &Config, home: &Home, kept: &str) -> anyhow::Result<Vec<Finding>> {
+    let store: Store = store::open_for(config, home, None).await?;
+    let count = store.threads().await?.len();
+    let page = store.list(ListQuery { shelf: Shelf::Both, limit: NEWEST, ..ListQuery::default() }).await?;
+    let mut findings = vec![Finding::good("store", format!("in {kept}, {count} thread{}", if count == 1 { "" } else { "s" }))];
+    let mut whole = 0;
+    for thread in &page.threads {
+        let verdict = store.verify(thread.id, Some(thread.seq)).await;
+        match verdict {
+            Ok(verdict) if verdict.is_whole() => whole += 1,
+            Ok(verdict) => {
+                let (_, damage) = &verdict.damage[0];
+                let to_do = format!("`outpost thread verify {0}` tells more, `outpost thread repair {0}` saves what is whole", thread.id);
+                findings.push(Finding::broken(format!("thread {}", thread.id), damage.to_string(), to_do));
+            }
+            Err(error) => {
+                let to_do = "`outpost thread verify` tells more; take it from a backup if it is gone";
+                findings.push(Finding::broken(format!("thread {}", thread.id), error.to_string(), to_do));
+            }
+        }
+    }
+    findings.insert(1, Finding::good("newest threads", format!("{whole} of {} whole", page.threads.len())));
+    Ok(findings)
+}

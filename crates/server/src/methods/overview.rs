@@ -1,0 +1,50 @@
+//! Threads beside each other: where they work, what they have spent, who holds them.
+
+use std::sync::Arc;
+
+use outpost_thread::ThreadId;
+use outpost_wire::Fault;
+use outpost_wire::app::overview::{ThreadHolder, ThreadOverview, ThreadOverviewEntry, ThreadOverviewParams, ThreadOverviewResponse};
+
+use super::reading::state_of;
+use super::thread_id;
+use crate::connection::Connection;
+use crate::projection;
+use crate::server::Shared;
+use crate::table::Table;
+
+/// Whoever wants more asks again.
+const MOST: usize = 100;
+
+pub fn register(table: Table) -> Table {
+    table.on::<ThreadOverview, _, _>(overview)
+}
+
+async fn overview(connection: Arc<Connection>, params: ThreadOverviewParams) -> Result<ThreadOverviewResponse, Fault> {
+    if params.thread_ids.len() > MOST {
+        return Err(Fault::invalid_request(format!("at most {MOST} threads are told of at once")));
+    }
+    let mut data = Vec::new();
+    for text in &params.thread_ids {
+        let id = thread_id(text)?;
+        // One that is gone, or that cannot be read, does not hide the others.
+        data.extend(entry(&connection.server, id).await.ok());
+    }
+    Ok(ThreadOverviewResponse { data })
+}
+
+async fn entry(server: &Shared, id: ThreadId) -> Result<ThreadOverviewEntry, Fault> {
+    let (state, status, store) = state_of(server, id).await?;
+    let is_here = server.runtime.get(id).is_some();
+    let holder = store.holder(id).await.ok().flatten();
+    let summary = store.summary(id).await.ok().flatten();
+    Ok(ThreadOverviewEntry {
+        thread_id: id.to_string(),
+        status: projection::status(status.as_ref()),
+        environments: state.selection.as_ref().map(projection::environments).unwrap_or_default(),
+        turn_id: state.turn.as_ref().map(|turn| turn.id.to_string()),
+        turns: summary.map_or(0, |summary| summary.turns),
+        total_tokens: state.usage.total.total,
+        holder: holder.map(|holder| ThreadHolder { host: holder.host, pid: holder.pid, is_here }),
+    })
+}

@@ -1,0 +1,85 @@
+//! Commands of a thread that outlived their calls: which there are, and ending them.
+
+use std::sync::Arc;
+
+use outpost_runtime::live::Terminal;
+use outpost_store::Store;
+use outpost_thread::{CallStarted, Fact, ThreadId};
+use outpost_wire::Fault;
+use outpost_wire::app::thread::{
+    BackgroundTerminal, BackgroundTerminalsClean, BackgroundTerminalsList, BackgroundTerminalsListParams, BackgroundTerminalsListResponse,
+    BackgroundTerminalsTerminate, BackgroundTerminalsTerminateParams, BackgroundTerminalsTerminateResponse,
+};
+use outpost_wire::app::{Nothing, ThreadParams};
+use serde_json::Value;
+
+use super::loaded;
+use crate::connection::Connection;
+use crate::fault;
+use crate::table::Table;
+
+pub fn register(table: Table) -> Table {
+    table
+        .on::<BackgroundTerminalsList, _, _>(list)
+        .on::<BackgroundTerminalsTerminate, _, _>(terminate)
+        .on::<BackgroundTerminalsClean, _, _>(clean)
+}
+
+async fn list(connection: Arc<Connection>, params: BackgroundTerminalsListParams) -> Result<BackgroundTerminalsListResponse, Fault> {
+    let live = loaded(&connection, &params.thread_id)?;
+    let store = connection.server.runtime.store_of(live.id()).await;
+    let mut data = Vec::new();
+    for terminal in live.terminals().await.map_err(fault::command)? {
+        let started = started(&store, live.id(), &terminal).await?;
+        data.push(shown(&terminal, started));
+    }
+    Ok(BackgroundTerminalsListResponse { data, next_cursor: None })
+}
+
+/// The journal knows what a command was.
+async fn started(store: &Store, thread: ThreadId, terminal: &Terminal) -> Result<Option<CallStarted>, Fault> {
+    let mut history = store.history(thread, terminal.asked_seq).await.map_err(fault::read)?;
+    while let Some(batch) = history.next().await.map_err(fault::read)? {
+        for entry in batch.entries {
+            match entry.fact {
+                Fact::CallStarted(fact) if fact.call == terminal.call => return Ok(Some(*fact)),
+                _ => {}
+            }
+        }
+    }
+    Ok(None)
+}
+
+fn shown(terminal: &Terminal, started: Option<CallStarted>) -> BackgroundTerminal {
+    let detail: Value = started.as_ref().and_then(|fact| fact.detail.as_ref()?.read().ok()).unwrap_or_default();
+    let text = |member: &str| detail[member].as_str().unwrap_or_default().to_owned();
+    BackgroundTerminal {
+        item_id: terminal.call.to_string(),
+        process_id: terminal.session.to_string(),
+        command: text("command"),
+        cwd: text("cwd"),
+        environment_id: started.and_then(|fact| fact.environment).map(|id| id.to_string()),
+        os_pid: None,
+        cpu_percent: None,
+        rss_kb: None,
+    }
+}
+
+async fn terminate(
+    connection: Arc<Connection>,
+    params: BackgroundTerminalsTerminateParams,
+) -> Result<BackgroundTerminalsTerminateResponse, Fault> {
+    let live = loaded(&connection, &params.thread_id)?;
+    let ended = match params.process_id.parse() {
+        Ok(session) => live.terminate(Some(session)).await.map_err(fault::command)?,
+        // A name that nothing has.
+        Err(_) => 0,
+    };
+    Ok(BackgroundTerminalsTerminateResponse { terminated: ended > 0 })
+}
+
+async fn clean(connection: Arc<Connection>, params: ThreadParams) -> Result<Nothing, Fault> {
+    let live = loaded(&connection, &params.thread_id)?;
+    live.terminate(None).await.map_err(fault::command)?;
+    Ok(Nothing {})
+}

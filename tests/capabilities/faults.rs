@@ -1,0 +1,72 @@
+//! Roots that are no good: each is told, none spoils another.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+
+use outpost_wire::intent::CapabilityRoot;
+
+use crate::stage::{Machine, Stage, id, put, put_skill, uri};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s78_bad_roots_say_why_and_spoil_nothing() {
+    let machine = Machine::new();
+    put(machine.path("file"), "not a folder");
+    symlink("loop", machine.path("loop")).unwrap();
+    put(machine.path("bytes/a/SKILL.md"), [0xff, 0xfe]);
+    put(machine.path("headless/a/SKILL.md"), "no front matter");
+    put(machine.path("json/.codex-plugin/plugin.json"), "{oops");
+    put_skill(machine.path("json"), "fine");
+    put_skill(machine.path("circle"), "round");
+    symlink("..", machine.path("circle/round/up")).unwrap();
+    put_skill(machine.path("good"), "deploy");
+    let names = ["file", "loop", "none", "bytes", "headless", "json", "circle", "good"];
+    let roots = names.map(|name| CapabilityRoot::new(name, id("box"), uri(machine.path(name))));
+    let stage = Stage::new(&[("box", &machine)]).await;
+    let thread = stage.thread(&["box"], roots.to_vec()).await;
+    let told = stage.told(&thread, "hello").await.unwrap();
+    assert!(told.contains("- deploy:") && told.contains("- fine:") && told.contains("- round:"), "{told}");
+    let step = stage.runtime.why(thread.id()).await.unwrap();
+    let report = |name: &str| step.roots.iter().find(|report| report.id == name).unwrap();
+    for (name, reason) in [("file", "is not a directory"), ("loop", "(os error 40)"), ("none", "(os error 2)")] {
+        assert!(!report(name).available && report(name).reason.as_ref().unwrap().contains(reason), "{:?}", report(name));
+    }
+    for (name, warning) in
+        [("bytes", "is not UTF-8"), ("headless", "does not begin with front matter"), ("json", "cannot be read as a manifest")]
+    {
+        assert!(report(name).available && report(name).warnings.iter().any(|text| text.contains(warning)), "{:?}", report(name));
+    }
+    assert_eq!((report("circle").skills, report("good").skills), (1, 1));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s78_more_files_than_are_looked_at_are_bounded() {
+    let machine = Machine::new();
+    put_skill(machine.path("big"), "near");
+    // A few more than the 20,000 that are looked at; that there could be five times as many changes nothing.
+    for folder in 0..22 {
+        let folder = machine.path("big").join(format!("f{folder:03}"));
+        fs::create_dir(&folder).unwrap();
+        (0..1000).for_each(|file| drop(fs::File::create(folder.join(file.to_string())).unwrap()));
+    }
+    let stage = Stage::new(&[("box", &machine)]).await;
+    let thread = stage.thread(&["box"], vec![CapabilityRoot::new("big", id("box"), uri(machine.path("big")))]).await;
+    let step = stage.runtime.why(thread.id()).await.unwrap();
+    assert_eq!(step.skills[0].name, "near");
+    assert!(step.roots[0].warnings.iter().any(|warning| warning.contains("more than 20000 entries")), "{:?}", step.roots);
+}
+
+/// Meaningful for ordinary users only: root reads everything.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s78_a_folder_that_may_not_be_read_is_told() {
+    if rustix::process::geteuid().is_root() {
+        return;
+    }
+    let machine = Machine::new();
+    put_skill(machine.path("closed"), "deploy");
+    fs::set_permissions(machine.path("closed"), fs::Permissions::from_mode(0o000)).unwrap();
+    let stage = Stage::new(&[("box", &machine)]).await;
+    let thread = stage.thread(&["box"], vec![CapabilityRoot::new("closed", id("box"), uri(machine.path("closed")))]).await;
+    let step = stage.runtime.why(thread.id()).await.unwrap();
+    fs::set_permissions(machine.path("closed"), fs::Permissions::from_mode(0o700)).unwrap();
+    assert!(step.roots[0].reason.as_ref().unwrap().contains("(os error 13)"), "{:?}", step.roots);
+}

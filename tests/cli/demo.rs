@@ -1,0 +1,84 @@
+//! `outpost demo`: the first thing that a newcomer runs.
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use crate::OUTPOST;
+
+/// What a newcomer's shell would start. Nothing of the tests' own environment gets in.
+fn demo(prefix: &[&str], home: &Path) -> Output {
+    let words = [prefix, &[OUTPOST, "demo"]].concat();
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]).env("OUTPOST_HOME", home).env_remove("NO_COLOR").stdin(Stdio::null());
+    // What a user has set up elsewhere has no say in it.
+    command.env("OUTPOST_EXEC_SERVER_URL", "none").env("TMPDIR", "/var/tmp").output().unwrap()
+}
+
+fn text(output: &Output) -> String {
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "", "no noise");
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// The place of the second executor, and that nothing of it is left.
+fn nothing_is_left(told: &str) {
+    let line = told.lines().find(|line| line.contains("a second executor in ")).unwrap();
+    let place = Path::new(line.rsplit(' ').next().unwrap());
+    assert!(place.is_absolute() && !place.exists(), "{}", place.display());
+    for process in std::fs::read_dir("/proc").unwrap().flatten() {
+        let there = std::fs::read_link(process.path().join("cwd")).is_ok_and(|directory| directory.starts_with(place));
+        assert!(!there, "{}", process.path().display());
+    }
+}
+
+#[test]
+fn it_shows_what_it_says_and_leaves_only_the_thread() {
+    let home = tempfile::tempdir().unwrap();
+    let told = text(&demo(&["env"], home.path()));
+    let words = [
+        "made by local",
+        "made by worker",
+        "cut after line 3",
+        "no line is lost or doubled",
+        "killed after line 3",
+        "it ran once",
+        "original  4  > The original goes on.",
+        "fork      4  > The fork goes its own way.",
+    ];
+    for word in words {
+        assert!(told.contains(word), "{word}: {told}");
+    }
+    assert!(!told.contains('\x1b'), "{told}");
+    nothing_is_left(&told);
+    let last: Vec<&str> = told.lines().rev().take(3).map(|line| line.split("  ").next().unwrap()).collect();
+    assert_eq!(last, ["Next", "It lies", "You saw"]);
+
+    // What it says about the thread is true.
+    let (_, rest) = told.split_once("It lies  in ").unwrap();
+    let (journal, rest) = rest.split_once("; `").unwrap();
+    assert!(Path::new(journal).is_file(), "{journal}");
+    let (command, _) = rest.split_once('`').unwrap();
+    let id = command.rsplit(' ').next().unwrap();
+    let run = |arguments: &[&str]| Command::new(OUTPOST).args(arguments).env("OUTPOST_HOME", home.path()).output().unwrap();
+    let shown = run(&["thread", "show", id]);
+    assert!(String::from_utf8_lossy(&shown.stdout).contains("The original goes on."), "{shown:?}");
+    let listed: serde_json::Value = serde_json::from_slice(&run(&["thread", "--json", "list", "--all"]).stdout).unwrap();
+    assert_eq!(listed["threads"].as_array().unwrap().len(), 1, "the fork is gone: {listed}");
+    let verified = run(&["thread", "verify", id]);
+    assert!(verified.status.success(), "{verified:?}");
+}
+
+/// Inside of namespaces that allow no more of them.
+#[test]
+fn without_a_sandbox_it_says_so_and_goes_on() {
+    let closed = "echo 0 > /proc/sys/user/max_user_namespaces && echo 0 > /proc/sys/user/max_mnt_namespaces && exec \"$@\"";
+    let prefix = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", closed, "sh"];
+    if !Command::new("unshare").args(["--user", "--map-root-user", "true"]).status().is_ok_and(|status| status.success()) {
+        return;
+    }
+    let home = tempfile::tempdir().unwrap();
+    let told = text(&demo(&prefix, home.path()));
+    assert!(told.contains("This machine cannot hold the sandbox") && told.contains("WITHOUT ONE"), "{told}");
+    assert!(told.contains("it ran once") && !told.contains("stray"), "{told}");
+    nothing_is_left(&told);
+}

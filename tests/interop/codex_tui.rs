@@ -1,0 +1,45 @@
+//! The real terminal UI on our server.
+
+use std::process::Command;
+
+use outpost_testkit::TestTerminal;
+use outpost_testkit::app::AppServer;
+use outpost_testkit::model::Reply;
+
+use crate::{OUTPOST, codex};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_real_terminal_ui_runs_a_turn() {
+    // It may ask for more than the user does, such as a title; whoever asks is answered alike.
+    let replies = (0..4).map(|_| Reply::message("forty-two, says ours")).collect();
+    let app = AppServer::start(OUTPOST, replies).await;
+    let home = tempfile::tempdir().unwrap();
+    std::fs::write(home.path().join("config.toml"), "check_for_update_on_startup = false\n[analytics]\nenabled = false\n").unwrap();
+    let mut tui = Command::new(codex());
+    tui.args(["--remote", app.url(), "--no-alt-screen", "--cd", &app.cwd()]);
+    for (name, _) in std::env::vars_os() {
+        tui.env_remove(name);
+    }
+    tui.env("PATH", std::env::var_os("PATH").unwrap()).env("HOME", home.path()).env("CODEX_HOME", home.path());
+    tui.env("TERM", "xterm-256color").env("NO_PROXY", "127.0.0.1");
+    let url = app.url().to_owned();
+    let seen = tokio::task::spawn_blocking(move || {
+        let mut terminal = TestTerminal::start(&tui);
+        // It asks where the cursor is before it shows anything.
+        terminal.wait_for("\x1b[6n");
+        terminal.type_keys("\x1b[1;1R");
+        // Its user decides about the folder first, and the decision is written into our configuration.
+        terminal.wait_for("Trust this folder?");
+        terminal.type_keys("\r");
+        terminal.wait_for("scripted");
+        terminal.type_keys("what is it?");
+        terminal.wait_for("what is it?");
+        terminal.type_keys("\r");
+        terminal.wait_for("forty-two");
+        terminal.text()
+    });
+    seen.await.unwrap_or_else(|error| panic!("no turn at {url}: {error}"));
+    let config = std::fs::read_to_string(app.home().join("config.toml")).unwrap();
+    assert!(config.contains("trust_level = \"trusted\""), "{config}");
+    assert!(app.model.requests().iter().any(|request| request.body.to_string().contains("what is it?")));
+}

@@ -1,0 +1,153 @@
+//! What ordinary clients ask besides threads and turns: the configuration, goals, queues, searches, and what there is not.
+
+use outpost_testkit::app::{AppServer, begin, completed, introduce, notice, text, thread, turn};
+use outpost_testkit::model::Reply;
+use serde_json::{Value, json};
+
+use super::OUTPOST;
+
+#[tokio::test]
+async fn the_configuration_is_read_and_written() {
+    let app = AppServer::start_with(OUTPOST, vec![], "# mine\napproval_policy = \"never\" # ever\n").await;
+    let mut client = app.client().await;
+    let read = client.result("config/read", json!({"includeLayers": true})).await;
+    assert_eq!((&read["config"]["model"], &read["config"]["approval_policy"]), (&json!("scripted"), &json!("never")));
+    let file = app.home().join("config.toml").display().to_string();
+    assert_eq!(read["origins"]["model"]["name"], json!({"type": "user", "file": file}));
+    assert_eq!(read["layers"][1]["config"]["model_providers"]["mock"]["name"], "mock");
+    let version = &read["origins"]["model"]["version"];
+    let edits = json!([
+        {"keyPath": "projects.\"/some.where\".trust_level", "value": "trusted", "mergeStrategy": "upsert"},
+        {"keyPath": "budgets", "value": {"turn_tokens": 5}, "mergeStrategy": "replace"},
+    ]);
+    let written = client.result("config/batchWrite", json!({"edits": edits, "expectedVersion": version, "filePath": null})).await;
+    assert_eq!((&written["status"], &written["filePath"]), (&json!("ok"), &json!(file)));
+    let text = std::fs::read_to_string(&file).unwrap();
+    assert!(text.contains("# mine\n") && text.contains("\"never\" # ever") && text.contains("[projects.\"/some.where\"]"), "{text}");
+    let read = client.result("config/read", json!({})).await;
+    assert_eq!((&read["config"]["projects"]["/some.where"]["trust_level"], &read["layers"]), (&json!("trusted"), &Value::Null));
+    let stale = json!({"keyPath": "model", "value": "x", "mergeStrategy": "replace", "expectedVersion": version});
+    let (code, message) = client.error("config/value/write", stale).await;
+    assert!(code == -32600 && message.contains("changed meanwhile"), "{message}");
+    for (key, value) in [("approval_policy", json!("sometimes")), ("model", json!({"a": 1})), ("a..b", json!(1))] {
+        let (code, message) = client.error("config/value/write", json!({"keyPath": key, "value": value, "mergeStrategy": "replace"})).await;
+        assert_eq!(code, -32600, "{key}: {message}");
+    }
+    let elsewhere = json!({"keyPath": "model", "value": "x", "mergeStrategy": "replace", "filePath": "/etc/passwd"});
+    assert_eq!(client.error("config/value/write", elsewhere).await.0, -32600);
+}
+
+#[tokio::test]
+async fn a_goal_is_kept_with_its_thread() {
+    let mut app = AppServer::start(OUTPOST, vec![Reply::message("done")]).await;
+    let mut client = app.client().await;
+    let id = thread(&mut client, json!({})).await;
+    turn(&mut client, &id, "go").await;
+    assert_eq!(client.result("thread/goal/get", json!({"threadId": id})).await, json!({"goal": null}));
+    assert_eq!(client.error("thread/goal/set", json!({"threadId": id})).await.0, -32600);
+    client.result("thread/goal/set", json!({"threadId": id, "objective": "all green", "tokenBudget": 100})).await;
+    let told = notice(&mut client, "thread/goal/updated").await;
+    assert_eq!((&told["goal"]["objective"], &told["goal"]["status"]), (&json!("all green"), &json!("active")));
+    client.result("thread/goal/set", json!({"threadId": id, "status": "paused", "tokenBudget": null})).await;
+    app.restart();
+    let mut client = app.client().await;
+    let goal = client.result("thread/goal/get", json!({"threadId": id})).await["goal"].take();
+    assert_eq!((&goal["objective"], &goal["status"], &goal["tokenBudget"]), (&json!("all green"), &json!("paused"), &Value::Null));
+    assert_eq!(client.result("thread/goal/clear", json!({"threadId": id})).await, json!({"cleared": true}));
+    assert_eq!(client.result("thread/goal/clear", json!({"threadId": id})).await, json!({"cleared": false}));
+    let update = json!({"threadId": id, "gitInfo": {"branch": "main", "sha": "abc"}});
+    let git = client.result("thread/metadata/update", update).await["thread"]["gitInfo"].take();
+    assert_eq!((&git["branch"], &git["sha"]), (&json!("main"), &json!("abc")));
+}
+
+#[tokio::test]
+async fn what_was_said_is_found() {
+    let app = AppServer::start(OUTPOST, vec![Reply::message("The walrus sleeps. A WALRUS!"), Reply::message("No animals here.")]).await;
+    let mut client = app.client().await;
+    let first = thread(&mut client, json!({})).await;
+    let said = turn(&mut client, &first, "tell me something").await;
+    let second = thread(&mut client, json!({})).await;
+    turn(&mut client, &second, "and now").await;
+    let found = client.result("thread/search", json!({"searchTerm": "walrus"})).await;
+    assert_eq!(found["data"].as_array().unwrap().len(), 1, "{found}");
+    assert_eq!(found["data"][0]["thread"]["id"], first);
+    assert!(found["data"][0]["snippet"].as_str().unwrap().contains("walrus sleeps"), "{found}");
+    let places = client.result("thread/searchOccurrences", json!({"threadId": first, "searchTerm": "walrus"})).await;
+    let places = places["data"].as_array().unwrap();
+    assert_eq!(places.len(), 2);
+    assert_eq!((&places[0]["turnId"], &places[0]["turnCursor"]), (&said["id"], &json!("0")));
+    assert_eq!(places[0]["snippetMatchRange"], json!({"start": 4, "end": 10}));
+    let wanted = json!({"threadId": first, "turnId": said["id"], "itemIds": [places[0]["itemId"]]});
+    let items = client.result("thread/items/read", wanted).await;
+    assert_eq!(items["data"].as_array().unwrap().len(), 1);
+    assert_eq!(items["data"][0]["item"]["text"], "The walrus sleeps. A WALRUS!");
+}
+
+#[tokio::test]
+async fn an_input_waits_for_its_turn() {
+    let replies = vec![Reply::call("c", "exec_command", &json!({"cmd": "while [ ! -e go ]; do sleep 0.05; done"})), Reply::message("one")];
+    let app = AppServer::start(OUTPOST, replies).await;
+    app.model.push(Reply::message("two"));
+    let mut client = app.client().await;
+    let id = thread(&mut client, json!({})).await;
+    let first = begin(&mut client, &id, "wait").await;
+    client.until(|message| message["method"] == "item/started" && message["params"]["item"]["type"] == "commandExecution").await;
+    let added = client.result("thread/queue/add", json!({"threadId": id, "clientUserMessageId": "k", "input": text("next")})).await;
+    let submission = &added["queuedSubmission"];
+    assert!(submission["clientUserMessageId"] == "k" && submission["input"][0]["text"] == "next", "{added}");
+    let list = client.result("thread/queue/list", json!({"threadId": id})).await;
+    assert_eq!(list, json!({"data": [submission], "nextCursor": null}));
+    let (_, message) = client.error("thread/queue/delete", json!({"threadId": id, "queuedSubmissionId": submission["id"]})).await;
+    assert!(message.contains("written down"), "{message}");
+    std::fs::write(app.work().join("go"), "").unwrap();
+    completed(&mut client, &first).await;
+    let second = client.until(|message| message["method"] == "turn/completed").await["params"]["turn"].take();
+    assert_ne!(second["id"], first);
+    assert_eq!(client.result("thread/queue/list", json!({"threadId": id})).await["data"], json!([]));
+}
+
+#[tokio::test]
+async fn what_there_is_not_is_told_truly() {
+    let app = AppServer::start(OUTPOST, vec![]).await;
+    let mut client = app.client().await;
+    assert_eq!(client.result("account/read", json!({})).await, json!({"account": null, "requiresOpenaiAuth": false}));
+    assert_eq!(client.result("configRequirements/read", Value::Null).await, json!({"requirements": null}));
+    assert_eq!(client.result("mcpServerStatus/list", json!({})).await, json!({"data": [], "nextCursor": null}));
+    let here = client.result("skills/list", json!({})).await;
+    assert_eq!(here, json!({"data": [{"cwd": app.cwd(), "skills": [], "errors": []}]}));
+    let hooks = client.result("hooks/list", json!({"cwds": ["/a"]})).await;
+    assert_eq!(hooks, json!({"data": [{"cwd": "/a", "hooks": [], "warnings": [], "errors": []}]}));
+    for (method, params) in [
+        ("modelProvider/capabilities/read", json!({})),
+        ("collaborationMode/list", json!({})),
+        ("experimentalFeature/list", json!({})),
+        ("plugin/list", json!({})),
+        ("plugin/installed", json!({})),
+        ("permissionProfile/list", json!({})),
+        ("model/list", json!({})),
+        ("account/rateLimits/read", Value::Null),
+        ("account/logout", Value::Null),
+        ("account/bedrock/checkGovCloudRequirements", json!({})),
+        ("config/mcpServer/reload", Value::Null),
+        ("skills/extraRoots/set", json!({"extraRoots": []})),
+    ] {
+        assert!(client.result(method, params).await.is_object(), "{method}");
+    }
+    let diagnostics = client.result("server/diagnostics", json!({})).await;
+    assert!(diagnostics["process"]["residentMemoryBytes"].as_u64() > Some(1 << 20), "{diagnostics}");
+    let id = thread(&mut client, json!({})).await;
+    for (method, params) in [
+        ("account/login/start", json!({"type": "apiKey", "apiKey": "x"})),
+        ("review/start", json!({"threadId": id, "target": {"type": "uncommittedChanges"}})),
+        ("mcpServer/tool/call", json!({"threadId": id, "server": "s", "tool": "t"})),
+        ("mcpServer/resource/read", json!({"server": "s", "uri": "u"})),
+        ("skills/extraRoots/set", json!({"extraRoots": ["/x"]})),
+    ] {
+        let (code, message) = client.error(method, params).await;
+        assert!(code == -32600 && !message.contains("unknown variant"), "{method}: {message}");
+    }
+    let mut plain = app.connect().await;
+    introduce(&mut plain, json!({})).await;
+    let (_, message) = plain.error("thread/queue/list", json!({"threadId": id})).await;
+    assert_eq!(message, "thread/queue/list requires experimentalApi capability");
+}

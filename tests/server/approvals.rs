@@ -1,0 +1,182 @@
+//! Questions: who is asked, who answers, and what a restart leaves of them.
+
+use std::time::Duration;
+
+use outpost_testkit::Client;
+use outpost_testkit::app::{AppServer, begin, completed, notice, thread};
+use outpost_testkit::model::Reply;
+use serde_json::{Value, json};
+
+use super::OUTPOST;
+
+const ASKING: &str = "approval_policy = \"untrusted\"\nsandbox_mode = \"danger-full-access\"\n";
+const REQUEST: &str = "item/commandExecution/requestApproval";
+
+fn touch(id: &str, file: &str) -> Reply {
+    Reply::call(id, "exec_command", &json!({"cmd": format!("touch {file}; echo made"), "justification": "it is needed"}))
+}
+
+async fn asked(client: &mut Client, method: &str) -> Value {
+    client.until(|message| message["method"] == method && message.get("id").is_some()).await
+}
+
+fn answer(client: &Client, request: &Value, result: Value) {
+    client.send(&json!({"id": request["id"], "result": result}));
+}
+
+#[tokio::test]
+async fn two_are_asked_and_one_answers() {
+    let app = AppServer::start_with(OUTPOST, vec![Reply::message("hello"), touch("c", "made"), Reply::message("done")], ASKING).await;
+    let (mut one, mut two) = (app.client().await, app.client().await);
+    let id = thread(&mut one, json!({})).await;
+    outpost_testkit::app::turn(&mut one, &id, "hi").await;
+    two.result("thread/resume", json!({"threadId": id})).await;
+    let turn = begin(&mut one, &id, "go").await;
+    let (first, second) = (asked(&mut one, REQUEST).await, asked(&mut two, REQUEST).await);
+    assert_eq!(first, second, "the same question under the same number");
+    let params = &first["params"];
+    assert_eq!((&params["environmentId"], &params["itemId"], &params["turnId"]), (&json!("local"), &json!("c"), &json!(turn)));
+    assert_eq!((&params["reason"], &params["cwd"]), (&json!("it is needed"), &json!(app.cwd())));
+    assert!(!app.work().join("made").exists());
+    answer(&two, &second, json!({"decision": "accept"}));
+    for client in [&mut one, &mut two] {
+        let resolved = notice(client, "serverRequest/resolved").await;
+        assert_eq!((&resolved["requestId"], &resolved["threadId"]), (&first["id"], &json!(id)));
+    }
+    // The other answer comes too late and does no harm.
+    answer(&one, &first, json!({"decision": "cancel"}));
+    assert_eq!(completed(&mut one, &turn).await["status"], "completed");
+    assert_eq!(completed(&mut two, &turn).await["status"], "completed");
+    assert!(app.work().join("made").exists());
+}
+
+#[tokio::test]
+async fn no_is_told_and_stop_stops() {
+    let replies = vec![touch("c1", "one"), Reply::message("went on"), touch("c2", "two")];
+    let app = AppServer::start_with(OUTPOST, replies, ASKING).await;
+    let mut client = app.client().await;
+    let id = thread(&mut client, json!({})).await;
+    let turn = begin(&mut client, &id, "go").await;
+    let request = asked(&mut client, REQUEST).await;
+    let status = client
+        .until(|message| message["method"] == "thread/status/changed" && message["params"]["status"]["activeFlags"] != json!([]))
+        .await;
+    assert_eq!(status["params"]["status"]["activeFlags"], json!(["waitingOnApproval"]));
+    answer(&client, &request, json!({"decision": "decline"}));
+    let item = client.until(|message| message["method"] == "item/completed" && message["params"]["item"]["id"] == "c1").await;
+    assert_eq!(item["params"]["item"]["status"], "declined");
+    assert_eq!(completed(&mut client, &turn).await["status"], "completed");
+    let turn = begin(&mut client, &id, "again").await;
+    let request = asked(&mut client, REQUEST).await;
+    answer(&client, &request, json!({"decision": "cancel"}));
+    assert_eq!(completed(&mut client, &turn).await["status"], "interrupted");
+    assert!(!app.work().join("one").exists() && !app.work().join("two").exists());
+}
+
+#[tokio::test]
+async fn an_open_question_survives_a_kill_and_is_asked_again() {
+    let app = AppServer::start_with(OUTPOST, vec![touch("c", "made"), Reply::message("done")], ASKING).await;
+    let mut app = app;
+    let mut client = app.client().await;
+    let id = thread(&mut client, json!({})).await;
+    begin(&mut client, &id, "go").await;
+    let before = asked(&mut client, REQUEST).await;
+    app.restart();
+    let mut client = app.client().await;
+    let resumed = client.result("thread/resume", json!({"threadId": id})).await;
+    assert_eq!(resumed["thread"]["status"], json!({"type": "active", "activeFlags": ["waitingOnApproval"]}));
+    let items = resumed["thread"]["turns"][0]["items"].as_array().unwrap();
+    assert_eq!((&items[1]["id"], &items[1]["status"]), (&json!("c"), &json!("inProgress")));
+    let after = asked(&mut client, REQUEST).await;
+    assert_eq!(after["params"]["approvalId"], before["params"]["approvalId"]);
+    assert!(!app.work().join("made").exists());
+    answer(&client, &after, json!({"decision": "accept"}));
+    let turn = after["params"]["turnId"].as_str().unwrap();
+    assert_eq!(completed(&mut client, turn).await["status"], "completed");
+    assert!(app.work().join("made").exists());
+}
+
+#[tokio::test]
+async fn a_question_that_nobody_asks_any_more_is_taken_back() {
+    let app = AppServer::start_with(OUTPOST, vec![touch("c", "made")], ASKING).await;
+    let mut client = app.client().await;
+    let id = thread(&mut client, json!({})).await;
+    let turn = begin(&mut client, &id, "go").await;
+    let request = asked(&mut client, REQUEST).await;
+    client.result("turn/interrupt", json!({"threadId": id, "turnId": turn})).await;
+    assert_eq!(notice(&mut client, "serverRequest/resolved").await["requestId"], request["id"]);
+    client.quiet(Duration::from_millis(20)).await;
+    answer(&client, &request, json!({"decision": "accept"}));
+    assert!(client.quiet(Duration::from_millis(100)).await.is_empty());
+    assert!(!app.work().join("made").exists());
+}
+
+#[tokio::test]
+async fn a_client_that_cannot_answer_leaves_it_to_those_who_can() {
+    let app = AppServer::start_with(
+        OUTPOST,
+        vec![Reply::message("hello"), touch("c1", "a"), Reply::message("done"), touch("c2", "b"), Reply::message("done")],
+        ASKING,
+    )
+    .await;
+    let (mut one, mut two) = (app.client().await, app.client().await);
+    let id = thread(&mut one, json!({})).await;
+    outpost_testkit::app::turn(&mut one, &id, "hi").await;
+    two.result("thread/resume", json!({"threadId": id})).await;
+    let refuse =
+        |client: &Client, request: &Value| client.send(&json!({"id": request["id"], "error": {"code": -32601, "message": "what?"}}));
+    let turn = begin(&mut one, &id, "go").await;
+    let (first, second) = (asked(&mut one, REQUEST).await, asked(&mut two, REQUEST).await);
+    refuse(&one, &first);
+    answer(&two, &second, json!({"decision": "accept"}));
+    assert_eq!(completed(&mut one, &turn).await["status"], "completed");
+    assert!(app.work().join("a").exists());
+    // If nobody can, it is a no.
+    let turn = begin(&mut one, &id, "again").await;
+    let (first, second) = (asked(&mut one, REQUEST).await, asked(&mut two, REQUEST).await);
+    refuse(&one, &first);
+    refuse(&two, &second);
+    assert_eq!(completed(&mut one, &turn).await["status"], "completed");
+    assert!(!app.work().join("b").exists());
+}
+
+#[tokio::test]
+async fn the_client_runs_its_own_tools() {
+    let call = |id: &str, tool: &str| Reply::call(id, tool, &json!({"city": "Bern"}));
+    let app = AppServer::start(OUTPOST, vec![call("d1", "weather"), call("d2", "maps__find"), Reply::message("done")]).await;
+    let mut client = app.client().await;
+    let tool =
+        |name: &str| json!({"type": "function", "name": name, "description": "d", "inputSchema": {"type": "object", "properties": {}}});
+    let tools = json!([tool("weather"), {"type": "namespace", "name": "maps", "description": "n", "tools": [tool("find")]}]);
+    let id = thread(&mut client, json!({"dynamicTools": tools})).await;
+    let turn = begin(&mut client, &id, "go").await;
+    let request = asked(&mut client, "item/tool/call").await;
+    let params = &request["params"];
+    assert_eq!((&params["tool"], &params["namespace"], &params["callId"]), (&json!("weather"), &Value::Null, &json!("d1")));
+    assert_eq!(params["arguments"], json!({"city": "Bern"}));
+    answer(&client, &request, json!({"contentItems": [{"type": "inputText", "text": "rain"}], "success": true}));
+    let item = client.until(|message| message["method"] == "item/completed" && message["params"]["item"]["id"] == "d1").await;
+    assert_eq!((&item["params"]["item"]["success"], &item["params"]["item"]["status"]), (&json!(true), &json!("completed")));
+    let request = asked(&mut client, "item/tool/call").await;
+    assert_eq!((&request["params"]["tool"], &request["params"]["namespace"]), (&json!("find"), &json!("maps")));
+    answer(&client, &request, json!({"contentItems": [{"type": "inputText", "text": "nowhere"}], "success": false}));
+    let item = client.until(|message| message["method"] == "item/completed" && message["params"]["item"]["id"] == "d2").await;
+    assert_eq!((&item["params"]["item"]["status"], &item["params"]["item"]["tool"]), (&json!("failed"), &json!("find")));
+    assert_eq!(completed(&mut client, &turn).await["status"], "completed");
+    let told = app.model.requests().last().unwrap().body.to_string();
+    assert!(told.contains("rain") && told.contains("nowhere"), "{told}");
+}
+
+#[tokio::test]
+async fn the_user_is_asked_what_the_model_wants_to_know() {
+    let questions = json!({"questions": [{"id": "q", "header": "Which", "question": "Which one?", "options": null}]});
+    let app = AppServer::start(OUTPOST, vec![Reply::call("q1", "request_user_input", &questions), Reply::message("done")]).await;
+    let mut client = app.client().await;
+    let id = thread(&mut client, json!({})).await;
+    let turn = begin(&mut client, &id, "go").await;
+    let request = asked(&mut client, "item/tool/requestUserInput").await;
+    assert_eq!(request["params"]["questions"][0]["question"], "Which one?");
+    answer(&client, &request, json!({"answers": {"q": {"answers": ["the left one"]}}}));
+    assert_eq!(completed(&mut client, &turn).await["status"], "completed");
+    assert!(app.model.requests().last().unwrap().body.to_string().contains("the left one"));
+}

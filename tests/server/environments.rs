@@ -1,0 +1,80 @@
+//! Environments through the protocol: adding, asking, watching, forgetting.
+
+use std::path::Path;
+
+use outpost_testkit::ExecutorProcess;
+use outpost_testkit::app::{AppServer, notice};
+use serde_json::json;
+
+use super::OUTPOST;
+
+#[tokio::test]
+async fn an_environment_is_added_asked_listed_and_forgotten() {
+    let app = AppServer::start(OUTPOST, vec![]).await;
+    let executor = ExecutorProcess::start(Path::new(OUTPOST), &["--no-auth"]);
+    let mut client = app.client().await;
+    let id = json!({"environmentId": "worker"});
+    assert_eq!(client.result("environment/status", id.clone()).await["status"], "unknown");
+    client.result("environment/add", json!({"environmentId": "worker", "execServerUrl": executor.url()})).await;
+    let info = client.result("environment/info", id.clone()).await;
+    assert!(info["shell"]["path"].as_str().unwrap().starts_with('/') && info["cwd"].as_str().unwrap().starts_with("file:///"), "{info}");
+    assert_eq!(client.result("environment/status", id.clone()).await, json!({"status": "ready", "error": null}));
+    let list = client.result("environment/list", json!({})).await;
+    let entries = list["data"].as_array().unwrap();
+    assert_eq!(entries.iter().map(|entry| entry["environmentId"].as_str().unwrap()).collect::<Vec<_>>(), ["local", "worker"]);
+    assert_eq!((&entries[0]["isDefault"], &entries[1]["isDefault"], &entries[1]["state"]), (&json!(true), &json!(false), &json!("ready")));
+    assert_eq!(entries[1]["executorId"], info["executorId"]);
+    client.result("environment/remove", id.clone()).await;
+    assert_eq!(client.result("environment/status", id).await["status"], "unknown");
+    let (_, message) = client.error("environment/remove", json!({"environmentId": "local"})).await;
+    assert!(message.contains("reserved"), "{message}");
+}
+
+#[tokio::test]
+async fn one_that_cannot_be_reached_says_so() {
+    let app = AppServer::start(OUTPOST, vec![]).await;
+    let mut client = app.client().await;
+    client.result("environment/add", json!({"environmentId": "dead", "execServerUrl": "ws://127.0.0.1:1"})).await;
+    let (code, message) = client.error("environment/info", json!({"environmentId": "dead"})).await;
+    assert!(code == -32603 && message.starts_with("failed to get info for environment `dead`: "), "{message}");
+    let status = client.result("environment/status", json!({"environmentId": "dead"})).await;
+    assert!(status["status"] == "disconnected" && status["error"].is_string(), "{status}");
+}
+
+#[tokio::test]
+async fn whoever_watches_is_told_how_everything_stands_and_every_change() {
+    let app = AppServer::start(OUTPOST, vec![]).await;
+    let executor = ExecutorProcess::start(Path::new(OUTPOST), &["--no-auth"]);
+    let mut client = app.client().await;
+    client.result("environment/watch", json!({})).await;
+    let first = notice(&mut client, "environment/changed").await;
+    assert_eq!((&first["environmentId"], &first["event"]), (&json!("local"), &json!("replayed")));
+    client.result("environment/add", json!({"environmentId": "worker", "execServerUrl": executor.url()})).await;
+    let mut sequence = first["sequence"].as_u64().unwrap();
+    loop {
+        let change = client.until(|message| message["method"] == "environment/changed").await["params"].clone();
+        let next = change["sequence"].as_u64().unwrap();
+        assert!(next >= sequence, "{change}");
+        sequence = next;
+        if change["environmentId"] == "worker" && change["state"] == "ready" {
+            break;
+        }
+    }
+}
+
+#[tokio::test]
+async fn those_who_hear_of_a_thread_hear_of_its_environments() {
+    let app = AppServer::start(OUTPOST, vec![]).await;
+    let executor = ExecutorProcess::start(Path::new(OUTPOST), &["--no-auth"]);
+    let (mut client, mut stranger) = (app.client().await, app.client().await);
+    client.result("environment/add", json!({"environmentId": "worker", "execServerUrl": executor.url()})).await;
+    let environment = json!({"environmentId": "worker", "cwd": "/tmp"});
+    let id = outpost_testkit::app::thread(&mut client, json!({"environments": [environment]})).await;
+    outpost_testkit::app::thread(&mut stranger, json!({})).await;
+    client.result("environment/info", json!({"environmentId": "worker"})).await;
+    client.quiet(std::time::Duration::from_millis(50)).await;
+    drop(executor);
+    assert_eq!(notice(&mut client, "thread/environment/disconnected").await, json!({"threadId": id, "environmentId": "worker"}));
+    let heard = stranger.quiet(std::time::Duration::from_millis(50)).await;
+    assert!(heard.iter().all(|message| message["method"] != "thread/environment/disconnected"), "{heard:?}");
+}

@@ -1,0 +1,160 @@
+//! What a client hears of a turn, and in which order.
+
+use outpost_testkit::Client;
+use outpost_testkit::app::{AppServer, begin, thread, turn};
+use outpost_testkit::model::Reply;
+use serde_json::{Value, json};
+
+use super::OUTPOST;
+
+/// Everything that came, up to and with the end of the turn.
+async fn heard(client: &mut Client, turn: &str) -> Vec<Value> {
+    let mut all = Vec::new();
+    loop {
+        let message = client.until(|_| true).await;
+        let is_end = message["method"] == "turn/completed" && message["params"]["turn"]["id"] == turn;
+        all.push(message);
+        if is_end {
+            return all;
+        }
+    }
+}
+
+/// A message in a few words.
+fn words(message: &Value) -> String {
+    let params = &message["params"];
+    let more = match message["method"].as_str() {
+        Some("item/started" | "item/completed") => params["item"]["type"].as_str().unwrap_or_default(),
+        Some("thread/status/changed") => params["status"]["type"].as_str().unwrap_or_default(),
+        _ => "",
+    };
+    format!("{} {more}", message["method"].as_str().unwrap_or("answer")).trim().to_owned()
+}
+
+#[tokio::test]
+async fn the_answer_comes_first_and_the_end_comes_last() {
+    let call = Reply::call("call-1", "exec_command", &json!({"cmd": "echo hi; exit 7"}));
+    let app = AppServer::start(OUTPOST, vec![call, Reply::message("all good")]).await;
+    let mut client = app.client().await;
+    let id = thread(&mut client, json!({})).await;
+    assert_eq!(words(&client.until(|_| true).await), "thread/started");
+    let request = client.request("turn/start", json!({"threadId": id, "input": outpost_testkit::app::text("go")}));
+    let answer = client.until(|_| true).await;
+    assert_eq!(answer["id"], request, "{answer}");
+    assert_eq!((&answer["result"]["turn"]["status"], &answer["result"]["turn"]["startedAt"]), (&json!("inProgress"), &Value::Null));
+    let turn = answer["result"]["turn"]["id"].as_str().unwrap().to_owned();
+    let all = heard(&mut client, &turn).await;
+    let order: Vec<String> = all.iter().map(words).filter(|words| !words.ends_with("outputDelta")).collect();
+    assert_eq!(
+        order,
+        [
+            "thread/status/changed active",
+            "turn/started",
+            "item/started userMessage",
+            "item/completed userMessage",
+            "thread/tokenUsage/updated",
+            "item/started commandExecution",
+            "item/completed commandExecution",
+            "item/started agentMessage",
+            "item/completed agentMessage",
+            "thread/tokenUsage/updated",
+            "thread/status/changed idle",
+            "turn/completed",
+        ]
+    );
+    let command = all.iter().find(|message| words(message) == "item/completed commandExecution").unwrap();
+    let item = &command["params"]["item"];
+    assert_eq!((&item["status"], &item["exitCode"], &item["environmentId"]), (&json!("failed"), &json!(7), &json!("local")));
+    assert_eq!((&item["id"], &item["aggregatedOutput"], &item["cwd"]), (&json!("call-1"), &json!("hi\n"), &json!(app.cwd())));
+    let output: String =
+        all.iter().filter(|message| words(message).ends_with("outputDelta")).map(|m| m["params"]["delta"].as_str().unwrap()).collect();
+    assert_eq!(output, "hi\n");
+    let last = &all.last().unwrap()["params"]["turn"];
+    assert_eq!(last["items"].as_array().unwrap().len(), 1);
+    assert_eq!(
+        (&last["items"][0]["text"], &last["itemsView"], &last["status"]),
+        (&json!("all good"), &json!("summary"), &json!("completed"))
+    );
+    for message in &all {
+        assert!(message["emittedAtMs"].is_u64(), "{message}");
+    }
+}
+
+#[tokio::test]
+async fn what_may_be_left_out_is_there_as_null() {
+    let app = AppServer::start(OUTPOST, vec![Reply::message("hi")]).await;
+    let mut client = app.client().await;
+    let opened = client.result("thread/start", json!({})).await;
+    let has = |value: &Value, members: &[&str]| {
+        for member in members {
+            assert!(value.as_object().unwrap().contains_key(*member), "{member} is missing in {value}");
+        }
+    };
+    has(&opened, &["serviceTier", "reasoningEffort", "instructionSources", "activePermissionProfile"]);
+    has(&opened["thread"], &["forkedFromId", "name", "gitInfo", "path", "section", "agentRole", "environments", "turns", "projectId"]);
+    let id = opened["thread"]["id"].as_str().unwrap();
+    let turn = turn(&mut client, id, "hello").await;
+    has(&turn, &["error", "startedAt", "completedAt", "durationMs", "itemsView"]);
+    let usage = client.until(|message| message["method"] == "thread/tokenUsage/updated").await;
+    has(&usage["params"]["tokenUsage"], &["modelContextWindow", "total", "last"]);
+    let items = client.result("thread/items/list", json!({"threadId": id})).await;
+    has(&items, &["nextCursor", "backwardsCursor"]);
+    has(&items["data"][0]["item"]["content"][0], &["text_elements"]);
+    has(&items["data"][1]["item"], &["phase", "memoryCitation"]);
+}
+
+#[tokio::test]
+async fn a_turn_that_fails_says_why_and_leaves_the_thread_usable() {
+    let replies = vec![Reply::status(400, r#"{"error":{"message":"nope"}}"#), Reply::message("fine")];
+    let app = AppServer::start(OUTPOST, replies).await;
+    let mut client = app.client().await;
+    let id = thread(&mut client, json!({})).await;
+    let turn = begin(&mut client, &id, "go").await;
+    let all = heard(&mut client, &turn).await;
+    let order: Vec<String> = all.iter().map(words).collect();
+    let error = order.iter().position(|words| words == "error").expect("an error");
+    assert_eq!(order[error..], ["error", "thread/status/changed systemError", "turn/completed"]);
+    let ended = &all.last().unwrap()["params"]["turn"];
+    assert_eq!((&ended["status"], &ended["error"]["codexErrorInfo"]), (&json!("failed"), &json!("other")));
+    assert!(ended["error"]["message"].as_str().unwrap().contains("nope"));
+    assert_eq!(outpost_testkit::app::turn(&mut client, &id, "again").await["status"], "completed");
+}
+
+#[tokio::test]
+async fn what_the_model_thinks_says_and_plans_is_told_as_it_comes() {
+    let answer = "event: x\ndata: {\"type\":\"response.output_item.added\",\"item\":{\"type\":\"message\",\"id\":\"m1\",\"role\":\"assistant\",\"content\":[]}}\n\n\
+                  data: {\"type\":\"response.output_text.delta\",\"item_id\":\"m1\",\"delta\":\"one \"}\n\n\
+                  data: {\"type\":\"response.output_text.delta\",\"item_id\":\"m1\",\"delta\":\"two\"}\n\n\
+                  data: {\"type\":\"response.output_item.done\",\"item\":{\"type\":\"message\",\"id\":\"m1\",\"role\":\"assistant\",\"content\":[{\"type\":\"output_text\",\"text\":\"one two\"}]}}\n\n\
+                  data: {\"type\":\"response.completed\",\"response\":{\"usage\":{\"input_tokens\":1,\"output_tokens\":1,\"total_tokens\":2}}}\n\n";
+    let think = json!({"type": "reasoning", "id": "r1", "summary": [{"type": "summary_text", "text": "hm"}]});
+    let plan = json!({"plan": [{"step": "a", "status": "in_progress"}]}).to_string();
+    let plan = json!({"type": "function_call", "call_id": "p", "name": "update_plan", "arguments": plan});
+    let app = AppServer::start(OUTPOST, vec![Reply::Items(vec![think, plan]), Reply::Cut(answer.into())]).await;
+    let mut client = app.client().await;
+    let id = thread(&mut client, json!({})).await;
+    let turn = begin(&mut client, &id, "go").await;
+    let all = heard(&mut client, &turn).await;
+    let of = |method: &str| {
+        all.iter().filter(|message| message["method"] == method).map(|message| message["params"].clone()).collect::<Vec<_>>()
+    };
+    let deltas: String = of("item/agentMessage/delta").iter().map(|params| params["delta"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(deltas, "one two");
+    let starts = of("item/started").iter().filter(|params| params["item"]["id"].as_str().unwrap().starts_with("m1.")).count();
+    let ends = of("item/completed")
+        .iter()
+        .filter(|params| params["item"]["id"].as_str().unwrap().starts_with("m1.") && params["item"]["text"] == "one two")
+        .count();
+    assert_eq!((starts, ends), (1, 1));
+    assert_eq!(of("turn/plan/updated")[0]["plan"], json!([{"step": "a", "status": "inProgress"}]));
+    let thought = of("item/completed").into_iter().find(|params| params["item"]["type"] == "reasoning").unwrap();
+    assert_eq!(thought["item"]["summary"], json!(["hm"]));
+    what_is_read_is_what_was_told(&mut client, &id).await;
+}
+
+async fn what_is_read_is_what_was_told(client: &mut Client, thread: &str) {
+    let read = client.result("thread/read", json!({"threadId": thread, "includeTurns": true})).await;
+    let types: Vec<&str> =
+        read["thread"]["turns"][0]["items"].as_array().unwrap().iter().map(|item| item["type"].as_str().unwrap()).collect();
+    assert_eq!(types, ["userMessage", "reasoning", "agentMessage"]);
+}

@@ -1,0 +1,16 @@
+//! The app protocol, spoken by hand to a real server with a scripted model.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
+mod answers;
+mod approvals;
+mod commands;
+mod doors;
+mod environments;
+mod events;
+mod files;
+mod handshake;
+mod selection;
+mod subscribers;
+mod threads;
+
+pub const OUTPOST: &str = env!("CARGO_BIN_EXE_outpost");

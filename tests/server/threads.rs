@@ -1,0 +1,204 @@
+//! The life of a thread: reading, naming, forking, archiving, removing; and what can be done with one that is loaded.
+
+use std::time::Duration;
+
+use outpost_testkit::app::{AppServer, begin, completed, notice, text, thread, turn};
+use outpost_testkit::model::Reply;
+use serde_json::{Value, json};
+
+use super::OUTPOST;
+
+#[tokio::test]
+async fn a_thread_is_read_named_listed_archived_and_removed() {
+    let app = AppServer::start(OUTPOST, vec![Reply::message("one"), Reply::message("two")]).await;
+    let (mut client, mut other) = (app.client().await, app.client().await);
+    let id = thread(&mut client, json!({"threadSource": "test"})).await;
+    assert_eq!(notice(&mut other, "thread/started").await["thread"]["id"], id.as_str());
+    let named = json!({"threadId": id});
+    turn(&mut client, &id, "first words").await;
+    turn(&mut client, &id, "second words").await;
+    client.result("thread/name/set", json!({"threadId": id, "name": " a name "})).await;
+    assert_eq!(notice(&mut other, "thread/name/updated").await, json!({"threadId": id, "threadName": "a name"}));
+    let read = client.result("thread/read", json!({"threadId": id, "includeTurns": true})).await["thread"].take();
+    assert_eq!((&read["preview"], &read["name"], &read["status"]), (&json!("first words"), &json!("a name"), &json!({"type": "idle"})));
+    assert_eq!(read["turns"][1]["items"][1]["text"], "two");
+    assert!(read["path"].as_str().unwrap().ends_with(".jsonl"));
+    let listed = client.result("thread/list", json!({"searchTerm": "second"})).await;
+    assert_eq!(listed["data"][0]["id"], id.as_str());
+    let turns = client.result("thread/turns/list", json!({"threadId": id, "limit": 1})).await;
+    assert_eq!((&turns["data"][0]["items"][0]["text"], &turns["nextCursor"]), (&json!("two"), &json!("1")));
+    let rest = client.result("thread/turns/list", json!({"threadId": id, "limit": 1, "cursor": "1", "itemsView": "full"})).await;
+    assert_eq!((rest["data"][0]["items"].as_array().unwrap().len(), &rest["nextCursor"]), (2, &Value::Null));
+    let items = client.result("thread/items/list", json!({"threadId": id, "limit": 3})).await;
+    assert_eq!((items["data"].as_array().unwrap().len(), &items["nextCursor"]), (3, &json!("3")));
+    assert!(items["data"][0]["startedAtMs"].is_u64() && items["data"][0]["completedAtMs"].is_u64());
+    let whole = client.result("thread/verify", named.clone()).await;
+    assert_eq!((&whole["whole"], &whole["damage"]), (&json!(true), &json!([])));
+    client.result("thread/archive", named.clone()).await;
+    assert_eq!(notice(&mut other, "thread/archived").await, named);
+    assert_eq!(notice(&mut client, "thread/closed").await, named);
+    assert_eq!(client.result("thread/list", json!({})).await["data"], json!([]));
+    assert_eq!(client.result("thread/list", json!({"archived": true})).await["data"][0]["id"], id.as_str());
+    assert_eq!(client.result("thread/loaded/list", json!({})).await["data"], json!([]));
+    let back = client.result("thread/unarchive", named.clone()).await;
+    assert_eq!(back["thread"]["status"], json!({"type": "notLoaded"}));
+    client.error("thread/unarchive", named.clone()).await;
+    client.result("thread/delete", named.clone()).await;
+    assert_eq!(notice(&mut other, "thread/deleted").await, named);
+    client.error("thread/read", named).await;
+}
+
+#[tokio::test]
+async fn a_fork_goes_on_from_where_it_is_cut() {
+    let app = AppServer::start(OUTPOST, ["one", "two", "three"].map(Reply::message).to_vec()).await;
+    let mut client = app.client().await;
+    let id = thread(&mut client, json!({})).await;
+    let first = turn(&mut client, &id, "a").await["id"].clone();
+    let second = turn(&mut client, &id, "b").await["id"].clone();
+    let count = |fork: &Value| fork["thread"]["turns"].as_array().unwrap().len();
+    let whole = client.result("thread/fork", json!({"threadId": id})).await;
+    assert_eq!((count(&whole), &whole["thread"]["forkedFromId"]), (2, &json!(id)));
+    assert_eq!(count(&client.result("thread/fork", json!({"threadId": id, "lastTurnId": first})).await), 1);
+    assert_eq!(count(&client.result("thread/fork", json!({"threadId": id, "beforeTurnId": second})).await), 1);
+    assert_eq!(count(&client.result("thread/fork", json!({"threadId": id, "excludeTurns": true})).await), 0);
+    assert_eq!(client.error("thread/fork", json!({"threadId": id, "lastTurnId": "nope"})).await, (-32600, "turn not found: nope".into()));
+    let fork = whole["thread"]["id"].as_str().unwrap().to_owned();
+    turn(&mut client, &fork, "c").await;
+    let told = app.model.requests().last().unwrap().body.to_string();
+    assert!(told.contains("\"a\"") && told.contains("\"c\""), "{told}");
+}
+
+#[tokio::test]
+async fn the_same_message_twice_is_one_message() {
+    let app = AppServer::start(OUTPOST, vec![Reply::message("one"), Reply::message("two")]).await;
+    let mut client = app.client().await;
+    let id = thread(&mut client, json!({})).await;
+    let params = json!({"threadId": id, "input": text("once"), "clientUserMessageId": "key-1"});
+    let first = client.result("turn/start", params.clone()).await["turn"]["id"].clone();
+    completed(&mut client, first.as_str().unwrap()).await;
+    let again = client.result("turn/start", params).await;
+    assert_eq!((&again["turn"]["id"], &again["turn"]["status"]), (&first, &json!("completed")));
+    assert_eq!(app.model.requests().len(), 1);
+    let item = client.result("thread/items/list", json!({"threadId": id})).await["data"][0]["item"].clone();
+    assert_eq!(item["clientId"], "key-1");
+}
+
+#[tokio::test]
+async fn a_running_turn_is_steered_and_stopped_and_a_late_stop_is_answered() {
+    let wait = json!({"cmd": "while [ ! -e go ]; do sleep 0.02; done"});
+    let replies = vec![Reply::call("w", "exec_command", &wait), Reply::message("steered"), Reply::Silent(String::new())];
+    let app = AppServer::start(OUTPOST, replies).await;
+    let mut client = app.client().await;
+    let id = thread(&mut client, json!({})).await;
+    let first = begin(&mut client, &id, "go").await;
+    client.until(|message| message["method"] == "item/started" && message["params"]["item"]["id"] == "w").await;
+    let (_, message) = client.error("turn/steer", json!({"threadId": id, "expectedTurnId": "wrong", "input": text("x")})).await;
+    assert_eq!(message, format!("expected active turn id `wrong` but found `{first}`"));
+    let (_, message) = client.error("turn/interrupt", json!({"threadId": id, "turnId": "wrong"})).await;
+    assert_eq!(message, format!("expected active turn id wrong but found {first}"));
+    let steered = client.result("turn/steer", json!({"threadId": id, "expectedTurnId": first, "input": text("more")})).await;
+    assert_eq!(steered["turnId"], first);
+    let started = client.result("turn/start", json!({"threadId": id, "input": text("and more")})).await;
+    assert_eq!(started["turn"]["id"], first, "a start while a turn runs steers it");
+    std::fs::write(app.work().join("go"), "").unwrap();
+    completed(&mut client, &first).await;
+    let items = client.result("thread/items/list", json!({"threadId": id})).await;
+    let said = items["data"].as_array().unwrap().iter().filter(|entry| entry["item"]["type"] == "userMessage").count();
+    assert_eq!(said, 3);
+    let second = begin(&mut client, &id, "hang").await;
+    client.result("turn/interrupt", json!({"threadId": id, "turnId": second})).await;
+    assert_eq!(completed(&mut client, &second).await["status"], "interrupted");
+    assert_eq!(client.result("turn/interrupt", json!({"threadId": id, "turnId": second})).await, json!({}));
+    client.error("turn/steer", json!({"threadId": id, "expectedTurnId": second, "input": text("x")})).await;
+}
+
+#[tokio::test]
+async fn a_user_runs_commands_compacts_and_puts_items_in() {
+    let app = AppServer::start(OUTPOST, vec![Reply::message("one"), Reply::message("a summary"), Reply::message("two")]).await;
+    let mut client = app.client().await;
+    let id = thread(&mut client, json!({})).await;
+    turn(&mut client, &id, "hello").await;
+    client.quiet(Duration::from_millis(20)).await;
+    client.result("thread/shellCommand", json!({"threadId": id, "command": "echo typed"})).await;
+    let item = client.until(|message| message["method"] == "item/completed").await;
+    assert_eq!((&item["params"]["item"]["source"], &item["params"]["item"]["aggregatedOutput"]), (&json!("userShell"), &json!("typed\n")));
+    notice(&mut client, "turn/completed").await;
+    client.result("thread/compact/start", json!({"threadId": id})).await;
+    let item = client.until(|message| message["method"] == "item/completed").await;
+    assert_eq!(item["params"]["item"]["type"], "contextCompaction");
+    notice(&mut client, "turn/completed").await;
+    let injected = json!({"type": "message", "role": "user", "content": [{"type": "input_text", "text": "from elsewhere"}]});
+    client.result("thread/inject_items", json!({"threadId": id, "items": [injected]})).await;
+    turn(&mut client, &id, "go on").await;
+    let told = app.model.requests().last().unwrap().body.to_string();
+    assert!(told.contains("from elsewhere") && told.contains("a summary"), "{told}");
+}
+
+#[tokio::test]
+async fn settings_stay_and_are_told() {
+    let app = AppServer::start(OUTPOST, vec![]).await;
+    let mut client = app.client().await;
+    let id = thread(&mut client, json!({})).await;
+    let change = json!({"threadId": id, "model": "other", "effort": "high", "approvalPolicy": "on-request", "sandboxPolicy": {"type": "readOnly"}, "cwd": "/tmp"});
+    client.result("thread/settings/update", change).await;
+    let told = notice(&mut client, "thread/settings/updated").await;
+    let settings = &told["threadSettings"];
+    assert_eq!((&settings["model"], &settings["effort"], &settings["cwd"]), (&json!("other"), &json!("high"), &json!("/tmp")));
+    assert_eq!(
+        (&settings["approvalPolicy"], &settings["sandboxPolicy"]),
+        (&json!("on-request"), &json!({"type": "readOnly", "networkAccess": false}))
+    );
+    turn(&mut client, &id, "hello").await;
+    assert_eq!(app.model.requests().last().unwrap().body["model"], "other");
+}
+
+#[tokio::test]
+async fn why_a_turn_worked_where_it_did_can_be_asked() {
+    let app = AppServer::start(OUTPOST, vec![Reply::message("one")]).await;
+    let mut client = app.client().await;
+    let id = thread(&mut client, json!({})).await;
+    let started = client.result("turn/start", json!({"threadId": id, "input": text("x"), "environments": []})).await;
+    completed(&mut client, started["turn"]["id"].as_str().unwrap()).await;
+    let why = client.result("thread/why", json!({"threadId": id})).await;
+    assert_eq!((&why["turnEnvironments"], &why["environments"][0]["environmentId"]), (&json!([]), &json!("local")));
+    assert_eq!(why["steps"][0]["environments"], json!([]));
+}
+
+#[tokio::test]
+async fn what_is_not_to_be_kept_is_gone_with_the_server() {
+    let mut app = AppServer::start(OUTPOST, vec![Reply::message("one"), Reply::message("two")]).await;
+    let mut client = app.client().await;
+    let opened = client.result("thread/start", json!({"ephemeral": true})).await;
+    assert_eq!((&opened["thread"]["ephemeral"], &opened["thread"]["path"]), (&json!(true), &Value::Null));
+    let id = opened["thread"]["id"].as_str().unwrap().to_owned();
+    turn(&mut client, &id, "hello").await;
+    assert_eq!(client.result("thread/list", json!({})).await["data"], json!([]));
+    app.restart();
+    app.client().await.error("thread/resume", json!({"threadId": id})).await;
+}
+
+#[tokio::test]
+async fn commands_that_outlive_their_calls_are_listed_and_ended() {
+    let long = |id: &str| Reply::call(id, "exec_command", &json!({"cmd": "sleep 600", "yield_time_ms": 250}));
+    let app = AppServer::start(OUTPOST, vec![long("one"), long("two"), Reply::message("done")]).await;
+    let mut client = app.client().await;
+    let id = thread(&mut client, json!({})).await;
+    turn(&mut client, &id, "go").await;
+    let named = json!({"threadId": id});
+    let list = client.result("thread/backgroundTerminals/list", named.clone()).await["data"].take();
+    let (first, second) = (&list[0], &list[1]);
+    assert_eq!((&first["itemId"], &second["itemId"], &first["command"]), (&json!("one"), &json!("two"), &json!("sleep 600")));
+    assert_eq!((&first["cwd"], &first["environmentId"]), (&json!(app.cwd()), &json!("local")));
+    let end = json!({"threadId": id, "processId": first["processId"]});
+    assert_eq!(client.result("thread/backgroundTerminals/terminate", end).await, json!({"terminated": true}));
+    let no = json!({"threadId": id, "processId": "none"});
+    assert_eq!(client.result("thread/backgroundTerminals/terminate", no).await, json!({"terminated": false}));
+    client.result("thread/backgroundTerminals/clean", named.clone()).await;
+    for _ in 0..200 {
+        if client.result("thread/backgroundTerminals/list", named.clone()).await["data"] == json!([]) {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    panic!("they do not end");
+}

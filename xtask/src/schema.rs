@@ -1,0 +1,7 @@
+//! The schemas of both protocols, made from their shapes.
+
+use crate::{cargo, sh};
+
+pub fn run() -> anyhow::Result<()> {
+    sh(cargo().args(["run", "--quiet", "-p", "outpost-wire", "--features", "schema", "--example", "schema"]))
+}
