@@ -28,7 +28,7 @@ fn id() -> ThreadId {
 
 fn defaults() -> Arc<Defaults> {
     let cwd = PathUri::from_syntax("/work").unwrap();
-    let facts = Facts { home: PathBuf::from("/home"), cwd, version: "1".into(), config: Value::Null };
+    let facts = Facts { home: PathBuf::from("/home"), cwd, version: "1".into(), config: Value::Null, check_config: |_| Ok(()) };
     Arc::new(Defaults::of(&RuntimeConfig::default(), &facts))
 }
 
