@@ -1,6 +1,5 @@
 //! What is told of a thread, from entries written by hand.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -12,7 +11,6 @@ use outpost_thread::{
     InputReceived, Marker, ModelAnswered, ModelAsked, Raw, Settings, SettingsChanged, StepCaptured, Thread, ThreadCreated, ThreadId,
     Tokens, TurnFinished, TurnStarted, TurnStatus,
 };
-use outpost_wire::PathUri;
 use outpost_wire::app::event::Notice;
 use outpost_wire::app::item::{Item, WorkStatus};
 use outpost_wire::app::thread::ThreadStatus;
@@ -20,16 +18,13 @@ use outpost_wire::app::turn::TurnStatus as Shown;
 use serde_json::{Value, json};
 
 use super::{Defaults, Projector, Told, Turns};
-use crate::server::Facts;
 
 fn id() -> ThreadId {
     "00000000-0000-7000-8000-000000000001".parse().unwrap()
 }
 
 fn defaults() -> Arc<Defaults> {
-    let cwd = PathUri::from_syntax("/work").unwrap();
-    let facts = Facts { home: PathBuf::from("/home"), cwd, version: "1".into(), config: Value::Null, check_config: |_| Ok(()) };
-    Arc::new(Defaults::of(&RuntimeConfig::default(), &facts))
+    Arc::new(Defaults { config: RuntimeConfig::default(), cwd: "/work".into(), version: "1".into() })
 }
 
 fn entries(facts: Vec<Fact>) -> Vec<Entry> {
