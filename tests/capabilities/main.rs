@@ -13,3 +13,4 @@ mod plugins;
 mod roots;
 mod skills;
 mod stage;
+mod verbs;

@@ -132,7 +132,7 @@ pub fn config() -> RuntimeConfig {
         model: "scripted".into(),
         model_provider: "scripted".into(),
         sandbox: SandboxMode::DangerFullAccess,
-        patience: StepPatience { primary: Duration::from_millis(1500), others: Duration::from_millis(1500) },
+        patience: StepPatience { primary: Duration::from_secs(10), others: Duration::from_secs(10) },
         ..RuntimeConfig::default()
     }
 }

@@ -9,6 +9,7 @@ mod env;
 mod exec;
 mod executor;
 mod run;
+mod schema;
 mod shell;
 mod thread;
 

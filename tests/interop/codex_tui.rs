@@ -1,12 +1,25 @@
 //! The real terminal UI on our server.
 
 use std::process::Command;
+use std::time::Duration;
 
 use outpost_testkit::TestTerminal;
 use outpost_testkit::app::AppServer;
 use outpost_testkit::model::Reply;
 
 use crate::{OUTPOST, codex};
+
+/// Keys that come too soon after others, or after a new picture, are taken for something pasted.
+fn enter_until(terminal: &mut TestTerminal, wanted: &str) {
+    for _ in 0..120 {
+        std::thread::sleep(Duration::from_millis(500));
+        if terminal.text().contains(wanted) {
+            return;
+        }
+        terminal.type_keys("\r");
+    }
+    terminal.wait_for(wanted);
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_real_terminal_ui_runs_a_turn() {
@@ -23,18 +36,20 @@ async fn the_real_terminal_ui_runs_a_turn() {
     tui.env("PATH", std::env::var_os("PATH").unwrap()).env("HOME", home.path()).env("CODEX_HOME", home.path());
     tui.env("TERM", "xterm-256color").env("NO_PROXY", "127.0.0.1");
     let url = app.url().to_owned();
-    let seen = tokio::task::spawn_blocking(move || {
+    let shown = tokio::task::spawn_blocking(move || {
         let mut terminal = TestTerminal::start(&tui);
         // It asks where the cursor is before it shows anything.
         terminal.wait_for("\x1b[6n");
         terminal.type_keys("\x1b[1;1R");
-        terminal.wait_for("scripted");
+        // Its user decides about the folder first, and the decision is written into our configuration.
+        terminal.wait_for("Trust this folder?");
+        enter_until(&mut terminal, "scripted");
         terminal.type_keys("what is it?");
         terminal.wait_for("what is it?");
-        terminal.type_keys("\r");
-        terminal.wait_for("forty-two");
-        terminal.text()
+        enter_until(&mut terminal, "forty-two");
     });
-    seen.await.unwrap_or_else(|error| panic!("no turn at {url}: {error}"));
+    shown.await.unwrap_or_else(|error| panic!("no turn at {url}: {error}"));
+    let config = std::fs::read_to_string(app.home().join("config.toml")).unwrap();
+    assert!(config.contains("trust_level = \"trusted\""), "{config}");
     assert!(app.model.requests().iter().any(|request| request.body.to_string().contains("what is it?")));
 }

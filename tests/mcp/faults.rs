@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
-use outpost_runtime::live::Status;
+use outpost_runtime::live::{NewInput, Status};
 use outpost_runtime::mcp::refresh::StatusDetail;
+use outpost_runtime::policy::ApprovalPolicy;
 use outpost_testkit::LinkKind;
 use outpost_testkit::executor::eventually;
 use outpost_testkit::model::Reply;
-use outpost_thread::{CallOutcome, TurnStatus};
+use outpost_thread::{CallOutcome, Decision, Fact, TurnStatus};
 use serde_json::{Value, json};
 
-use crate::harness::{Harness, is_completed, turn};
+use crate::harness::{Harness, is_completed, next_fact, settled, turn};
 use crate::support::{Files, harness, living, offered, server, setup, starts};
 
 /// A server that does this at its start: what it is said to have done, with the thread usable and no process left.
@@ -36,8 +37,8 @@ async fn start_of(behaviour: &str, more: Value) -> String {
 
 #[tokio::test]
 async fn one_that_never_answers() {
-    let why = start_of("mute", json!({"startup_timeout_sec": 1})).await;
-    assert!(why.contains("did not answer within 1 s") && why.contains("hello from the server"), "{why}");
+    let why = start_of("mute", json!({"startup_timeout_sec": 5})).await;
+    assert!(why.contains("did not answer within 5 s") && why.contains("hello from the server"), "{why}");
 }
 
 #[tokio::test]
@@ -90,11 +91,13 @@ async fn call_of(tool: &str, more: Value) -> String {
         Reply::message("too bad"),
         Reply::call("b", "mcp__s__echo", &json!({"text": "again"})),
     ];
-    let harness = harness(json!({"s": bad}), replies).await;
+    let mut setup = setup(&[LinkKind::Memory], &Files::new(json!({"s": bad})), replies);
+    setup.config.mcp.limits.fallen = Duration::ZERO;
+    // Few enough for a slow machine to write them.
+    setup.config.mcp.limits.messages = 200;
+    let harness = Harness::new(setup).await;
     let thread = harness.start(&[0]).await;
     turn(&thread, "go").await;
-    // One that fell over at once is left alone for a moment.
-    tokio::time::sleep(Duration::from_millis(2100)).await;
     assert_eq!(turn(&thread, "once more").await, Status::Idle);
     let outputs = harness.outputs(thread.id()).await;
     assert_eq!((outputs[0].0, &outputs[1]), (CallOutcome::Failed, &(CallOutcome::Completed, "again".to_owned())), "{outputs:?}");
@@ -127,17 +130,41 @@ async fn one_that_is_too_slow() {
     assert!(why.contains("did not answer within 1 s"), "{why}");
 }
 
+/// Its tools were shown to the model, the user was asked, and then it died: the call goes to the server that was shown.
 #[tokio::test]
 async fn one_that_dies_between_list_and_call() {
     let work = tempfile::tempdir().unwrap();
     let file = work.path().join("starts");
     let mut mortal = server("good");
     mortal["env"] = json!({"STARTS": file});
-    let replies = vec![
-        Reply::call("a", "exec_command", &json!({"cmd": format!("kill -9 $(cat {}); sleep 1", file.display())})),
-        Reply::call("b", "mcp__s__pid", &json!({})),
-    ];
-    let harness = harness(json!({"s": mortal}), replies).await;
+    let mut setup = setup(&[LinkKind::Memory], &Files::new(json!({"s": mortal})), vec![Reply::call("a", "mcp__s__pid", &json!({}))]);
+    setup.config.approval = ApprovalPolicy::Untrusted;
+    let harness = Harness::new(setup).await;
+    let thread = harness.start(&[0]).await;
+    let mut feed = thread.subscribe();
+    thread.input(NewInput::text("go")).await.unwrap();
+    let asked = next_fact(&mut feed, |fact| if let Fact::ApprovalAsked(asked) = fact { Some(asked.clone()) } else { None }).await;
+    assert!(std::process::Command::new("kill").args(["-9", &starts(&file)[0].to_string()]).status().unwrap().success());
+    eventually("it is dead", || living(&file) == 0).await;
+    thread.answer(asked.approval.clone(), Decision::Approved, None).await.unwrap();
+    settled(&thread).await;
+    let outputs = harness.outputs(thread.id()).await;
+    assert_eq!(outputs.len(), 1);
+    assert!(outputs[0].0 == CallOutcome::Failed && outputs[0].1.contains("MCP server `s` has ended"), "{outputs:?}");
+}
+
+#[tokio::test]
+async fn one_that_dies_between_two_steps() {
+    let work = tempfile::tempdir().unwrap();
+    let file = work.path().join("starts");
+    let mut mortal = server("good");
+    mortal["env"] = json!({"STARTS": file});
+    let kill = format!("kill -9 $(cat {}); sleep 0.5", file.display());
+    let kill = json!({"cmd": kill, "login": false, "yield_time_ms": 30_000});
+    let replies = vec![Reply::call("a", "exec_command", &kill), Reply::call("b", "mcp__s__pid", &json!({}))];
+    let mut setup = setup(&[LinkKind::Memory], &Files::new(json!({"s": mortal})), replies);
+    setup.config.mcp.limits.fallen = Duration::from_secs(600);
+    let harness = Harness::new(setup).await;
     let thread = harness.start(&[0]).await;
     turn(&thread, "go").await;
     let outputs = harness.outputs(thread.id()).await;

@@ -3,10 +3,12 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use outpost_environment::{ConnectPolicy, Connector};
 use outpost_runtime::mcp::{Layer, McpConfig, McpLimits, Source};
-use outpost_testkit::LinkKind;
 use outpost_testkit::executor::is_alive;
 use outpost_testkit::model::Reply;
+use outpost_testkit::{Bench, LinkKind};
+use outpost_wire::intent::EnvironmentId;
 use serde_json::{Value, json};
 
 use crate::harness::{Harness, Setup};
@@ -23,12 +25,10 @@ impl Files {
         Self(Arc::new(Mutex::new(Ok(servers))))
     }
 
-    #[allow(dead_code)]
     pub fn write(&self, servers: Value) {
         *self.0.lock().unwrap() = Ok(servers);
     }
 
-    #[allow(dead_code)]
     pub fn spoil(&self, why: &str) {
         *self.0.lock().unwrap() = Err(why.into());
     }
@@ -54,6 +54,16 @@ pub fn setup(kinds: &[LinkKind], files: &Files, replies: Vec<Reply>) -> Setup {
     let limits = McpLimits { patience: std::time::Duration::from_secs(15), ..McpLimits::default() };
     setup.config.mcp = McpConfig { source: files.source(), limits };
     setup
+}
+
+/// Another environment.
+pub fn attach(harness: &Harness, name: &str, bench: Bench) {
+    let bench = Arc::new(bench);
+    let connector = Connector::new(name, move || {
+        let bench = bench.clone();
+        async move { Ok(bench.link().await) }
+    });
+    harness.runtime.registry().attach(EnvironmentId::parse(name).unwrap(), connector, ConnectPolicy::Lazy).unwrap();
 }
 
 /// The processes that were started, by what they wrote themselves.

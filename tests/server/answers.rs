@@ -141,7 +141,6 @@ async fn what_there_is_not_is_told_truly() {
         ("review/start", json!({"threadId": id, "target": {"type": "uncommittedChanges"}})),
         ("mcpServer/tool/call", json!({"threadId": id, "server": "s", "tool": "t"})),
         ("mcpServer/resource/read", json!({"server": "s", "uri": "u"})),
-        ("skills/extraRoots/set", json!({"extraRoots": ["/x"]})),
     ] {
         let (code, message) = client.error(method, params).await;
         assert!(code == -32600 && !message.contains("unknown variant"), "{method}: {message}");
@@ -150,4 +149,33 @@ async fn what_there_is_not_is_told_truly() {
     introduce(&mut plain, json!({})).await;
     let (_, message) = plain.error("thread/queue/list", json!({"threadId": id})).await;
     assert_eq!(message, "thread/queue/list requires experimentalApi capability");
+}
+
+/// Skills of this machine: the home's, and those of a folder that a client adds. Whoever lists them hears of changes.
+#[tokio::test]
+async fn skills_are_listed_and_changes_are_told() {
+    let app = AppServer::start(OUTPOST, vec![]).await;
+    let mut client = app.client().await;
+    let write = |name: &str| {
+        let folder = app.work().join(format!("extra/{name}"));
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("SKILL.md"), format!("---\nname: {name}\ndescription: d\n---\n")).unwrap();
+    };
+    write("one");
+    assert_eq!(client.result("skills/extraRoots/set", json!({"extraRoots": [app.work().join("extra")]})).await, json!({}));
+    let list = client.result("skills/list", json!({"cwds": [app.cwd()]})).await["data"][0].take();
+    let skill = &list["skills"][0];
+    assert_eq!((&skill["name"], &skill["scope"], &skill["enabled"]), (&json!("one"), &json!("user"), &json!(true)), "{list}");
+    assert_eq!(skill["path"], json!(app.work().join("extra/one/SKILL.md")));
+    let relative = client.result("skills/list", json!({"cwds": ["relative"]})).await["data"][0].take();
+    assert!(relative["errors"][0]["message"].as_str().unwrap().contains("not absolute"), "{relative}");
+    // The first look may come after the first change, but not after all of them.
+    for number in 0..10 {
+        write(&format!("new-{number}"));
+        let heard = tokio::time::timeout(std::time::Duration::from_secs(3), client.until(|message| message["method"] == "skills/changed"));
+        if heard.await.is_ok() {
+            return;
+        }
+    }
+    panic!("nothing was told");
 }

@@ -33,6 +33,7 @@ fn server(home: &Path, arguments: &[&str]) -> Child {
     Command::new(OUTPOST)
         .args(arguments)
         .env("OUTPOST_HOME", home)
+        .env("HOME", home)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .kill_on_drop(true)

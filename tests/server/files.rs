@@ -61,8 +61,8 @@ async fn another_environment_has_files_of_its_own_for_clients_that_may_know() {
     client.result("fs/writeFile", json!({"path": path, "dataBase64": base64("x"), "environmentId": "worker"})).await;
     let found = client.result("fs/readFile", json!({"path": path, "environmentId": "worker"})).await;
     assert_eq!(decode(&found["dataBase64"]), b"x");
-    drop(executor);
-    let (code, _) = client.error("fs/copy", json!({"sourcePath": path, "destinationPath": "/x", "environmentId": "worker"})).await;
+    client.result("environment/add", json!({"environmentId": "dead", "execServerUrl": "ws://127.0.0.1:1"})).await;
+    let (code, _) = client.error("fs/readFile", json!({"path": path, "environmentId": "dead"})).await;
     assert_eq!(code, -32603, "what was asked of it is not done here instead");
 
     let mut plain = app.connect().await;

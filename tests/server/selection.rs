@@ -22,7 +22,11 @@ impl Two {
         // Each turn asks twice: for the command, and for the last word.
         let replies = calls.flat_map(|call| [call, Reply::message("done")]).collect();
         let app = AppServer::start(OUTPOST, replies).await;
-        let executor = ExecutorProcess::start(Path::new(OUTPOST), &["--no-auth"]);
+        let home = tempfile::tempdir().unwrap();
+        // Its login shell is not that of whoever runs the tests.
+        let variables = [("HOME", home.path().to_str().unwrap().to_owned())];
+        let variables = variables.each_ref().map(|(name, value)| (*name, value.as_str()));
+        let executor = ExecutorProcess::start_with(Path::new(OUTPOST), &["--no-auth"], &variables, home);
         Self { app, executor, there: tempfile::tempdir().unwrap() }
     }
 

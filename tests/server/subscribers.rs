@@ -29,16 +29,16 @@ fn ordinal(messages: &[Value]) -> u64 {
     messages.iter().filter_map(|message| message["params"]["ordinal"].as_u64()).max().unwrap_or(0)
 }
 
-fn calls(count: usize) -> Vec<Reply> {
-    let call = |n: usize| Reply::call(&format!("call-{n}"), "exec_command", &json!({"cmd": format!("echo {n}")}));
+fn calls(turn: &str, count: usize) -> Vec<Reply> {
+    let call = |n: usize| Reply::call(&format!("{turn}-{n}"), "exec_command", &json!({"cmd": format!("echo {n}")}));
     (0..count).map(call).chain([Reply::message("done")]).collect()
 }
 
 #[tokio::test]
 async fn a_client_that_was_cut_off_and_came_back_has_missed_nothing_and_heard_nothing_twice() {
-    let mut replies = calls(1);
+    let mut replies = calls("first", 1);
     replies.push(Reply::call("wait", "exec_command", &json!({"cmd": "while [ ! -e go ]; do sleep 0.02; done"})));
-    replies.extend(calls(3));
+    replies.extend(calls("second", 3));
     let app = AppServer::start(OUTPOST, replies).await;
     let (mut steady, mut other) = (app.client().await, app.client().await);
     let id = thread(&mut steady, json!({})).await;
@@ -139,7 +139,7 @@ async fn one_that_reads_late_is_caught_up() {
 
 #[tokio::test]
 async fn many_hear_the_same() {
-    let app = AppServer::start(OUTPOST, calls(3)).await;
+    let app = AppServer::start(OUTPOST, calls("only", 3)).await;
     let mut first = app.client().await;
     let id = thread(&mut first, json!({})).await;
     first.result("thread/name/set", json!({"threadId": id, "name": "shared"})).await;

@@ -10,6 +10,9 @@ use crate::{sh, target};
 /// The released peer, exactly the one whose wire we speak.
 const CODEX: &str = "@openai/codex@0.166.0";
 
+/// The reference server of the Model Context Protocol.
+const MCP_SERVER: &str = "@modelcontextprotocol/server-everything@2026.8.31";
+
 /// Below the build directory, so that it is kept between runs and never committed.
 fn directory() -> PathBuf {
     target().join("interop")
@@ -29,6 +32,30 @@ pub fn codex() -> anyhow::Result<PathBuf> {
     ensure!(program.exists(), "npm did not install {}", program.display());
     std::fs::write(stamp, CODEX)?;
     Ok(program)
+}
+
+/// A server of the Model Context Protocol that offers everything that a server can offer.
+pub fn mcp_server() -> anyhow::Result<PathBuf> {
+    let directory = target().join("interop-mcp");
+    let program = directory.join("node_modules/@modelcontextprotocol/server-everything/dist/index.js");
+    let stamp = directory.join(".installed");
+    if program.exists() && std::fs::read_to_string(&stamp).is_ok_and(|text| text == MCP_SERVER) {
+        return Ok(program);
+    }
+    need("npm", "npm")?;
+    std::fs::create_dir_all(&directory)?;
+    sh(Command::new("npm").args(["install", "--no-audit", "--no-fund", "--prefix"]).arg(&directory).arg(MCP_SERVER))?;
+    ensure!(program.exists(), "npm did not install {}", program.display());
+    std::fs::write(stamp, MCP_SERVER)?;
+    Ok(program)
+}
+
+/// What the scripted servers of tests are written in, and what gives one a network of its own.
+pub fn mcp_tools() -> anyhow::Result<()> {
+    for (program, package) in [("python3", "python3"), ("ip", "iproute2"), ("unshare", "util-linux")] {
+        need(program, package)?;
+    }
+    Ok(())
 }
 
 /// Clients of the app protocol and of `exec --json` that others wrote, as they are released.

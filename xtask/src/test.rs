@@ -7,6 +7,8 @@ pub fn run() -> anyhow::Result<()> {
     sh(cargo().args(["clippy", "--workspace", "--all-targets", "--features", "outpost/interop", "--", "-D", "warnings"]))?;
     install::strace()?;
     let codex = install::codex()?;
+    let mcp_server = install::mcp_server()?;
+    install::mcp_tools()?;
     install::shells()?;
     install::postgres()?;
     let clients = install::clients()?;
@@ -15,5 +17,10 @@ pub fn run() -> anyhow::Result<()> {
     sh(cargo().args(["test", "-p", "outpost-wire", "--features", "schema", "--test", "schema"]))?;
     let mut tests = cargo();
     tests.args(["test", "--workspace", "--features", "outpost/interop"]);
-    sh(tests.env("OUTPOST_TEST_CODEX", codex).env("OUTPOST_TEST_CLIENTS", clients).env("OUTPOST_TEST_BROWSER", browser))
+    tests
+        .env("OUTPOST_TEST_CODEX", codex)
+        .env("OUTPOST_TEST_CLIENTS", clients)
+        .env("OUTPOST_TEST_MCP_SERVER", mcp_server)
+        .env("OUTPOST_TEST_BROWSER", browser);
+    sh(&mut tests)
 }

@@ -2,12 +2,13 @@
 //!
 //! A new row is one line in [`ROWS`].
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use crate::contender::{Contender, Server};
+use crate::contender::Contender;
 use crate::scenario::median;
 use crate::wire::Wire;
 
@@ -16,7 +17,7 @@ const TIMES: usize = 300;
 struct Row {
     title: &'static str,
     /// What is done, under this policy.
-    run: fn(&mut Wire, &Server, &Value) -> anyhow::Result<()>,
+    run: fn(&mut Wire, &Path, &Value) -> anyhow::Result<()>,
     target: Target,
 }
 
@@ -31,35 +32,29 @@ enum Target {
 const ROWS: &[Row] = &[
     Row { title: "`true`, start to closed", run: start, target: Target::More(3.0) },
     Row { title: "`true` on a terminal", run: terminal, target: Target::More(3.0) },
-    Row { title: "stat", run: |wire, server, policy| file(wire, server, policy, "fs/getMetadata"), target: Target::Times(3.0) },
-    Row {
-        title: "read a file of 1 KiB",
-        run: |wire, server, policy| file(wire, server, policy, "fs/readFile"),
-        target: Target::Times(3.0),
-    },
-    Row {
-        title: "write a file of 1 KiB",
-        run: |wire, server, policy| file(wire, server, policy, "fs/writeFile"),
-        target: Target::Times(3.0),
-    },
+    Row { title: "stat", run: |wire, work, policy| file(wire, work, policy, "fs/getMetadata"), target: Target::Times(3.0) },
+    Row { title: "read a file of 1 KiB", run: |wire, work, policy| file(wire, work, policy, "fs/readFile"), target: Target::Times(3.0) },
+    Row { title: "write a file of 1 KiB", run: |wire, work, policy| file(wire, work, policy, "fs/writeFile"), target: Target::Times(3.0) },
 ];
 
 #[expect(clippy::print_stdout, reason = "this is a program for a terminal")]
 pub fn run(outpost: Contender) -> anyhow::Result<()> {
     let server = outpost.start()?;
-    std::fs::create_dir_all(server.path("work"))?;
-    std::fs::write(server.path("work/file"), [b'x'; 1024])?;
+    // Neither in the home of the executor nor in `/tmp`: a sandbox reaches the one not at all, and has its own of the other.
+    let work = tempfile::Builder::new().prefix("outpost-bench-").tempdir_in("/var/tmp")?;
+    let work = work.path();
+    std::fs::write(work.join("file"), [b'x'; 1024])?;
     let mut wire = server.connect()?;
     println!("raw posix_spawn of `true`: {:.3} ms", raw()?);
-    for (name, policy) in policies(&server) {
+    for (name, policy) in policies(work) {
         let since = Instant::now();
-        start(&mut wire, &server, &policy)?;
+        start(&mut wire, work, &policy)?;
         println!("first start under {name}: {:.2} ms", since.elapsed().as_secs_f64() * 1e3);
     }
     println!("\n{:<26} {:<16} {:>10} {:>10} {:>10} {:>7}  target", "call", "policy", "without ms", "with ms", "more ms", "times");
     for row in ROWS {
-        for (name, policy) in policies(&server).into_iter().skip(1) {
-            match compare(row, &mut wire, &server, &policy) {
+        for (name, policy) in policies(work).into_iter().skip(1) {
+            match compare(row, &mut wire, work, &policy) {
                 Ok((without, with)) => {
                     let (more, times) = (with - without, with / without);
                     let (target, met) = match row.target {
@@ -77,39 +72,36 @@ pub fn run(outpost: Contender) -> anyhow::Result<()> {
 }
 
 /// Medians in milliseconds, without and with the policy.
-fn compare(row: &Row, wire: &mut Wire, server: &Server, policy: &Value) -> anyhow::Result<(f64, f64)> {
+fn compare(row: &Row, wire: &mut Wire, work: &Path, policy: &Value) -> anyhow::Result<(f64, f64)> {
     let (mut without, mut with) = (Vec::new(), Vec::new());
     for _ in 0..TIMES {
         for (policy, times) in [(&Value::Null, &mut without), (policy, &mut with)] {
             let since = Instant::now();
-            (row.run)(wire, server, policy)?;
+            (row.run)(wire, work, policy)?;
             times.push(since.elapsed().as_secs_f64() * 1e3);
         }
     }
     Ok((median(without).unwrap_or(f64::NAN), median(with).unwrap_or(f64::NAN)))
 }
 
-fn uri(server: &Server, name: &str) -> String {
-    format!("file://{}", server.path(name).display())
-}
-
-fn policies(server: &Server) -> Vec<(&'static str, Value)> {
+fn policies(work: &Path) -> Vec<(&'static str, Value)> {
     let root = json!({"path": {"type": "special", "value": {"kind": "root"}}, "access": "read"});
-    let work = json!({"path": {"type": "special", "value": {"kind": "project_roots"}}, "access": "write"});
+    let writable = json!({"path": {"type": "special", "value": {"kind": "project_roots"}}, "access": "write"});
+    let uri = format!("file://{}", work.display());
     let policy = |entries: Value| {
         json!({
             "permissions": {"type": "managed", "file_system": {"type": "restricted", "entries": entries}, "network": "restricted"},
-            "cwd": uri(server, "work"), "workspaceRoots": [uri(server, "work")], "windowsSandboxLevel": "disabled",
+            "cwd": uri, "workspaceRoots": [uri], "windowsSandboxLevel": "disabled",
         })
     };
-    vec![("none", Value::Null), ("read-only", policy(json!([root]))), ("workspace-write", policy(json!([root, work])))]
+    vec![("none", Value::Null), ("read-only", policy(json!([root]))), ("workspace-write", policy(json!([root, writable])))]
 }
 
-fn start(wire: &mut Wire, _: &Server, policy: &Value) -> anyhow::Result<()> {
+fn start(wire: &mut Wire, _: &Path, policy: &Value) -> anyhow::Result<()> {
     process(wire, policy, false)
 }
 
-fn terminal(wire: &mut Wire, _: &Server, policy: &Value) -> anyhow::Result<()> {
+fn terminal(wire: &mut Wire, _: &Path, policy: &Value) -> anyhow::Result<()> {
     process(wire, policy, true)
 }
 
@@ -123,8 +115,8 @@ fn process(wire: &mut Wire, policy: &Value, tty: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn file(wire: &mut Wire, server: &Server, policy: &Value, method: &str) -> anyhow::Result<()> {
-    let mut params = json!({"path": uri(server, "work/file"), "sandbox": policy});
+fn file(wire: &mut Wire, work: &Path, policy: &Value, method: &str) -> anyhow::Result<()> {
+    let mut params = json!({"path": format!("file://{}/file", work.display()), "sandbox": policy});
     if method == "fs/writeFile" {
         params["dataBase64"] = json!("eHh4".repeat(341));
     }

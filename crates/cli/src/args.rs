@@ -20,7 +20,7 @@ const YEAR: u64 = 366 * 24 * 3600;
 
 /// Runs one agent across many machines: durable threads here, sandboxed hands there.
 #[derive(Parser)]
-#[command(name = "outpost", version, disable_help_subcommand = true, after_help = EXIT_CODES)]
+#[command(name = "outpost", version, disable_help_subcommand = true, after_help = FIRST_STEPS)]
 pub struct Arguments {
     /// A setting of config.toml for this run, such as model="qwen3" or budgets.turn_tokens=5000; may be given several times,
     /// before or after the verb. A value that is no TOML is a text
@@ -50,7 +50,14 @@ impl Arguments {
     }
 }
 
-const EXIT_CODES: &str = "\
+const FIRST_STEPS: &str = "\
+First steps:
+  outpost demo                          see it work, on this machine alone
+  outpost exec '$ make test'            one turn; without a key, the offline provider runs what you write
+  outpost chat                          talk with an agent
+  outpost env add box --ssh you@host    another machine to work on
+  outpost doctor                        what is wrong, and what to do about it
+
 Exit codes: 0 done, 1 the work failed, 2 wrong usage, 3 an environment was unreachable, 70 a bug of ours.
 `run` and `shell` exit with the command's own code, or 125 for a failure of ours.";
 

@@ -7,6 +7,7 @@ use std::io::{self, IsTerminal, Write};
 use std::time::Instant;
 
 use outpost_runtime::live::Event;
+use outpost_runtime::mcp::McpEvent;
 use outpost_runtime::model::Progress;
 use outpost_thread::{CallFinished, CallOutcome, CallStarted, Fact, InterruptReason, Raw, ThreadId, TurnFinished, TurnStatus};
 use rustix::termios::tcgetwinsize;
@@ -59,6 +60,8 @@ impl Screen {
             Event::Progress { progress: Progress::Retrying { attempt, of, reason }, .. } => {
                 self.say(Style::Note, &format!("{reason}; asking again ({attempt} of {of})"));
             }
+            Event::Mcp(McpEvent::Startup { state, error: Some(error), .. }) if state == "failed" => self.say(Style::Note, error),
+            Event::Mcp(McpEvent::Warning { message }) => self.say(Style::Note, message),
             _ => {}
         }
     }

@@ -4,6 +4,7 @@
 //! Roots are durable intent; whether they can be used is not. A root whose environment is not ready is left out of the step, with
 //! the reason, and is looked at again in the next one. Nothing here edits the intent, and nothing here knows the registry.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -12,8 +13,10 @@ use outpost_wire::PathUri;
 use outpost_wire::exec::discovery::DiscoveredRoot;
 use outpost_wire::intent::{Attachment, CapabilityRoot, EnvironmentId};
 use serde::{Deserialize, Serialize};
-use std::sync::Arc;
+use serde_json::Value;
 
+use crate::mcp::declaration::declaration;
+use crate::mcp::{Declared, McpLimits, Origin};
 use crate::permissions::SandboxMode;
 use crate::plugins::Plugin;
 use crate::skills::host::{self, HostRoot, is_missing};
@@ -238,6 +241,18 @@ impl Look<'_> {
 }
 
 impl StepCapabilities {
+    /// The MCP servers that plugins declare. The first of a name counts.
+    pub fn servers(&self, limits: &McpLimits) -> Declared {
+        let mut all = Declared::new();
+        for server in self.plugins.iter().flat_map(|plugin| &plugin.mcp_servers) {
+            let (root, environment, directory) = (server.root.clone(), server.environment.clone(), server.directory.clone());
+            let origin = Origin::Plugin { root, environment, directory };
+            let config = Value::Object(server.config.clone());
+            all.entry(server.name.clone()).or_insert_with(|| declaration(&server.name, &config, &origin, limits));
+        }
+        all
+    }
+
     fn take_root(&mut self, index: usize, folder: &Folder, found: &DiscoveredRoot) {
         let root = self.roots[index].id.clone();
         let reader = folder.reader();

@@ -33,7 +33,7 @@ use crate::approvals::Grants;
 use crate::feed::Feed;
 use crate::live::{Command, Event, Status};
 use crate::mcp::Binding;
-use crate::model::{Answer, History, ModelError};
+use crate::model::{Answer, ModelError, Written};
 use crate::runtime::Shared;
 use crate::tools::mcp::CallQuestion;
 use crate::tools::processes::Processes;
@@ -79,8 +79,8 @@ pub(crate) struct Driver {
     lease: Lease,
     thread: Thread,
     context: Option<Context>,
-    /// The context as it goes over the wire.
-    history: History,
+    /// What was written of the context for the wire.
+    written: Written,
     feed: Arc<Feed<Event>>,
     status: watch::Sender<Status>,
     mailbox: mpsc::Receiver<Command>,
@@ -131,7 +131,7 @@ impl Driver {
             lease,
             thread,
             context: None,
-            history: History::default(),
+            written: Written::default(),
             feed,
             status,
             mailbox,
@@ -190,7 +190,7 @@ impl Driver {
             Some(question) = self.questions.1.recv() => self.ask_user(question).await,
             () = tokio::time::sleep(CONTEXT_KEPT), if sleeps => {
                 self.context = None;
-                self.history = History::default();
+                self.written = Written::default();
                 self.told = Told::default();
                 Ok(())
             }

@@ -12,6 +12,7 @@ pub mod declaration;
 pub(crate) mod elicitation;
 mod http;
 pub mod layers;
+pub mod offer;
 pub mod pool;
 mod project;
 pub mod refresh;
@@ -27,10 +28,10 @@ use serde_json::Value;
 use thiserror::Error;
 
 pub use self::binding::{Binding, BoundServer, BoundTool};
-pub use self::client::{Listing, ToolResult};
 pub use self::declaration::{DeclarationError, Origin, ServerDeclaration};
 pub use self::elicitation::{Elicitation, ElicitationAnswer};
 pub use self::layers::{Layer, SESSION_LAYER};
+pub use self::offer::{Listing, ServerTool, ToolResult};
 pub use self::pool::{Pool, ServerState};
 use self::project::Projects;
 
@@ -79,6 +80,8 @@ pub struct McpLimits {
     pub grace: Duration,
     /// How long a server that could not be started is left alone.
     pub retry: Duration,
+    /// How long one that ended soon after its start is left alone.
+    pub fallen: Duration,
     /// For servers that say nothing else.
     pub startup_timeout: Duration,
     pub tool_timeout: Duration,
@@ -99,6 +102,7 @@ impl Default for McpLimits {
             patience: Duration::from_secs(2),
             grace: Duration::from_secs(60),
             retry: Duration::from_secs(30),
+            fallen: Duration::from_secs(2),
             startup_timeout: Duration::from_secs(30),
             tool_timeout: Duration::from_secs(300),
             catalogue: 2048,
@@ -141,6 +145,8 @@ pub enum McpError {
 pub enum McpEvent {
     /// A server of this thread stands differently than before.
     Startup { server: String, state: String, error: Option<String> },
+    /// Something that declares servers cannot be used.
+    Warning { message: String },
     /// A call tells how far it is.
     Progress { call: String, progress: f64, total: Option<f64>, message: Option<String> },
 }

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use thiserror::Error;
 
-pub use history::History;
+pub use history::{History, Written};
 pub use provider::{Key, Provider, ProviderError, WireApi, built_in};
 
 use crate::model::retry::Tries;

@@ -5,6 +5,8 @@ pub mod host;
 pub mod listing;
 mod mention;
 
+use std::time::Duration;
+
 use outpost_environment::{Environment, EnvironmentError, Repeat};
 use outpost_wire::PathUri;
 use outpost_wire::exec::discovery::{CapabilityFile, DiscoveredRoot, InstalledResponse, SkillPolicy};
@@ -13,7 +15,6 @@ use outpost_wire::exec::policy::SandboxContext;
 use outpost_wire::intent::EnvironmentId;
 use outpost_wire::skill::{SkillHead, allows_implicit_invocation};
 use serde::Deserialize;
-use std::time::Duration;
 use thiserror::Error;
 use tokio::time::timeout;
 

@@ -170,17 +170,6 @@ pub(crate) enum Work {
     Ready(CallEnd),
 }
 
-impl Work {
-    /// Whether nothing else may run beside it. Commands are on their own anyway; what reads files and then writes them, or types
-    /// into a command, must not find them changed under its hands by a call of the same answer.
-    pub fn runs_alone(&self) -> bool {
-        match self {
-            Self::Patch(_) | Self::Stdin(_) => true,
-            Self::Exec(_) | Self::Image(_) | Self::Wait(_) | Self::Skill(_) | Self::Mcp(_) | Self::Agent(..) | Self::Ready(_) => false,
-        }
-    }
-}
-
 /// What a running call may use besides its step.
 pub(crate) struct CallContext {
     pub shared: Arc<Shared>,
@@ -202,6 +191,16 @@ impl Run {
             process: self.process.clone(),
             repeatable: self.repeatable,
             detail: self.detail.clone().map(Raw::from),
+        }
+    }
+
+    /// Whether nothing else may run beside it. Commands are on their own anyway; what reads files and then writes them, types
+    /// into a command, or does something that only its server understands, must not be mixed with calls of the same answer.
+    pub fn runs_alone(&self) -> bool {
+        match self.work {
+            Work::Patch(_) | Work::Stdin(_) => true,
+            Work::Mcp(_) => !self.repeatable,
+            Work::Exec(_) | Work::Image(_) | Work::Wait(_) | Work::Skill(_) | Work::Agent(..) | Work::Ready(_) => false,
         }
     }
 

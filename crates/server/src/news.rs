@@ -5,7 +5,9 @@ use std::sync::{Arc, Weak};
 
 use outpost_environment::{Event, News, Registry, Standing};
 use outpost_wire::app::event::{EnvironmentConnected, EnvironmentDisconnected, Notice};
+use outpost_wire::app::skills::SkillsChanged;
 use outpost_wire::intent::EnvironmentId;
+use tokio::sync::watch;
 
 use crate::server::Shared;
 
@@ -23,6 +25,14 @@ pub async fn follow(server: Weak<Shared>, registry: Registry) {
         if changed && event != Event::Replayed {
             tell(&server, &id, is_ready).await;
         }
+    }
+}
+
+/// The same for the skills of this machine, of which all clients hear.
+pub async fn follow_skills(server: Weak<Shared>, mut changes: watch::Receiver<u64>) {
+    while changes.changed().await.is_ok() {
+        let Some(server) = server.upgrade() else { return };
+        server.broadcast(&SkillsChanged {}.into());
     }
 }
 

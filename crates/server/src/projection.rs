@@ -7,6 +7,9 @@ mod ask;
 mod calls;
 mod items;
 mod projector;
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::panic)]
+mod tests;
 mod thread;
 mod turns;
 

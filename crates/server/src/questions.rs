@@ -9,7 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use outpost_rpc::frame::decode_value;
 use outpost_thread::{ApprovalId, Decision, Raw, ThreadId};
-use outpost_wire::app::approval::{ApprovalDecision, CommandApprovalResponse, ToolCallResponse, UserInputRequestResponse};
+use outpost_wire::app::approval::{
+    ApprovalDecision, CommandApprovalResponse, ElicitationAction, McpElicitationResponse, ToolCallResponse, UserInputRequestResponse,
+};
 use outpost_wire::{Fault, RequestId};
 use serde_json::json;
 
@@ -125,6 +127,18 @@ fn read(kind: QuestionKind, result: &[u8]) -> Result<Verdict, Fault> {
             let response: UserInputRequestResponse = decode_value(result).map_err(wrong)?;
             (Decision::Approved, Raw::of(&response).ok())
         }
+        QuestionKind::McpElicitation | QuestionKind::McpTool => {
+            let response: McpElicitationResponse = decode_value(result).map_err(wrong)?;
+            let lasts = response.meta.as_ref().is_some_and(|meta| matches!(meta["persist"].as_str(), Some("session" | "always")));
+            match response.action {
+                ElicitationAction::Accept if lasts && kind == QuestionKind::McpTool => (Decision::ApprovedForThread, None),
+                ElicitationAction::Accept => (Decision::Approved, Some(Raw::from(json!({"content": response.content})))),
+                ElicitationAction::Decline => (Decision::Denied, None),
+                // A server is told that nobody said anything; instead of a tool the turn is stopped.
+                ElicitationAction::Cancel if kind == QuestionKind::McpElicitation => (Decision::TimedOut, None),
+                ElicitationAction::Cancel => (Decision::Aborted, None),
+            }
+        }
     })
 }
 
@@ -143,7 +157,7 @@ fn decided(decision: ApprovalDecision) -> Verdict {
 /// Nobody who is there can answer.
 fn refused(kind: QuestionKind, fault: &Fault) -> Verdict {
     match kind {
-        QuestionKind::Command | QuestionKind::FileChange => (Decision::Denied, None),
+        QuestionKind::Command | QuestionKind::FileChange | QuestionKind::McpElicitation | QuestionKind::McpTool => (Decision::Denied, None),
         QuestionKind::DynamicTool | QuestionKind::UserInput => {
             let text = format!("The client could not answer: {}", fault.message);
             let answer = json!({"success": false, "contentItems": [{"type": "inputText", "text": text}]});

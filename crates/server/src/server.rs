@@ -57,6 +57,7 @@ pub(crate) struct Shared {
     connections: Mutex<HashMap<u64, Weak<Connection>>>,
     next_connection: AtomicU64,
     news: OnceLock<AbortOnDropHandle<()>>,
+    skill_news: OnceLock<AbortOnDropHandle<()>>,
 }
 
 impl Server {
@@ -75,6 +76,7 @@ impl Server {
             connections: Mutex::default(),
             next_connection: AtomicU64::new(1),
             news: OnceLock::new(),
+            skill_news: OnceLock::new(),
         }))
     }
 
@@ -102,6 +104,14 @@ impl Shared {
     pub fn follow_environments(self: &Arc<Self>) {
         self.news.get_or_init(|| {
             let following = news::follow(Arc::downgrade(self), self.runtime.registry().clone());
+            AbortOnDropHandle::new(tokio::spawn(following))
+        });
+    }
+
+    /// Begins when a client first lists skills.
+    pub fn follow_skills(self: &Arc<Self>) {
+        self.skill_news.get_or_init(|| {
+            let following = news::follow_skills(Arc::downgrade(self), self.runtime.skill_changes());
             AbortOnDropHandle::new(tokio::spawn(following))
         });
     }

@@ -91,6 +91,8 @@ fn launch(outpost: &str, home: &Path, work: &Path) -> (Child, String) {
     let mut child = Command::new(outpost)
         .args(["app-server", "--listen", "ws://127.0.0.1:0", "--no-auth"])
         .env("OUTPOST_HOME", home)
+        // Whatever the login shell of whoever runs the tests does, it is not done here.
+        .env("HOME", home)
         .env_remove("OUTPOST_EXEC_SERVER_URL")
         .current_dir(work)
         .stdin(Stdio::null())

@@ -16,6 +16,9 @@ pub const VERB: &str = "__model";
 /// What the user says to have a tool used.
 pub const WANTS_TOOL: &str = "please run it";
 
+/// The newest messages and everything behind them are within so many bytes.
+const NEWEST: usize = 64 << 10;
+
 /// Serves until whoever started it is gone.
 #[expect(clippy::print_stdout, reason = "whoever started it waits for the port")]
 pub fn serve() -> anyhow::Result<()> {
@@ -53,8 +56,10 @@ fn answer_all(stream: TcpStream) -> anyhow::Result<()> {
         }
         body.resize(length, 0);
         reader.read_exact(&mut body)?;
-        let wish = memmem::rfind(&body, WANTS_TOOL.as_bytes());
-        let wants_tool = wish.is_some_and(|at| memmem::find(&body[at..], b"function_call_output").is_none());
+        // What was said last stands near the end; looking through all of a long history would be a cost of its own.
+        let end = &body[length.saturating_sub(NEWEST)..];
+        let wish = memmem::rfind(end, WANTS_TOOL.as_bytes());
+        let wants_tool = wish.is_some_and(|at| memmem::find(&end[at..], b"function_call_output").is_none());
         let events = events(if wants_tool { &call } else { &message });
         let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream";
         write!(writer, "{head}\r\ncontent-length: {}\r\n\r\n{events}", events.len())?;

@@ -92,7 +92,7 @@ impl Finding {
 }
 
 impl Report {
-    /// Whether every promise holds here.
+    /// Whether nothing is broken: every promise of the default policy holds here, and everything can be read and reached.
     pub fn holds(&self) -> bool {
         self.sections.iter().flat_map(|section| &section.findings).all(|finding| finding.verdict != Verdict::Broken)
     }
@@ -115,9 +115,9 @@ impl Report {
             }
         }
         let last = if self.holds() {
-            "every promise of the default policy holds here"
+            "nothing is broken: every promise of the default policy holds here"
         } else {
-            "not every promise of the default policy holds here"
+            "something is broken; the lines that begin with FAIL say what, and what to do"
         };
         let _ = writeln!(text, "\n{last}");
         secrets.redact(&text).into_owned()

@@ -39,7 +39,7 @@ async fn look(config: &Config, home: &Home, kept: &str) -> anyhow::Result<Vec<Fi
     let store: Store = store::open_for(config, home, None).await?;
     let count = store.threads().await?.len();
     let page = store.list(ListQuery { shelf: Shelf::Both, limit: NEWEST, ..ListQuery::default() }).await?;
-    let mut findings = vec![Finding::good("store", format!("in {kept}, {count} threads"))];
+    let mut findings = vec![Finding::good("store", format!("in {kept}, {count} thread{}", if count == 1 { "" } else { "s" }))];
     let mut whole = 0;
     for thread in &page.threads {
         let verdict = store.verify(thread.id, Some(thread.seq)).await;
@@ -56,6 +56,6 @@ async fn look(config: &Config, home: &Home, kept: &str) -> anyhow::Result<Vec<Fi
             }
         }
     }
-    findings.insert(1, Finding::good("newest threads", format!("{whole} of {} are whole", page.threads.len())));
+    findings.insert(1, Finding::good("newest threads", format!("{whole} of {} whole", page.threads.len())));
     Ok(findings)
 }

@@ -80,7 +80,7 @@ impl Driver {
     /// Lets a call begin. Calls run at once, in the order of the answer that asked for them, except around one that must
     /// run alone: it waits for all before it, and all after it wait for it.
     pub(super) fn spawn(&mut self, turn: TurnId, run: Run) {
-        let (call, alone) = (run.call.clone(), run.work.runs_alone());
+        let (call, alone) = (run.call.clone(), run.runs_alone());
         let (cancel, over) = (CancellationToken::new(), CancellationToken::new());
         let before: Vec<CancellationToken> =
             self.calls.values().filter(|earlier| alone || earlier.alone).map(|earlier| earlier.over.clone()).collect();
@@ -164,14 +164,14 @@ impl Driver {
     /// has that session id.
     async fn earlier_command(&self, item: &Raw) -> Result<Option<EarlierCommand>, Stop> {
         let Some(session) = session_in(item).filter(|session| self.processes.get(*session).is_none()) else { return Ok(None) };
-        let (seq, index) = asked_at(session);
+        let (seq, _) = asked_at(session);
         if seq == 0 || seq > self.thread.last {
             return Ok(None);
         }
-        let mut search = EarlierSearch::new(session, index);
+        let mut search = EarlierSearch::new(session);
         let mut history = self.store.history(self.thread.id, seq - 1).await?;
         while let Some(batch) = history.next().await? {
-            batch.entries.iter().for_each(|entry| search.see(&entry.fact));
+            batch.entries.iter().for_each(|entry| search.see(entry));
         }
         // A fork knows of its parent's commands; they are not its own.
         Ok(search.found().filter(|found| found.process == self.processes.name(&found.call)))

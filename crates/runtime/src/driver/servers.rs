@@ -56,6 +56,12 @@ impl Driver {
             let event = McpEvent::Startup { server: name.to_owned(), state: state.to_owned(), error: problem.map(str::to_owned) };
             self.feed.publish(Event::Mcp(event), 256);
         }
+        for problem in &servers.problems {
+            if self.servers.as_ref().is_none_or(|old| !old.problems.contains(problem)) {
+                tracing::warn!(thread = %self.thread.id, problem, "declarations of MCP servers cannot be used");
+                self.feed.publish(Event::Mcp(McpEvent::Warning { message: problem.clone() }), 256);
+            }
+        }
         self.servers = Some(servers);
     }
 

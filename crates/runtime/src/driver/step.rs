@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::{Done, Driver, Stop};
 use crate::capabilities::RootReport;
 use crate::live::Event;
-use crate::model::{Answer, History, ModelError, Prompt, Usage};
+use crate::model::{Answer, ModelError, Prompt, Usage, Written};
 use crate::skills::listing::ToldCapabilities;
 use crate::skills::mentioned;
 use crate::surroundings::Surroundings;
@@ -70,7 +70,7 @@ impl Driver {
             }
         });
         self.context = Some(context.await?);
-        self.history = History::default();
+        self.written = Written::default();
         self.told = told;
         Ok(())
     }
@@ -129,13 +129,12 @@ impl Driver {
         let asked = ModelAsked { turn: turn.clone(), step, model: Some(name.clone()), provider: Some(model.provider().name.clone()) };
         self.record(vec![captured.into(), asked.into()], Need::Stored).await?;
         self.told.update(news);
-        if let Some(context) = &self.context {
-            self.history.follow(self.thread.window, context.shared());
-        }
+        let items = self.context.as_ref().map(outpost_thread::Context::shared).unwrap_or_default();
+        let history = self.written.follow(self.thread.window, items);
         let prompt = Prompt {
             model: name,
             instructions: self.shared.instructions(&self.thread),
-            history: self.history.clone(),
+            history,
             tools: tools.specs.clone(),
             output_schema: self.output_schema(),
             effort: self.thread.settings.reasoning_effort.clone(),

@@ -13,9 +13,10 @@ use outpost_wire::PathUri;
 use outpost_wire::intent::{Attachment, EnvironmentId};
 use tokio::time::Instant;
 
-use super::client::{Connection, Listing, ServerTool};
+use super::client::Connection;
 use super::declaration::{Cwd, Origin, ServerDeclaration, Transport};
 use super::layers::{self, Layer};
+use super::offer::{Listing, ServerTool};
 use super::pool::{Lease, Place, Ready, ServerState, Wanted, Way};
 use super::{Declared, Mcp, McpError};
 use crate::permissions::SandboxMode;
@@ -32,6 +33,8 @@ pub(crate) struct Bind<'a> {
     pub approval: ApprovalPolicy,
     /// What configuration declares for this thread.
     pub declared: Declared,
+    /// What is known to be wrong with that.
+    pub problems: Vec<String>,
     /// What plugins declare.
     pub plugins: Declared,
     pub patience: Patience,
@@ -51,6 +54,8 @@ pub(crate) enum Patience {
 #[derive(Default)]
 pub struct Binding {
     pub servers: Vec<BoundServer>,
+    /// What declares servers and cannot be used.
+    pub problems: Vec<String>,
 }
 
 /// A server as the step saw it.
@@ -142,9 +147,6 @@ impl Binding {
 /// What configuration declares for a thread.
 pub(crate) fn declared(mcp: &Mcp, thread: ThreadId, settings: &Settings, cwd: Option<&str>) -> Declared {
     let files = mcp.layers(thread, cwd);
-    if let Some(problem) = &files.problem {
-        tracing::warn!(%thread, problem, "the MCP servers of the configuration cannot be read");
-    }
     let session = Layer::of_thread(settings).unwrap_or_default();
     layers::merged(&files.files, &session, mcp.pool.limits())
 }
@@ -163,16 +165,18 @@ pub(crate) fn environments(declared: &Declared) -> Vec<EnvironmentId> {
 /// Binds the servers of a step: starts those that do not run, and waits a little for those that are starting.
 pub(crate) async fn bind(mcp: &Mcp, bind: Bind<'_>) -> Binding {
     let limits = mcp.pool.limits();
-    let Bind { thread, view, mode, approval, mut declared, plugins, patience } = bind;
+    let Bind { thread, view, mode, approval, mut declared, mut problems, plugins, patience } = bind;
     for name in layers::add(&mut declared, plugins) {
-        tracing::warn!(server = name, "a plugin declares an MCP server whose name is taken; it is left out");
+        problems.push(format!("a plugin declares an MCP server `{name}`, whose name is taken; it is left out"));
     }
     for place in view.workplaces() {
-        let project = mcp.projects.of(thread, &place, mode.context(place.attachment), limits).await;
-        layers::add(&mut declared, (*project).clone());
+        match mcp.projects.of(thread, &place, mode.context(place.attachment), limits).await {
+            Ok(project) => drop(layers::add(&mut declared, (*project).clone())),
+            Err(problem) => problems.push(problem),
+        }
     }
     let leased: Vec<_> = declared.iter().map(|(name, server)| (name, lease(mcp, server, view, mode, approval))).collect();
-    let mut binding = Binding::default();
+    let mut binding = Binding { servers: Vec::new(), problems };
     let mut names = HashSet::new();
     let now = Instant::now();
     for (name, leased) in leased {

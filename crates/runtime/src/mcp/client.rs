@@ -22,13 +22,14 @@ use rmcp::service::{
 use rmcp::transport::async_rw::AsyncRwTransport;
 use rmcp::{ClientHandler, ErrorData};
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::elicitation::{Asking, Elicitation, ElicitationAnswer, Listener, ProgressNote};
 use super::http::EnvironmentHttp;
+use super::offer::{Listing, ServerTool, ToolRequest, ToolResult};
 use super::stdio::StdioServer;
 use super::{McpError, McpLimits, lock};
 
@@ -41,69 +42,12 @@ pub(crate) enum Launch {
     Http(EnvironmentHttp),
 }
 
-/// A tool of a server, as the server describes it.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ServerTool {
-    pub name: String,
-    pub description: String,
-    pub input_schema: Value,
-    pub read_only: bool,
-    pub destructive: bool,
-    /// All that the server says of it.
-    pub raw: Value,
-}
-
-impl ServerTool {
-    fn of(raw: Value) -> Self {
-        let text = |name: &str| raw[name].as_str().unwrap_or_default().to_owned();
-        let hint = |name: &str| raw["annotations"][name] == true;
-        let description = text("description");
-        Self {
-            name: text("name"),
-            description: if description.is_empty() { text("title") } else { description },
-            input_schema: raw["inputSchema"].clone(),
-            read_only: hint("readOnlyHint"),
-            destructive: hint("destructiveHint") && !hint("readOnlyHint"),
-            raw,
-        }
-    }
-}
-
 /// What can be listed.
 #[derive(Clone, Copy)]
 enum Catalogue {
     Tools,
     Resources,
     Templates,
-}
-
-/// What a server offers.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct Listing {
-    pub tools: Vec<ServerTool>,
-    pub has_resources: bool,
-    /// Name, title, version, as the server tells them.
-    pub info: Option<Value>,
-    pub instructions: Option<String>,
-}
-
-/// What a tool answered, as on the wire.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct ToolResult {
-    pub content: Vec<Value>,
-    pub structured: Option<Value>,
-    pub is_error: bool,
-    pub meta: Option<Value>,
-}
-
-/// A call of a tool.
-pub struct ToolRequest<'a> {
-    pub tool: &'a str,
-    pub arguments: Option<Map<String, Value>>,
-    pub meta: Option<Map<String, Value>>,
-    pub timeout: Duration,
-    /// Nobody wants the answer any more.
-    pub cancel: CancellationToken,
 }
 
 /// A server that answers.
@@ -458,14 +402,21 @@ impl Connection {
             Ok(handle) => handle,
             Err(error) => return Err(self.error(error).await),
         };
-        let (sender, news) = mpsc::unbounded_channel();
+        let (sender, mut news) = mpsc::unbounded_channel();
         let slot = Slot { owner: listener.owner().to_owned(), token: handle.progress_token.clone(), news: sender };
         lock(&self.calls.running).insert(handle.id.clone(), slot);
         let entered = Entered { calls: &self.calls, id: handle.id.clone() };
         let answer = tokio::select! {
-            answer = self.await_answer(&mut handle, news, request.timeout, listener) => answer,
+            answer = self.await_answer(&mut handle, &mut news, request.timeout, listener) => answer,
             () = request.cancel.cancelled() => None,
         };
+        // Notifications are handled beside the answer that came after them; they need a moment.
+        for _ in 0..4 {
+            tokio::task::yield_now().await;
+        }
+        while let Ok(News::Progress(note)) = news.try_recv() {
+            listener.progress(note);
+        }
         drop(entered);
         match answer {
             Some(Ok(ServerResult::CallToolResult(result))) => Ok(ToolResult {
@@ -494,7 +445,7 @@ impl Connection {
     async fn await_answer(
         &self,
         handle: &mut RequestHandle<RoleClient>,
-        mut news: mpsc::UnboundedReceiver<News>,
+        news: &mut mpsc::UnboundedReceiver<News>,
         timeout: Duration,
         listener: &dyn Listener,
     ) -> Option<Result<ServerResult, ServiceError>> {
@@ -516,11 +467,13 @@ impl Connection {
                 }
             };
             tokio::select! {
-                answer = &mut handle.rx => return Some(answer.unwrap_or(Err(ServiceError::TransportClosed))),
+                // What was told before the answer is heard before it.
+                biased;
                 Some(item) = news.recv() => match item {
                     News::Progress(note) => listener.progress(note),
                     News::Question(request, reply) => waiting.push_back((request, reply)),
                 },
+                answer = &mut handle.rx => return Some(answer.unwrap_or(Err(ServiceError::TransportClosed))),
                 answer = answered => {
                     if let Some((_, reply, since)) = asking.take() {
                         deadline += since.elapsed();

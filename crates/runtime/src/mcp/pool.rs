@@ -100,6 +100,7 @@ impl ServerState {
 
 struct Server {
     key: Key,
+    environment: Environment,
     began: Instant,
     state: watch::Sender<ServerState>,
     /// When it failed, and how long it is to be left alone.
@@ -185,6 +186,7 @@ impl Pool {
         }
         let server = Arc::new(Server {
             key: key.clone(),
+            environment: wanted.environment.clone(),
             began: Instant::now(),
             state: watch::Sender::new(ServerState::Starting),
             failed: Mutex::default(),
@@ -220,7 +222,8 @@ impl Server {
         }
         match &*self.state.borrow() {
             ServerState::Starting => true,
-            ServerState::Ready(ready) => !ready.0.is_over(),
+            // The same machine may be reached by another handle when this one is given up.
+            ServerState::Ready(ready) => !ready.0.is_over() && !matches!(self.environment.state(), State::Failed(_)),
             ServerState::Failed { .. } => lock(&self.failed).is_some_and(|(at, alone)| at.elapsed() < alone),
         }
     }
@@ -270,7 +273,7 @@ impl Shared {
             Some(reason) => {
                 tracing::info!(server = name, reason, "an MCP server has ended by itself");
                 // One that ran for a while is started again at once; one that fell over at once is left alone.
-                let alone = if began.elapsed() < limits.retry { limits.retry.min(Duration::from_secs(2)) } else { Duration::ZERO };
+                let alone = if began.elapsed() < limits.retry { limits.fallen } else { Duration::ZERO };
                 server.fail(McpError::Ended { server: name, reason }.to_string(), alone);
                 connection.close().await;
                 self.remember_failure(&server).await;

@@ -33,23 +33,21 @@ struct Project {
 
 impl Projects {
     /// What the project in this place declares.
-    pub async fn of(&self, thread: ThreadId, place: &Workplace<'_>, sandbox: Option<SandboxContext>, limits: &McpLimits) -> Arc<Declared> {
+    pub async fn of(
+        &self,
+        thread: ThreadId,
+        place: &Workplace<'_>,
+        sandbox: Option<SandboxContext>,
+        limits: &McpLimits,
+    ) -> Result<Arc<Declared>, String> {
         let project = Project::of(thread, place);
         if let Some(known) = lock(&self.0).get(&project) {
-            return known.clone();
+            return Ok(known.clone());
         }
-        match read(place, sandbox, limits).await {
-            Ok(declared) => {
-                let declared = Arc::new(declared);
-                lock(&self.0).insert(project, declared.clone());
-                declared
-            }
-            // Asked again at the next step: it says nothing about the file.
-            Err(error) => {
-                tracing::warn!(environment = %place.attachment.environment_id, error, "{NAME} cannot be used");
-                Arc::default()
-            }
-        }
+        // What cannot be read now is asked for again at the next step.
+        let declared = Arc::new(read(place, sandbox, limits).await?);
+        lock(&self.0).insert(project, declared.clone());
+        Ok(declared)
     }
 
     pub fn forget(&self, thread: ThreadId) {

@@ -15,9 +15,9 @@ use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
 use super::binding::{BoundServer, Patience};
-use super::client::ToolRequest;
 use super::elicitation::Nobody;
 use super::layers::{self, Layer};
+use super::offer::ToolRequest;
 use super::{Binding, Declared, McpError, ToolResult, project};
 use crate::live::LiveThread;
 use crate::runtime::{Runtime, Shared, ThreadError};
@@ -141,8 +141,7 @@ impl Runtime {
         };
         let live = self.resume(id).await?;
         let thread = live.snapshot().await.map_err(|error| ThreadError::Invalid(error.to_string()))?;
-        let (view, declared) = shared.view_with_servers(&thread).await;
-        let binding = Arc::new(shared.bind(&thread, &view, declared, Patience::Full).await);
+        let binding = Arc::new(shared.bind_anew(&thread, Patience::Full).await);
         live.keep_servers(binding.clone()).await;
         Ok(binding)
     }
@@ -228,8 +227,7 @@ impl Shared {
             }
         }
         // The new binding is there before the old one goes, so that what is the same in both keeps running.
-        let (view, declared) = self.view_with_servers(&thread).await;
-        let binding = self.bind(&thread, &view, declared, Patience::None).await;
+        let binding = self.bind_anew(&thread, Patience::None).await;
         live.keep_servers(Arc::new(binding)).await;
     }
 }

@@ -195,7 +195,20 @@ async fn output(
     told.send_replace(Some(end));
     let _ = to.shutdown().await;
     if code.is_none() {
-        let _ = tokio::time::timeout(Duration::from_secs(5), process.terminate()).await;
+        let ending = async {
+            let _ = process.terminate().await;
+            tokio::time::sleep(GOOD_BYE).await;
+        };
+        // What it still writes is read and thrown away: it would hold up everybody else in its environment.
+        let rest = async {
+            while let Some(event) = process.next().await {
+                if matches!(event, ProcessEvent::Closed | ProcessEvent::Lost { .. }) {
+                    return;
+                }
+            }
+        };
+        let ended = async { tokio::join!(ending, rest) };
+        let _ = tokio::time::timeout(Duration::from_secs(10), ended).await;
     }
 }
 

@@ -21,22 +21,30 @@ pub struct History {
     items: Arc<Vec<Item>>,
     /// The items with commas between them.
     pieces: Vec<Bytes>,
+}
+
+/// What was written of a thread so far. It holds no items, so that whoever adds to them need not copy them first.
+#[derive(Debug, Default)]
+pub struct Written {
+    count: usize,
+    pieces: Vec<Bytes>,
     window: u32,
 }
 
-impl History {
-    pub fn new(items: Vec<Item>) -> Self {
-        let mut history = Self::default();
-        history.follow(0, Arc::new(items));
-        history
-    }
-
-    /// Takes over what was added since it was last looked at. Within one window nothing is ever taken away or changed.
-    pub fn follow(&mut self, window: u32, items: Arc<Vec<Item>>) {
-        if window != self.window || items.len() < self.items.len() {
+impl Written {
+    /// Writes what was added since the last time. Within one window nothing is ever taken away or changed.
+    pub fn follow(&mut self, window: u32, items: Arc<Vec<Item>>) -> History {
+        if window != self.window || items.len() < self.count {
             *self = Self { window, ..Self::default() };
         }
-        let news = &items[self.items.len()..];
+        if items.len() > self.count {
+            self.write(&items[self.count..]);
+            self.count = items.len();
+        }
+        History { items, pieces: self.pieces.clone() }
+    }
+
+    fn write(&mut self, news: &[Item]) {
         let mut text = match self.pieces.pop_if(|last| last.len() < PIECE) {
             Some(last) => last.to_vec(),
             None => Vec::new(),
@@ -53,7 +61,12 @@ impl History {
         if !text.is_empty() {
             self.pieces.push(text.into());
         }
-        self.items = items;
+    }
+}
+
+impl History {
+    pub fn new(items: Vec<Item>) -> Self {
+        Written::default().follow(0, Arc::new(items))
     }
 
     pub fn items(&self) -> &[Item] {
@@ -109,9 +122,9 @@ mod tests {
     fn what_is_written_step_by_step_is_what_is_written_at_once() {
         for length in [1, 1000, PIECE] {
             let all = items(40, length);
-            let mut history = History::default();
+            let mut so_far = Written::default();
             for count in [0, 1, 1, 7, 8, 30, 40] {
-                history.follow(3, Arc::new(all[..count].to_vec()));
+                let history = so_far.follow(3, Arc::new(all[..count].to_vec()));
                 assert_eq!(written(&history), written(&History::new(all[..count].to_vec())), "{count} of {length}");
                 assert_eq!(written(&history).as_array().unwrap().len(), count);
             }
@@ -121,16 +134,18 @@ mod tests {
     #[test]
     fn only_what_is_new_is_written() {
         let all = items(200, 1000);
-        let mut history = History::new(all[..150].to_vec());
-        let first = history.pieces[0].clone();
-        history.follow(0, Arc::new(all));
-        assert_eq!(first.as_ptr(), history.pieces[0].as_ptr());
+        let mut so_far = Written::default();
+        let first = so_far.follow(0, Arc::new(all[..150].to_vec())).pieces[0].clone();
+        let mut all = Arc::new(all);
+        assert_eq!(first.as_ptr(), so_far.follow(0, all.clone()).pieces[0].as_ptr());
+        assert!(Arc::get_mut(&mut all).is_some(), "nobody holds the items");
     }
 
     #[test]
     fn another_window_begins_anew() {
-        let mut history = History::new(items(9, 10));
-        history.follow(1, Arc::new(items(12, 3)));
+        let mut so_far = Written::default();
+        so_far.follow(0, Arc::new(items(9, 10)));
+        let history = so_far.follow(1, Arc::new(items(12, 3)));
         assert_eq!(written(&history), written(&History::new(items(12, 3))));
     }
 }

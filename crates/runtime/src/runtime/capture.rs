@@ -61,11 +61,18 @@ impl Shared {
         (self.settled_view(thread, &environments(&declared)).await, declared)
     }
 
+    /// The MCP servers of a thread as everything stands now.
+    pub async fn bind_anew(&self, thread: &Thread, patience: Patience) -> Binding {
+        let (view, declared) = self.view_with_servers(thread).await;
+        let capabilities = self.capabilities(&view, thread, &self.mode(thread)).await;
+        self.bind(thread, &view, declared, capabilities.servers(self.mcp.pool.limits()), patience).await
+    }
+
     /// The MCP servers of a thread, as its environments stand in this view.
-    pub async fn bind(&self, thread: &Thread, view: &StepView, declared: Declared, patience: Patience) -> Binding {
+    async fn bind(&self, thread: &Thread, view: &StepView, declared: Declared, plugins: Declared, patience: Patience) -> Binding {
         let (mode, approval) = (self.mode(thread), self.approval(thread));
-        let plugins = Declared::new();
-        bind(&self.mcp, Bind { thread: thread.id, view, mode: &mode, approval, declared, plugins, patience }).await
+        let problems = self.mcp.layers(thread.id, working_directory(thread).as_deref()).problem.clone().into_iter().collect();
+        bind(&self.mcp, Bind { thread: thread.id, view, mode: &mode, approval, declared, problems, plugins, patience }).await
     }
 
     /// The MCP servers that a thread without environments would have.
@@ -77,13 +84,12 @@ impl Shared {
         let view = self.registry.capture_with(&Selection::default(), &[], &environments(&declared));
         let thread = outpost_thread::ThreadId::new(uuid::Uuid::nil());
         let (mode, approval, patience) = (&self.config.sandbox, self.config.approval, Patience::Full);
-        bind(&self.mcp, Bind { thread, view: &view, mode, approval, declared, plugins: Declared::new(), patience }).await
+        bind(&self.mcp, Bind { thread, view: &view, mode, approval, declared, problems: vec![], plugins: Declared::new(), patience }).await
     }
 
     /// Everything that a step of this thread can use.
     pub async fn capture(self: &Arc<Self>, thread: &Thread, processes: Arc<Processes>) -> StepTools {
         let (view, declared) = self.view_with_servers(thread).await;
-        let mcp = Arc::new(self.bind(thread, &view, declared, Patience::Step).await);
         let infos = view.workplaces().filter_map(|place| match place.handle.state() {
             State::Ready(connected) => Some((place.attachment.environment_id.clone(), connected.info.clone())),
             _ => None,
@@ -95,6 +101,8 @@ impl Shared {
         let depth = thread.metadata.parent.as_ref().map_or(0, |parent| parent.depth);
         let mode = self.mode(thread);
         let capabilities = self.capabilities(&view, thread, &mode).await;
+        let plugins = capabilities.servers(self.mcp.pool.limits());
+        let mcp = Arc::new(self.bind(thread, &view, declared, plugins, Patience::Step).await);
         let offer = Offer {
             skills: !capabilities.skills.is_empty(),
             environments: view.selected().count(),

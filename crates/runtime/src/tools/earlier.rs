@@ -1,6 +1,6 @@
 //! Commands that outlive their calls, after a restart: found in the journal by their session id.
 
-use outpost_thread::{Call, CallId, Fact, Raw};
+use outpost_thread::{Call, CallId, Entry, Fact, Raw};
 use outpost_wire::intent::EnvironmentId;
 use serde::Deserialize;
 
@@ -52,6 +52,7 @@ pub(crate) struct EarlierCommand {
 #[derive(Debug)]
 pub(crate) struct EarlierSearch {
     session: u64,
+    seq: u64,
     index: usize,
     call: Option<CallId>,
     found: Option<EarlierCommand>,
@@ -70,17 +71,15 @@ struct Report {
 }
 
 impl EarlierSearch {
-    pub fn new(session: u64, index: usize) -> Self {
-        Self { session, index, call: None, found: None, has_ended: false }
+    pub fn new(session: u64) -> Self {
+        let (seq, index) = asked_at(session);
+        Self { session, seq, index, call: None, found: None, has_ended: false }
     }
 
-    pub fn see(&mut self, fact: &Fact) {
-        match fact {
-            // The first one is the answer that is looked for.
-            Fact::ModelAnswered(answered) if self.call.is_none() => {
-                let asked = answered.calls.iter().find(|call| call.item == self.index);
-                self.call = asked.map(|asked| asked.call.clone());
-                self.has_ended = asked.is_none();
+    pub fn see(&mut self, entry: &Entry) {
+        match &entry.fact {
+            Fact::ModelAnswered(answered) if entry.seq == self.seq => {
+                self.call = answered.calls.iter().find(|call| call.item == self.index).map(|asked| asked.call.clone());
             }
             Fact::CallStarted(started) if self.found.is_none() && Some(&started.call) == self.call.as_ref() => {
                 self.found = started.environment.clone().zip(started.process.clone()).map(|(environment, process)| EarlierCommand {
@@ -113,21 +112,23 @@ mod tests {
 
     use super::*;
 
-    fn facts(last: serde_json::Value) -> Vec<Fact> {
+    /// The entries from 6 on.
+    fn entries(last: serde_json::Value) -> Vec<Entry> {
         let read = |kind: &str, data: serde_json::Value| Fact::read(1, kind, Raw::from(data));
-        vec![
+        let facts = vec![
             read(
                 "modelAnswered",
                 json!({"turn": "t", "step": 0, "complete": true, "calls": [{"call": "c", "tool": "exec_command", "item": 1}]}),
             ),
             read("callStarted", json!({"turn": "t", "call": "c", "tool": "exec_command", "environment": "box", "process": "p"})),
             read("callFinished", json!({"turn": "t", "call": "c", "outcome": "completed", "detail": last})),
-        ]
+        ];
+        (6..).zip(facts).map(|(seq, fact)| Entry { seq, at: 0, fact }).collect()
     }
 
     fn search(session: u64, last: serde_json::Value) -> Option<EarlierCommand> {
-        let mut search = EarlierSearch::new(session, asked_at(session).1);
-        facts(last).iter().for_each(|fact| search.see(fact));
+        let mut search = EarlierSearch::new(session);
+        entries(last).iter().for_each(|entry| search.see(entry));
         search.found()
     }
 
@@ -136,7 +137,8 @@ mod tests {
         let runs = json!({"session": 6001, "sessionId": 6001, "outputBytes": 12});
         let found = search(6001, runs.clone()).unwrap();
         assert_eq!((found.call.as_str(), found.environment.as_str(), found.process.as_str(), found.shown), ("c", "box", "p", 12));
-        assert_eq!(search(6000, runs), None, "another item of the answer");
+        assert_eq!(search(6000, runs.clone()), None, "another item of the answer");
+        assert_eq!(search(5001, runs), None, "another entry");
         assert_eq!(search(6001, json!({"session": 6001, "sessionId": null, "outputBytes": 12})), None, "it has ended");
     }
 

@@ -2,6 +2,7 @@
 //! starting, resuming, forking, turns and changes of settings.
 
 use outpost_environment::selection::{self, Wish};
+use outpost_runtime::mcp::SESSION_LAYER;
 use outpost_runtime::permissions::SandboxMode;
 use outpost_runtime::runtime::Instructions;
 use outpost_thread::{Raw, Settings};
@@ -82,6 +83,10 @@ fn configured(server: &Shared, config: &Value, settings: &mut Settings) -> Resul
     }
     if let Some(name) = text("sandbox_mode") {
         settings.sandbox = Some(named_sandbox(server, &name)?);
+    }
+    // Checked by the runtime, together with what lies in files.
+    if let Some(servers) = config.get("mcp_servers").filter(|servers| !servers.is_null()) {
+        settings.other.insert(SESSION_LAYER.into(), servers.clone());
     }
     Ok(())
 }

@@ -14,6 +14,7 @@ use outpost_wire::app::event::EnvironmentChanged;
 use outpost_wire::app::{NoParams, Nothing};
 use outpost_wire::intent::EnvironmentId;
 use outpost_wire::{Fault, intent};
+use serde_json::Value;
 
 use crate::connection::Connection;
 use crate::fault;
@@ -45,13 +46,23 @@ async fn add(connection: Arc<Connection>, params: EnvironmentAddParams) -> Resul
     if let Some(patience) = params.connect_timeout_ms {
         definition.connect_timeout = Duration::from_millis(patience.max(1));
     }
+    let required = required_skills(params.skills.as_ref()).map_err(refuse)?;
     let registry = connection.server.runtime.registry();
     registry.add(id.clone(), definition).map_err(fault::registry)?;
+    connection.server.runtime.require_skills(id.clone(), required);
     // Somebody who adds one means to use it; whoever asks how it stands shall not be told that nobody has tried.
     if let Some(handle) = registry.get(&id) {
         handle.want();
     }
     Ok(Nothing {})
+}
+
+/// The names in `skills: {required: […]}`.
+fn required_skills(skills: Option<&Value>) -> Result<Vec<String>, String> {
+    match skills.and_then(|skills| skills.get("required")) {
+        None | Some(Value::Null) => Ok(Vec::new()),
+        Some(names) => serde_json::from_value(names.clone()).map_err(|error| format!("skills.required must be a list of names: {error}")),
+    }
 }
 
 /// An id that breaks the rules cannot be known either.

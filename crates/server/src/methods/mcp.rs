@@ -1,16 +1,22 @@
-//! MCP servers for clients. None are known to the server itself yet.
+//! MCP servers for clients: how they stand, calls of their tools, their resources, and reading their configuration again.
 
 use std::sync::Arc;
 
+use outpost_runtime::mcp::McpError;
+use outpost_runtime::mcp::refresh::{ClientToolCall, McpRequestError, RefreshMode, ServerStatus, StatusDetail};
+use outpost_thread::ThreadId;
 use outpost_wire::Fault;
 use outpost_wire::app::mcp::{
-    McpServerReload, McpServerResourceRead, McpServerResourceReadParams, McpServerResourceReadResponse, McpServerStatusList,
-    McpServerStatusListParams, McpServerStatusListResponse, McpServerToolCall, McpServerToolCallParams, McpServerToolCallResponse,
+    McpServerReload, McpServerResourceRead, McpServerResourceReadParams, McpServerResourceReadResponse, McpServerStatus,
+    McpServerStatusList, McpServerStatusListParams, McpServerStatusListResponse, McpServerToolCall, McpServerToolCallParams,
+    McpServerToolCallResponse,
 };
 use outpost_wire::app::{NoParams, Nothing};
+use serde_json::{Map, Value};
 
 use super::loaded;
 use crate::connection::Connection;
+use crate::fault;
 use crate::table::Table;
 
 pub fn register(table: Table) -> Table {
@@ -21,26 +27,86 @@ pub fn register(table: Table) -> Table {
         .on::<McpServerReload, _, _>(reload)
 }
 
-fn unknown(server: &str) -> Fault {
-    Fault::invalid_request(format!("there is no MCP server `{server}`"))
+/// A thread that must be loaded, if one is named.
+fn named(connection: &Arc<Connection>, thread: Option<&str>) -> Result<Option<ThreadId>, Fault> {
+    thread.map(|thread| loaded(connection, thread).map(|live| live.id())).transpose()
 }
 
-async fn list(_connection: Arc<Connection>, _params: McpServerStatusListParams) -> Result<McpServerStatusListResponse, Fault> {
-    Ok(McpServerStatusListResponse { data: vec![], next_cursor: None })
+fn refused(error: McpRequestError) -> Fault {
+    match error {
+        McpRequestError::Thread(error) => fault::thread(error),
+        // Whoever names what is not there asked for the wrong thing; the rest is the server's fault.
+        McpRequestError::Server(error @ (McpError::Unknown { .. } | McpError::NoTool { .. })) => Fault::invalid_request(error.to_string()),
+        McpRequestError::Server(error) => Fault::internal(error.to_string()),
+        McpRequestError::Config(why) => Fault::internal(why),
+    }
+}
+
+/// The page begins after the server that the cursor names.
+async fn list(connection: Arc<Connection>, params: McpServerStatusListParams) -> Result<McpServerStatusListResponse, Fault> {
+    let thread = named(&connection, params.thread_id.as_deref())?;
+    let detail = match params.detail.as_deref() {
+        Some("toolsAndAuthOnly") => StatusDetail::ToolsOnly,
+        _ => StatusDetail::Full,
+    };
+    let mut all = connection.server.runtime.mcp_status(thread, detail).await.map_err(refused)?;
+    if let Some(name) = &params.server_name {
+        all.retain(|server| server.name == *name);
+    }
+    if let Some(cursor) = &params.cursor {
+        all.retain(|server| server.name > *cursor);
+    }
+    let limit = params.limit.map_or(usize::MAX, |limit| limit.max(1) as usize);
+    let is_more = all.len() > limit;
+    all.truncate(limit);
+    let next_cursor = if is_more { all.last().map(|server| server.name.clone()) } else { None };
+    Ok(McpServerStatusListResponse { data: all.into_iter().map(status).collect(), next_cursor })
+}
+
+fn status(server: ServerStatus) -> McpServerStatus {
+    let runtime_status = if server.state == "ready" { "connected".to_owned() } else { server.state };
+    McpServerStatus {
+        name: server.name,
+        tools: server.tools,
+        resources: server.resources,
+        resource_templates: server.resource_templates,
+        auth_status: server.auth_status,
+        runtime_status: Some(runtime_status),
+        server_info: server.server_info,
+        server_capabilities: None,
+        tools_error: server.error,
+        environment_id: server.environment_id,
+    }
+}
+
+fn object(what: &str, value: Option<Value>) -> Result<Option<Map<String, Value>>, Fault> {
+    match value {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::Object(members)) => Ok(Some(members)),
+        Some(_) => Err(fault::invalid(&format!("`{what}` is an object"))),
+    }
 }
 
 async fn call(connection: Arc<Connection>, params: McpServerToolCallParams) -> Result<McpServerToolCallResponse, Fault> {
-    loaded(&connection, &params.thread_id)?;
-    Err(unknown(&params.server))
+    let thread = loaded(&connection, &params.thread_id)?.id();
+    let (arguments, meta) = (object("arguments", params.arguments)?, object("_meta", params.meta)?);
+    let call = ClientToolCall { server: params.server, tool: params.tool, arguments, meta };
+    let result = connection.server.runtime.mcp_call(thread, call).await.map_err(refused)?;
+    Ok(McpServerToolCallResponse {
+        content: result.content,
+        structured_content: result.structured,
+        is_error: Some(result.is_error),
+        meta: result.meta,
+    })
 }
 
 async fn read(connection: Arc<Connection>, params: McpServerResourceReadParams) -> Result<McpServerResourceReadResponse, Fault> {
-    if let Some(thread) = &params.thread_id {
-        loaded(&connection, thread)?;
-    }
-    Err(unknown(&params.server))
+    let thread = named(&connection, params.thread_id.as_deref())?;
+    let contents = connection.server.runtime.mcp_read(thread, &params.server, &params.uri).await.map_err(refused)?;
+    Ok(McpServerResourceReadResponse { contents })
 }
 
-async fn reload(_connection: Arc<Connection>, _params: NoParams) -> Result<Nothing, Fault> {
-    Ok(Nothing {})
+async fn reload(connection: Arc<Connection>, _params: NoParams) -> Result<Nothing, Fault> {
+    let refreshed = connection.server.runtime.mcp_refresh(RefreshMode::Strict).await;
+    refreshed.map(|_| Nothing {}).map_err(|error| Fault::invalid_request(error.to_string()))
 }

@@ -42,6 +42,8 @@ async fn threads(connection: Arc<Connection>, params: ThreadSearchParams) -> Res
         return Err(Fault::invalid_request("searchTerm must not be empty"));
     }
     let after = params.cursor.as_ref().map(|text| text.parse::<Cursor>().map_err(|_| fault::cursor(text))).transpose()?;
+    let kinds = params.source_kinds.unwrap_or_default();
+    let wants_agents = kinds.iter().any(|kind| kind.starts_with("subAgent"));
     let query = ListQuery {
         shelf: if params.archived.unwrap_or(false) { Shelf::Archived } else { Shelf::Active },
         order: match params.sort_key {
@@ -53,7 +55,7 @@ async fn threads(connection: Arc<Connection>, params: ThreadSearchParams) -> Res
             None | Some(SortDirection::Desc) => Direction::NewestFirst,
             Some(SortDirection::Asc) => Direction::OldestFirst,
         },
-        sources: reading::sources(&params.source_kinds.unwrap_or_default()),
+        sources: reading::sources(&kinds),
         search: Some(params.search_term.clone()),
         limit: params.limit.unwrap_or(25).clamp(1, 100) as usize,
         after,
@@ -61,7 +63,7 @@ async fn threads(connection: Arc<Connection>, params: ThreadSearchParams) -> Res
     };
     let page = server.runtime.store().list(query).await.map_err(fault::read)?;
     let mut data = Vec::with_capacity(page.threads.len());
-    for row in &page.threads {
+    for row in page.threads.iter().filter(|row| wants_agents || row.parent.is_none()) {
         let shown = Shown {
             status: server.runtime.get(row.id).map(|live| live.status()),
             path: reading::path(server.runtime.store(), row.id),

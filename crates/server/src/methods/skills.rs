@@ -1,12 +1,14 @@
-//! Skills for lists of clients. None are known to the server itself yet.
+//! Skills of this machine, for lists of clients. Those of other environments belong to steps: `thread/why` tells of them.
 
 use std::sync::Arc;
 
-use outpost_wire::Fault;
+use outpost_runtime::skills::host::{ListedSkill, SkillList, SkillScope as Scope};
 use outpost_wire::app::Nothing;
 use outpost_wire::app::skills::{
-    SkillsExtraRootsSet, SkillsExtraRootsSetParams, SkillsList, SkillsListEntry, SkillsListParams, SkillsListResponse,
+    SkillEntry, SkillError, SkillScope, SkillsExtraRootsSet, SkillsExtraRootsSetParams, SkillsList, SkillsListEntry, SkillsListParams,
+    SkillsListResponse,
 };
+use outpost_wire::{Fault, PathUri};
 
 use super::lists::places;
 use crate::connection::Connection;
@@ -16,15 +18,53 @@ pub fn register(table: Table) -> Table {
     table.on::<SkillsList, _, _>(list).on::<SkillsExtraRootsSet, _, _>(set_extra_roots)
 }
 
+/// There is nothing to be reloaded: what is told is what is there. Whoever asks is told of changes from then on.
 async fn list(connection: Arc<Connection>, params: SkillsListParams) -> Result<SkillsListResponse, Fault> {
-    let entry = |cwd| SkillsListEntry { cwd, skills: vec![], errors: vec![] };
-    Ok(SkillsListResponse { data: places(&connection, params.cwds).into_iter().map(entry).collect() })
+    connection.server.follow_skills();
+    let mut data = Vec::new();
+    for cwd in places(&connection, params.cwds) {
+        data.push(match PathUri::from_syntax(&cwd) {
+            Ok(path) => connection.server.runtime.list_skills(&[path]).await.into_iter().map(entry).next().unwrap_or_else(|| nothing(&cwd)),
+            Err(error) => {
+                let problem = SkillError { path: cwd.clone(), message: error.to_string() };
+                SkillsListEntry { errors: vec![problem], ..nothing(&cwd) }
+            }
+        });
+    }
+    Ok(SkillsListResponse { data })
 }
 
-/// No roots at all is what there is already.
-async fn set_extra_roots(_connection: Arc<Connection>, params: SkillsExtraRootsSetParams) -> Result<Nothing, Fault> {
-    if params.extra_roots.is_empty() {
-        return Ok(Nothing {});
+fn nothing(cwd: &str) -> SkillsListEntry {
+    SkillsListEntry { cwd: cwd.to_owned(), skills: Vec::new(), errors: Vec::new() }
+}
+
+fn entry(list: SkillList) -> SkillsListEntry {
+    let skill = |skill: ListedSkill| SkillEntry {
+        name: skill.name,
+        description: skill.description,
+        short_description: skill.short_description,
+        path: skill.path,
+        scope: match skill.scope {
+            Scope::User => SkillScope::User,
+            Scope::Repo => SkillScope::Repo,
+            Scope::System => SkillScope::System,
+            Scope::Admin => SkillScope::Admin,
+        },
+        enabled: skill.enabled,
+        plugin_id: skill.plugin_id,
+        interface: None,
+        dependencies: None,
+        environment_id: Some("local".into()),
+    };
+    let problem = |problem: outpost_runtime::skills::host::SkillProblem| SkillError { path: problem.path, message: problem.message };
+    SkillsListEntry {
+        cwd: list.cwd,
+        skills: list.skills.into_iter().map(skill).collect(),
+        errors: list.errors.into_iter().map(problem).collect(),
     }
-    Err(Fault::invalid_request("skills are found in capability roots: name the folders in `selectedCapabilityRoots` of the thread"))
+}
+
+async fn set_extra_roots(connection: Arc<Connection>, params: SkillsExtraRootsSetParams) -> Result<Nothing, Fault> {
+    connection.server.runtime.set_extra_skill_roots(params.extra_roots.into_iter().map(|root| root.0).collect());
+    Ok(Nothing {})
 }

@@ -2,8 +2,8 @@
 
 use outpost_thread::{ApprovalAsked, ApprovalId, Raw};
 use outpost_wire::app::approval::{
-    CommandApproval, CommandApprovalParams, FileChangeApproval, FileChangeApprovalParams, ToolCall, ToolCallParams, UserInputRequest,
-    UserInputRequestParams,
+    CommandApproval, CommandApprovalParams, FileChangeApproval, FileChangeApprovalParams, McpElicitation, McpElicitationParams, ToolCall,
+    ToolCallParams, UserInputRequest, UserInputRequestParams,
 };
 use outpost_wire::app::item::CommandAction;
 use outpost_wire::{Method, RequestId, envelope};
@@ -23,6 +23,8 @@ pub enum Params {
     FileChange(FileChangeApprovalParams),
     Tool(ToolCallParams),
     Input(UserInputRequestParams),
+    Elicitation(McpElicitationParams),
+    McpTool(McpElicitationParams),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,6 +33,10 @@ pub enum QuestionKind {
     FileChange,
     DynamicTool,
     UserInput,
+    /// A server asks something.
+    McpElicitation,
+    /// Whether a tool of a server may run.
+    McpTool,
 }
 
 /// Whom and when a question is about.
@@ -52,6 +58,21 @@ struct Detail {
     namespace: Option<String>,
     arguments: Value,
     questions: Vec<Value>,
+    server: String,
+    request: Request,
+}
+
+/// What an MCP server wrote.
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct Request {
+    mode: Option<String>,
+    message: String,
+    requested_schema: Option<Value>,
+    url: Option<String>,
+    elicitation_id: Option<String>,
+    #[serde(rename = "_meta")]
+    meta: Option<Value>,
 }
 
 impl Ask {
@@ -107,6 +128,39 @@ impl Ask {
                 is_blocking: true,
                 auto_resolution_ms: None,
             }),
+            "mcpElicitation" => Params::Elicitation(McpElicitationParams {
+                thread_id,
+                turn_id: Some(turn_id),
+                server_name: detail.server,
+                mode: detail.request.mode.unwrap_or_else(|| "form".into()),
+                message: detail.request.message,
+                requested_schema: detail.request.requested_schema,
+                url: detail.request.url,
+                elicitation_id: detail.request.elicitation_id,
+                meta: detail.request.meta,
+                environment_id,
+            }),
+            // The protocol asks about a tool as if its server did: a form without members.
+            "mcpTool" => Params::McpTool(McpElicitationParams {
+                thread_id,
+                turn_id: Some(turn_id),
+                message: format!(
+                    "Let the tool `{}` of the MCP server `{}` run? {}",
+                    detail.tool,
+                    detail.server,
+                    reason.unwrap_or_default()
+                ),
+                server_name: detail.server,
+                mode: "form".into(),
+                requested_schema: Some(json!({"type": "object", "properties": {}})),
+                url: None,
+                elicitation_id: None,
+                meta: Some(json!({
+                    "codex_approval_kind": "mcp_tool_call", "persist": ["session"], "tool_name": detail.tool, "tool_params": detail.arguments,
+                    "itemId": item_id,
+                })),
+                environment_id,
+            }),
             _ => return None,
         };
         Some(Self { approval: asked.approval.clone(), params })
@@ -118,6 +172,8 @@ impl Ask {
             Params::FileChange(_) => QuestionKind::FileChange,
             Params::Tool(_) => QuestionKind::DynamicTool,
             Params::Input(_) => QuestionKind::UserInput,
+            Params::Elicitation(_) => QuestionKind::McpElicitation,
+            Params::McpTool(_) => QuestionKind::McpTool,
         }
     }
 
@@ -129,6 +185,7 @@ impl Ask {
             Params::FileChange(params) => envelope::request(&id, FileChangeApproval::NAME, params),
             Params::Tool(params) => envelope::request(&id, ToolCall::NAME, params),
             Params::Input(params) => envelope::request(&id, UserInputRequest::NAME, params),
+            Params::Elicitation(params) | Params::McpTool(params) => envelope::request(&id, McpElicitation::NAME, params),
         }
     }
 }

@@ -84,7 +84,7 @@ pub fn item(call: &CallId, thread: &str, kind: &str, begun: Begun) -> Option<Ite
         },
         "fileChange" => Item::FileChange { id, changes: begun.changes, status, environment_id: begun.environment_id },
         "imageView" => Item::ImageView { id, path: begun.path, environment_id: begun.environment_id },
-        "mcpToolCall" => Item::McpToolCall {
+        "mcpToolCall" | "mcpTool" => Item::McpToolCall {
             id,
             server: begun.server,
             tool: begun.tool,

@@ -186,6 +186,7 @@ impl Projector {
                 let (name, status, error) = (server.clone(), state.clone(), error.clone());
                 vec![event::McpServerStatusUpdated { name, status, error, thread_id: Some(thread_id) }.into()]
             }
+            McpEvent::Warning { message } => vec![event::Warning { thread_id: Some(thread_id), message: message.clone() }.into()],
             McpEvent::Progress { call, progress, total, message } => {
                 let Some(doing) = self.calls.get(&CallId::from(call.as_str())) else { return Vec::new() };
                 let message = message.clone().unwrap_or_else(|| match total {

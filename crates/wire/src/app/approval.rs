@@ -9,6 +9,7 @@ use crate::{encode_with_serde, method};
 method!(CommandApproval = "item/commandExecution/requestApproval", CommandApprovalParams => CommandApprovalResponse);
 method!(FileChangeApproval = "item/fileChange/requestApproval", FileChangeApprovalParams => FileChangeApprovalResponse);
 method!(ToolCall = "item/tool/call", ToolCallParams => ToolCallResponse);
+method!(McpElicitation = "mcpServer/elicitation/request", McpElicitationParams => McpElicitationResponse);
 method!(UserInputRequest = "item/tool/requestUserInput", UserInputRequestParams => UserInputRequestResponse);
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -125,6 +126,51 @@ pub struct UserInputRequestResponse {
     pub answers: Value,
 }
 
+/// Something that an MCP server asks the user: a form to fill in, or a page to visit.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct McpElicitationParams {
+    pub thread_id: String,
+    pub turn_id: Option<String>,
+    pub server_name: String,
+    /// `form` or `url`.
+    pub mode: String,
+    pub message: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requested_schema: Option<Value>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub elicitation_id: Option<String>,
+    #[serde(rename = "_meta")]
+    pub meta: Option<Value>,
+    /// Ours: where the server is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub environment_id: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct McpElicitationResponse {
+    pub action: ElicitationAction,
+    #[serde(default)]
+    pub content: Option<Value>,
+    #[serde(rename = "_meta", default)]
+    pub meta: Option<Value>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub enum ElicitationAction {
+    Accept,
+    Decline,
+    Cancel,
+}
+
+encode_with_serde!(McpElicitationResponse);
 encode_with_serde!(CommandApprovalResponse, FileChangeApprovalResponse, ToolCallResponse, UserInputRequestResponse);
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use super::goals::{ThreadGoalCleared, ThreadGoalUpdated};
 use super::item::Item;
 use super::queue::ThreadQueueChanged;
 use super::settings::ThreadSettings;
+use super::skills::SkillsChanged;
 use super::thread::{Thread, ThreadStatus};
 use super::turn::{Turn, TurnError};
 use crate::encode::json;
@@ -83,6 +84,7 @@ notices! {
     "thread/goal/updated" => ThreadGoalUpdated(ThreadGoalUpdated),
     "thread/goal/cleared" => ThreadGoalCleared(ThreadGoalCleared),
     "thread/queue/changed" => ThreadQueueChanged(ThreadQueueChanged),
+    "skills/changed" => SkillsChanged(SkillsChanged),
     "fs/changed" => FsChanged(FsChanged),
     "command/exec/outputDelta" => CommandExecOutputDelta(CommandExecOutputDelta),
     "process/outputDelta" => ProcessOutputDelta(ProcessOutputDelta),

@@ -44,4 +44,9 @@ pub enum SkillScope {
     Admin,
 }
 
+/// The skills of this machine are other ones; a client that shows them asks again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct SkillsChanged {}
+
 encode_with_serde!(SkillsListResponse);

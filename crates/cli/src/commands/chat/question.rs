@@ -13,6 +13,8 @@ enum Kind {
     Consent { what: Vec<String> },
     /// Several questions, answered one by one.
     Input { questions: Vec<Value>, answers: Map<String, Value> },
+    /// What a server of tools wants to know, member by member.
+    Form { message: String, members: Vec<(String, Value)>, content: Map<String, Value> },
     /// Only a program could answer it.
     Foreign { what: String },
 }
@@ -28,6 +30,7 @@ impl Question {
         let detail: Value = asked.detail.as_ref().and_then(|detail| detail.read().ok()).unwrap_or_default();
         let kind = match asked.kind.as_str() {
             "userInput" => Kind::Input { questions: detail["questions"].as_array().cloned().unwrap_or_default(), answers: Map::new() },
+            "mcpElicitation" => Kind::form(&detail),
             "dynamicTool" => Kind::Foreign { what: format!("the tool {} of another program", detail["tool"]) },
             _ => Kind::Consent { what: consent(asked, &detail) },
         };
@@ -52,6 +55,17 @@ impl Question {
                 for (number, option) in (1..).zip(options(question)) {
                     lines.push(format!("  {number}  {}  {}", text(&option["label"]), text(&option["description"])));
                 }
+                lines
+            }
+            Kind::Form { message, members, content } => {
+                let mut lines = if content.is_empty() { vec![message.clone()] } else { vec![] };
+                lines.push(match members.get(content.len()) {
+                    Some((name, schema)) => {
+                        let title = schema["description"].as_str().or(schema["title"].as_str()).unwrap_or(name);
+                        format!("{title}: (Enter alone says no)")
+                    }
+                    None => "y yes, Enter no".into(),
+                });
                 lines
             }
             Kind::Foreign { what } => vec![format!("The agent calls {what}; that cannot be answered here. Enter says no.")],
@@ -83,12 +97,53 @@ impl Question {
                 let detail = Some(Raw::from(json!({"answers": answers})));
                 Some(Answer { approval: self.approval.clone(), decision: Decision::Approved, detail })
             }
+            Kind::Form { members, content, .. } => {
+                if line.is_empty() {
+                    return Some(self.refusal());
+                }
+                if let Some((name, schema)) = members.get(content.len()) {
+                    content.insert(name.clone(), typed(schema, line)?);
+                    if content.len() < members.len() {
+                        return None;
+                    }
+                }
+                let detail = Some(Raw::from(json!({"content": content})));
+                Some(Answer { approval: self.approval.clone(), decision: Decision::Approved, detail })
+            }
             Kind::Foreign { .. } => Some(self.refusal()),
         }
     }
 
     pub fn refusal(&self) -> Answer {
         Answer { approval: self.approval.clone(), decision: Decision::Denied, detail: None }
+    }
+}
+
+impl Kind {
+    /// A question of an MCP server.
+    fn form(detail: &Value) -> Self {
+        let request = &detail["request"];
+        let mut message = format!("MCP server {} asks: {}", text(&detail["server"]), text(&request["message"]));
+        if let Some(url) = request["url"].as_str() {
+            message.push_str(&format!("\n  {url}"));
+        }
+        let members = request["requestedSchema"]["properties"].as_object();
+        let members = members.map(|members| members.iter().map(|(name, schema)| (name.clone(), schema.clone())).collect());
+        Self::Form { message, members: members.unwrap_or_default(), content: Map::new() }
+    }
+}
+
+/// A line as the kind of value that is wanted; nothing if it is none.
+fn typed(schema: &Value, line: &str) -> Option<Value> {
+    match schema["type"].as_str() {
+        Some("integer") => line.parse::<i64>().ok().map(Value::from),
+        Some("number") => line.parse::<f64>().ok().map(Value::from),
+        Some("boolean") => match line.to_ascii_lowercase().as_str() {
+            "y" | "yes" | "true" => Some(true.into()),
+            "n" | "no" | "false" => Some(false.into()),
+            _ => None,
+        },
+        _ => Some(line.into()),
     }
 }
 

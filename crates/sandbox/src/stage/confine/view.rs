@@ -346,11 +346,18 @@ impl View<'_> {
                 (Access::Read, Access::Write, _) if !in_temporary => self.hold(&place.path)?,
                 // Inside what is the sandbox's own, or was hidden: only what is there has to be shown.
                 (Access::Read, _, Some(copy)) if around != Access::Read || self.is_covered(&place.path) => self.put(&place.path, &copy)?,
+                (Access::Deny, Access::Read | Access::Write, _) if self.is_on_the_way(&place.path) => self.scaffold(&place.path)?,
                 (Access::Deny, Access::Read | Access::Write, _) => self.hide(&place.path, around)?,
                 _ => {}
             }
         }
         Ok(())
+    }
+
+    /// Whether a directory that is to be hidden holds something that is to be shown.
+    fn is_on_the_way(&self, path: &Path) -> bool {
+        let shown = |place: &Place| place.access != Access::Deny && place.path != path && place.path.starts_with(path);
+        self.at(path).is_dir() && self.confinement.places.iter().any(shown)
     }
 
     fn put(&self, path: &Path, copy: &OwnedFd) -> Result<(), Refused> {

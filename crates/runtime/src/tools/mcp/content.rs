@@ -1,0 +1,136 @@
+//! What a server answers, as the model and clients are shown it.
+
+use std::time::Duration;
+
+use outpost_thread::{CallId, CallOutcome, Raw};
+use serde_json::{Value, json};
+
+use crate::mcp::{McpError, ToolResult};
+use crate::tools::output::HeadTail;
+use crate::tools::{CallEnd, ResultType};
+
+/// So much of a result the model is shown, in tokens.
+const SHOWN_TOKENS: usize = 10_000;
+/// So much of a result clients are shown, in bytes of JSON.
+const SHOWN_LATER: usize = 256 << 10;
+
+/// What the model and clients are told of a call.
+pub(super) fn told(kind: ResultType, call: &CallId, answered: Result<ToolResult, McpError>, took: Duration) -> CallEnd {
+    let took = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+    match answered {
+        Ok(result) => {
+            let outcome = if result.is_error { CallOutcome::Failed } else { CallOutcome::Completed };
+            let output = match (&result.structured, result.content.is_empty()) {
+                (Some(structured), true) => Value::from(shortened(&structured.to_string())),
+                _ => parts(&result.content),
+            };
+            let error = result.is_error.then(|| text_of(&result.content));
+            let detail = json!({"result": shown(&result), "error": error, "durationMs": took});
+            CallEnd { outcome, items: vec![kind.item(call, output)], detail: Some(Raw::from(detail)), facts: vec![] }
+        }
+        Err(error) => {
+            let text = error.to_string();
+            let detail = json!({"result": null, "error": text, "durationMs": took});
+            CallEnd { outcome: CallOutcome::Failed, items: vec![kind.item(call, text)], detail: Some(Raw::from(detail)), facts: vec![] }
+        }
+    }
+}
+
+/// A result for clients; what is too large is only told of.
+fn shown(result: &ToolResult) -> Value {
+    let whole = json!({"content": result.content, "structuredContent": result.structured, "_meta": result.meta});
+    let length = whole.to_string().len();
+    if length <= SHOWN_LATER {
+        return whole;
+    }
+    let text = shortened(&text_of(&result.content));
+    json!({"content": [{"type": "text", "text": format!("{text}\n[{length} bytes in all]")}], "structuredContent": null, "_meta": null})
+}
+
+fn text_of(content: &[Value]) -> String {
+    content.iter().filter_map(|part| part["text"].as_str()).collect::<Vec<_>>().join("\n")
+}
+
+pub(super) fn shortened(text: &str) -> String {
+    let mut room = HeadTail::default();
+    room.push(text.as_bytes());
+    room.show(SHOWN_TOKENS).text
+}
+
+/// The contents of a resource as part of a result.
+pub(super) fn embedded(contents: &Value) -> Value {
+    json!({"type": "resource", "resource": contents})
+}
+
+/// A result for the model: one text where there are only texts, otherwise a list of parts.
+pub(super) fn parts(content: &[Value]) -> Value {
+    let converted: Vec<Value> = content.iter().map(part).collect();
+    if converted.iter().all(|part| part["type"] == "input_text") {
+        return shortened(&text_of(&converted)).into();
+    }
+    let parts = converted.into_iter().map(|mut part| {
+        if let Some(text) = part["text"].as_str() {
+            part["text"] = shortened(text).into();
+        }
+        part
+    });
+    parts.collect()
+}
+
+fn part(content: &Value) -> Value {
+    let text = |text: &str| json!({"type": "input_text", "text": text});
+    let (data, mime) = (content["data"].as_str(), content["mimeType"].as_str());
+    match (content["type"].as_str(), data) {
+        (Some("text"), _) => text(content["text"].as_str().unwrap_or_default()),
+        (Some("image"), Some(data)) => {
+            json!({"type": "input_image", "image_url": format!("data:{};base64,{data}", mime.unwrap_or("image/png"))})
+        }
+        (Some(kind @ "audio"), Some(data)) => {
+            text(&format!("[{kind}, {}, about {} bytes: it cannot be shown]", mime.unwrap_or("of an unknown type"), data.len() / 4 * 3))
+        }
+        (Some("resource"), _) => match (content["resource"]["text"].as_str(), content["resource"]["blob"].as_str()) {
+            (Some(inner), _) => text(inner),
+            (None, Some(blob)) => {
+                let mime = content["resource"]["mimeType"].as_str().unwrap_or("of an unknown type");
+                if mime.starts_with("image/") {
+                    return json!({"type": "input_image", "image_url": format!("data:{mime};base64,{blob}")});
+                }
+                text(&format!(
+                    "[{}: {mime}, about {} bytes: it cannot be shown]",
+                    content["resource"]["uri"].as_str().unwrap_or_default(),
+                    blob.len() / 4 * 3
+                ))
+            }
+            (None, None) => text(&content.to_string()),
+        },
+        _ => text(&content.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_become_one_and_pictures_are_shown() {
+        assert_eq!(parts(&[json!({"type": "text", "text": "a"}), json!({"type": "text", "text": "b"})]), json!("a\nb"));
+        assert_eq!(parts(&[]), json!(""));
+        let mixed = parts(&[json!({"type": "text", "text": "a"}), json!({"type": "image", "data": "QUJD", "mimeType": "image/gif"})]);
+        assert_eq!(mixed[1]["image_url"], "data:image/gif;base64,QUJD");
+        let resource = parts(&[json!({"type": "resource", "resource": {"uri": "x:1", "text": "inside"}})]);
+        assert_eq!(resource, json!("inside"));
+        let link = parts(&[json!({"type": "resource_link", "uri": "x:2", "name": "two"})]);
+        assert!(link.as_str().unwrap().contains("x:2"));
+        let audio = parts(&[json!({"type": "audio", "data": "AAAA", "mimeType": "audio/wav"})]);
+        assert!(audio.as_str().unwrap().contains("cannot be shown"));
+    }
+
+    #[test]
+    fn too_much_is_cut() {
+        let long = "line\n".repeat(100_000);
+        let output = parts(&[json!({"type": "text", "text": long})]);
+        assert!(output.as_str().unwrap().len() < 50_000 && output.as_str().unwrap().contains("left out"));
+        let result = ToolResult { content: vec![json!({"type": "text", "text": long})], ..ToolResult::default() };
+        assert!(shown(&result).to_string().len() < 100_000);
+    }
+}

@@ -1,0 +1,299 @@
+//! What is told of a thread, from entries written by hand.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use outpost_runtime::RuntimeConfig;
+use outpost_runtime::live::{Event, Status};
+use outpost_runtime::model::Progress;
+use outpost_thread::{
+    ApprovalAnswered, ApprovalAsked, CallFinished, CallOutcome, CallRequest, CallStarted, Decision, Entry, Fact, InputOrigin,
+    InputReceived, Marker, ModelAnswered, ModelAsked, Raw, Settings, SettingsChanged, StepCaptured, Thread, ThreadCreated, ThreadId,
+    Tokens, TurnFinished, TurnStarted, TurnStatus,
+};
+use outpost_wire::PathUri;
+use outpost_wire::app::event::Notice;
+use outpost_wire::app::item::{Item, WorkStatus};
+use outpost_wire::app::thread::ThreadStatus;
+use outpost_wire::app::turn::TurnStatus as Shown;
+use serde_json::{Value, json};
+
+use super::{Defaults, Projector, Told, Turns};
+use crate::server::Facts;
+
+fn id() -> ThreadId {
+    "00000000-0000-7000-8000-000000000001".parse().unwrap()
+}
+
+fn defaults() -> Arc<Defaults> {
+    let cwd = PathUri::from_syntax("/work").unwrap();
+    let facts = Facts { home: PathBuf::from("/home"), cwd, version: "1".into(), config: Value::Null };
+    Arc::new(Defaults::of(&RuntimeConfig::default(), &facts))
+}
+
+fn entries(facts: Vec<Fact>) -> Vec<Entry> {
+    (1..).zip(facts).map(|(seq, fact)| Entry { seq, at: seq * 1000, fact }).collect()
+}
+
+fn said(input: &str, turn: Option<&str>) -> Fact {
+    InputReceived {
+        input: input.into(),
+        turn: turn.map(Into::into),
+        origin: InputOrigin::User,
+        client_key: None,
+        content: vec![Raw::from(json!({"type": "text", "text": input}))],
+        items: vec![],
+    }
+    .into()
+}
+
+fn step(turn: &str, step: u32) -> [Fact; 2] {
+    let captured = StepCaptured { turn: turn.into(), step, environments: vec![], items: vec![], detail: None };
+    [captured.into(), ModelAsked { turn: turn.into(), step, model: None, provider: None }.into()]
+}
+
+fn answered(turn: &str, step: u32, items: Vec<Value>, calls: &[&str]) -> Fact {
+    let calls = calls.iter().enumerate().map(|(item, call)| CallRequest { call: (*call).into(), tool: "exec_command".into(), item });
+    ModelAnswered {
+        turn: turn.into(),
+        step,
+        calls: calls.collect(),
+        items: items.into_iter().map(Raw::from).collect(),
+        complete: true,
+        goes_on: false,
+        usage: Some(Tokens { input: 2, output: 1, total: 3, ..Tokens::default() }),
+        response: None,
+    }
+    .into()
+}
+
+fn message(text: &str) -> Value {
+    json!({"type": "message", "id": "m", "role": "assistant", "content": [{"type": "output_text", "text": text}]})
+}
+
+fn call(id: &str) -> Value {
+    json!({"type": "function_call", "call_id": id, "name": "exec_command", "arguments": "{}"})
+}
+
+fn command(call: &str) -> Raw {
+    Raw::from(json!({"type": "commandExecution", "command": call, "cwd": "/w", "environmentId": "box", "source": "agent"}))
+}
+
+fn started(turn: &str, call: &str) -> Fact {
+    CallStarted {
+        turn: turn.into(),
+        call: call.into(),
+        tool: "exec_command".into(),
+        environment: None,
+        process: Some(call.into()),
+        repeatable: false,
+        detail: Some(command(call)),
+    }
+    .into()
+}
+
+fn finished(turn: &str, call: &str, outcome: CallOutcome, detail: Value) -> Fact {
+    CallFinished { turn: turn.into(), call: call.into(), outcome, items: vec![], detail: Some(Raw::from(detail)) }.into()
+}
+
+fn over(turn: &str, status: TurnStatus, error: Option<Value>) -> Fact {
+    TurnFinished { turn: Some(turn.into()), status, reason: None, error: error.map(Raw::from), marker: Marker::Off }.into()
+}
+
+/// A thread in which everything happens that a client can see.
+fn script() -> Vec<Entry> {
+    let mut facts: Vec<Fact> = vec![ThreadCreated::new(id()).into(), said("one", None)];
+    facts.push(TurnStarted::new("turn-1".into(), vec!["one".into()]).into());
+    facts.extend(step("turn-1", 0));
+    facts.push(answered("turn-1", 0, vec![call("a"), call("b"), call("c")], &["a", "b", "c"]));
+    facts.push(started("turn-1", "a"));
+    let asked = ApprovalAsked {
+        turn: "turn-1".into(),
+        approval: "q".into(),
+        call: Some("b".into()),
+        environment: None,
+        kind: "command".into(),
+        detail: Some(Raw::from(json!({"command": "b", "cwd": "/w", "environmentId": "box", "reason": "why not"}))),
+    };
+    facts.push(asked.into());
+    // It could not even begin: nobody sees it.
+    facts.push(finished("turn-1", "c", CallOutcome::Failed, json!({"error": "no such tool"})));
+    facts.push(finished("turn-1", "a", CallOutcome::Completed, json!({"exitCode": 3, "aggregatedOutput": "out", "durationMs": 7})));
+    facts.push(said("more", Some("turn-1")));
+    facts.push(ApprovalAnswered { approval: "q".into(), decision: Decision::Denied, detail: None }.into());
+    facts.push(finished("turn-1", "b", CallOutcome::Declined, json!({})));
+    facts.extend(step("turn-1", 1));
+    facts.push(said("later", None));
+    facts.push(answered("turn-1", 1, vec![json!({"type": "reasoning", "id": "r", "summary": [{"text": "hm"}]}), message("done")], &[]));
+    facts.push(over("turn-1", TurnStatus::Completed, None));
+    facts.push(SettingsChanged { settings: Settings { model: Some("other".into()), ..Settings::default() } }.into());
+    facts.push(TurnStarted::new("turn-2".into(), vec!["later".into()]).into());
+    facts.extend(step("turn-2", 0));
+    facts.push(over("turn-2", TurnStatus::Failed, Some(json!({"message": "no", "kind": "busy", "httpStatus": 429}))));
+    entries(facts)
+}
+
+/// What is told, in a few words.
+fn words(told: &Told) -> String {
+    match told {
+        Told::Notice(Notice::ItemStarted(notice)) => format!("started {}", notice.item.id()),
+        Told::Notice(Notice::ItemCompleted(notice)) => format!("completed {}", notice.item.id()),
+        Told::Notice(notice) => notice.method().to_owned(),
+        Told::Ask(ask) => format!("ask {}", ask.approval),
+        Told::Resolved(approval) => format!("resolved {approval}"),
+    }
+}
+
+fn ordinal(told: &Told) -> Option<u64> {
+    let Told::Notice(notice) = told else { return None };
+    let frame: Value = serde_json::from_slice(&notice.frame(0)).unwrap();
+    frame["params"]["ordinal"].as_u64()
+}
+
+#[test]
+fn everything_is_told_once_in_order_and_its_last_word_names_its_place() {
+    let mut projector = Projector::new(id(), defaults());
+    let mut told = Vec::new();
+    for entry in &script() {
+        let now = projector.entry(entry);
+        assert!(now.iter().rev().skip(1).all(|earlier| ordinal(earlier).is_none()));
+        assert!(now.iter().filter_map(ordinal).all(|ordinal| ordinal == entry.seq));
+        told.extend(now);
+        assert!(projector.entry(entry).is_empty(), "told twice");
+    }
+    let told: Vec<String> = told.iter().map(words).collect();
+    assert_eq!(
+        told,
+        [
+            "thread/status/changed",
+            "turn/started",
+            "started one",
+            "completed one",
+            "thread/tokenUsage/updated",
+            "started a",
+            "started b",
+            "ask q",
+            "completed a",
+            "started more",
+            "completed more",
+            "resolved q",
+            "completed b",
+            "started r.turn-1.1",
+            "completed r.turn-1.1",
+            "started m.turn-1.1",
+            "completed m.turn-1.1",
+            "thread/tokenUsage/updated",
+            "thread/status/changed",
+            "turn/completed",
+            "thread/settings/updated",
+            "thread/status/changed",
+            "turn/started",
+            "started later",
+            "completed later",
+            "error",
+            "thread/status/changed",
+            "turn/completed",
+        ]
+    );
+}
+
+#[test]
+fn turns_are_what_was_told_of_them() {
+    let mut projector = Projector::new(id(), defaults());
+    let mut turns = Turns::default();
+    script().iter().for_each(|entry| turns.take(projector.entry(entry)));
+    let turns = turns.into_turns();
+    assert_eq!(turns.iter().map(|turn| turn.status).collect::<Vec<_>>(), [Shown::Completed, Shown::Failed]);
+    let ids: Vec<&str> = turns[0].items.iter().map(Item::id).collect();
+    assert_eq!(ids, ["one", "a", "b", "more", "r.turn-1.1", "m.turn-1.1"]);
+    let statuses: Vec<WorkStatus> = turns[0]
+        .items
+        .iter()
+        .filter_map(|item| match item {
+            Item::CommandExecution { status, .. } => Some(*status),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(statuses, [WorkStatus::Failed, WorkStatus::Declined]);
+    let error = turns[1].error.as_ref().unwrap();
+    assert_eq!(error.codex_error_info, Some(json!({"responseTooManyFailedAttempts": {"httpStatusCode": 429}})));
+    assert_eq!((turns[0].started_at, turns[0].completed_at, turns[0].duration_ms), (Some(3), Some(18), Some(15_000)));
+}
+
+/// Whoever begins to listen at any place hears from there on exactly what somebody hears who was there from the beginning.
+#[test]
+fn beginning_anywhere_is_like_having_been_there() {
+    let script = script();
+    for cut in 1..script.len() {
+        let mut state = Thread::begin(&script[0]).unwrap();
+        let mut whole = Projector::new(id(), defaults());
+        whole.entry(&script[0]);
+        for entry in &script[1..cut] {
+            state.apply(entry).unwrap();
+            whole.entry(entry);
+        }
+        let (since, waiting) = Projector::needs(&state);
+        let needed = |entry: &&Entry| since.is_some_and(|since| entry.seq >= since) || waiting.contains(&entry.seq);
+        let recent: Vec<Entry> = script[..cut].iter().filter(needed).cloned().collect();
+        let mut late = Projector::at(&state, &recent, defaults());
+        let status = if state.turn.is_some() { ThreadStatus::Active { active_flags: vec![] } } else { ThreadStatus::Idle };
+        whole.knows_status(status.clone());
+        late.knows_status(status);
+        assert_eq!(late.open_questions(), whole.open_questions(), "cut at {cut}");
+        for entry in &script[cut..] {
+            assert_eq!(late.entry(entry), whole.entry(entry), "entry {} after a cut at {cut}", entry.seq);
+        }
+    }
+}
+
+#[test]
+fn what_is_said_on_the_way_is_told_once_and_not_after_the_fact() {
+    let script = script();
+    let mut projector = Projector::new(id(), defaults());
+    script[..15].iter().for_each(|entry| drop(projector.entry(entry)));
+    let progress = |step: u32, progress: Progress| Event::Progress { turn: "turn-1".into(), step, progress };
+    let delta = |text: &str| Progress::TextDelta { item_id: "m".into(), delta: text.into() };
+    let begun = Progress::ItemStarted { item: json!({"type": "message", "id": "m", "role": "assistant", "content": []}) };
+    let told = |projector: &mut Projector, event: &Event| projector.event(event).iter().map(words).collect::<Vec<_>>();
+    assert_eq!(told(&mut projector, &progress(1, begun)), ["started m.turn-1.1"]);
+    assert_eq!(told(&mut projector, &progress(1, delta("do"))), ["item/agentMessage/delta"]);
+    script[15..17].iter().for_each(|entry| drop(projector.entry(entry)));
+    assert!(projector.event(&progress(1, delta("ne"))).is_empty(), "the answer is known already");
+    // Somebody who comes in the middle of an answer is told that it began.
+    let mut late = Projector::new(id(), defaults());
+    script[..15].iter().for_each(|entry| drop(late.entry(entry)));
+    assert_eq!(told(&mut late, &progress(1, delta("ne"))), ["started m.turn-1.1", "item/agentMessage/delta"]);
+    // What an attempt told that failed is void, and the next one begins anew.
+    let failed = Progress::Retrying { attempt: 1, of: 2, reason: "cut".into() };
+    assert_eq!(told(&mut late, &progress(1, failed)), ["error"]);
+    assert_eq!(told(&mut late, &progress(1, delta("done"))), ["started m.turn-1.1", "item/agentMessage/delta"]);
+}
+
+#[test]
+fn output_is_text_however_it_is_cut() {
+    let script = script();
+    let mut projector = Projector::new(id(), defaults());
+    script[..7].iter().for_each(|entry| drop(projector.entry(entry)));
+    let text = "aß€😀z".as_bytes();
+    let mut heard = String::new();
+    for byte in text.iter().chain(b"\xff!") {
+        for told in projector.event(&Event::Output { call: "a".into(), bytes: Bytes::copy_from_slice(&[*byte]) }) {
+            let Told::Notice(Notice::CommandOutputDelta(delta)) = told else { panic!("{told:?}") };
+            assert!(!delta.delta.is_empty());
+            heard.push_str(&delta.delta);
+        }
+    }
+    assert_eq!(heard, "aß€😀z\u{fffd}!");
+    assert!(projector.event(&Event::Output { call: "unknown".into(), bytes: Bytes::from_static(b"x") }).is_empty());
+}
+
+#[test]
+fn how_a_thread_stands_is_told_when_it_changes() {
+    let mut projector = Projector::new(id(), defaults());
+    projector.knows_status(ThreadStatus::Idle);
+    assert!(projector.event(&Event::Status(Status::Idle)).is_empty());
+    let waits = Status::Active { waits_for_approval: true, waits_for_input: false };
+    assert_eq!(projector.event(&Event::Status(waits.clone())).len(), 1);
+    assert!(projector.event(&Event::Status(waits)).is_empty());
+}
