@@ -157,8 +157,8 @@ macro_rules! enter {
 /// The app protocol.
 pub fn app() -> String {
     use app::{
-        account, approval, commands, config, environment, files, goals, lists, mcp, models, queue, search, session, settings, skills,
-        thread, turn,
+        account, approval, commands, config, environment, files, goals, lists, mcp, models, overview, queue, search, session, settings,
+        skills, thread, turn,
     };
     let mut book = Book::new();
     enter!(book.app:
@@ -181,6 +181,7 @@ pub fn app() -> String {
         config::{ConfigRead, ConfigValueWrite, ConfigBatchWrite, ConfigRequirementsRead, PermissionProfileList},
         account::{AccountRead, AccountLoginStart, AccountLoginCancel, AccountLogout, AccountRateLimitsRead, GovCloudCheck},
         models::{ModelList},
+        overview::{ThreadOverview},
         lists::{
             ModelProviderCapabilitiesRead, CollaborationModeList, HooksList, ExperimentalFeatureList, PluginList, PluginInstalled,
             ReviewStart, ServerDiagnosticsRead,
