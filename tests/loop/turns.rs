@@ -149,6 +149,21 @@ async fn a_command_that_takes_long_goes_on_behind_a_session_id() {
 }
 
 #[tokio::test]
+async fn a_model_may_use_the_ids_of_its_calls_again() {
+    let call = |word: &str| Reply::call("call_0", "exec_command", &json!({"cmd": format!("echo {word} >> runs; echo {word}")}));
+    let replies = vec![call("one"), call("two"), Reply::message("done"), call("two"), Reply::message("done")];
+    let harness = Harness::local(replies).await;
+    let thread = harness.start(&[0]).await;
+    turn(&thread, "twice in one turn").await;
+    turn(&thread, "and in the next").await;
+    let outputs: Vec<String> = harness.outputs(thread.id()).await.into_iter().map(|(_, output)| output).collect();
+    assert_eq!(outputs.len(), 3, "{outputs:?}");
+    for (output, word) in outputs.iter().zip(["one", "two", "two"]) {
+        assert!(output.contains(word) && output.contains("Exit code: 0"), "{output}");
+    }
+}
+
+#[tokio::test]
 async fn a_fork_goes_its_own_way_with_the_same_environments() {
     let harness = Harness::local(vec![Reply::message("one"), Reply::message("two"), Reply::message("fork")]).await;
     let thread = harness.start(&[0]).await;

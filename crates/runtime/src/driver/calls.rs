@@ -174,7 +174,7 @@ impl Driver {
             batch.entries.iter().for_each(|entry| search.see(entry));
         }
         // A fork knows of its parent's commands; they are not its own.
-        Ok(search.found().filter(|found| found.process == self.processes.name(&found.call)))
+        Ok(search.found().filter(|found| self.processes.is_own(&found.process)))
     }
 
     /// The model's item that asks for a call.

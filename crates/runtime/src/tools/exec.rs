@@ -93,6 +93,8 @@ pub(crate) struct StdinRun {
     earlier: Option<EarlierCommand>,
     processes: Arc<Processes>,
     session: u64,
+    /// The name of the write: a call that is taken up after a restart writes nothing twice.
+    write: String,
     chars: String,
     yield_time: Duration,
     output_tokens: usize,
@@ -134,7 +136,7 @@ impl StepTools {
                 return Plan::Ask(Question { kind: "command", environment: Some(id), detail });
             }
         };
-        let process = self.processes.name(&call.id);
+        let process = self.processes.name(session_of(call), &call.id);
         let flag = if exec.login.unwrap_or(true) { "-lc" } else { "-c" };
         let start = ProcessStart {
             id: process.clone(),
@@ -174,6 +176,7 @@ impl StepTools {
         let (least, most, usual) = if write.chars.is_empty() { (5_000, 300_000, 5_000) } else { (250, 30_000, 250) };
         let run = StdinRun {
             session: write.session_id,
+            write: format!("{}/{}", session_of(call), call.id.as_str()),
             earlier: asked.earlier.clone(),
             processes: self.processes.clone(),
             chars: write.chars.clone(),
@@ -194,7 +197,7 @@ impl StepTools {
 
     /// A command that the user typed. It runs as the user, not as the agent: without a sandbox.
     pub(crate) fn user_command(&self, call: &CallId, command: &str, id: &EnvironmentId) -> Run {
-        let process = self.processes.name(call);
+        let process = self.processes.name(0, call);
         let place = self.view.workplace(Some(id.as_str()));
         let work = match (place, self.info(id)) {
             (Ok(place), Some(info)) => {
@@ -375,9 +378,8 @@ impl StdinRun {
             Ok(running) => running,
             Err(why) => return CallEnd::failed(result, call, &why),
         };
-        // Under the name of the call, so that a call that is taken up after a restart writes nothing twice.
         if !self.chars.is_empty()
-            && let Err(error) = running.process.write_as(call.as_str().to_owned(), self.chars.clone().into_bytes().into()).await
+            && let Err(error) = running.process.write_as(self.write.clone(), self.chars.clone().into_bytes().into()).await
         {
             return CallEnd::failed(result, call, &format!("It could not be written to: {error}"));
         }

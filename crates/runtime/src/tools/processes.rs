@@ -63,9 +63,15 @@ impl Processes {
         Self { thread, feed, kept: Mutex::default() }
     }
 
-    /// The name of a call's process: the same call has the same name after every restart.
-    pub fn name(&self, call: &CallId) -> String {
-        format!("{}/{}", self.thread, call.as_str())
+    /// The name of a call's process: the same call has the same name after every restart. The place in the journal is part of
+    /// it, because some models use the ids of their calls again.
+    pub fn name(&self, session: u64, call: &CallId) -> String {
+        format!("{}/{session}/{}", self.thread, call.as_str())
+    }
+
+    /// Whether a process with this name belongs to this thread.
+    pub fn is_own(&self, process: &str) -> bool {
+        process.split('/').next() == Some(self.thread.to_string().as_str())
     }
 
     /// Reads a command's output from its beginning.
