@@ -63,7 +63,9 @@ impl Sshd {
         let configuration = format!(
             "ListenAddress 127.0.0.1:{port}\nHostKey {host_key}\nAuthorizedKeysFile {keys}\nForceCommand {login}\nPidFile none\n\
              StrictModes no\nUsePAM no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\nPermitRootLogin prohibit-password\n\
-             PrintMotd no\nMaxStartups 100\n",
+             PrintMotd no\nMaxStartups 100\nSetEnv HOME={outside}\n",
+            // Whoever runs the tests has start-up files of their own, which are not part of them.
+            outside = at("outside").display(),
             host_key = at("host_key").display(),
             keys = at("authorized_keys").display(),
             login = at("login").display(),
