@@ -80,6 +80,38 @@ async fn a_client_that_was_cut_off_and_came_back_has_missed_nothing_and_heard_no
 }
 
 #[tokio::test]
+async fn two_hundred_clients_hear_a_turn_beside_one_that_never_reads() {
+    let output = json!({"cmd": "head -c 200000 /dev/zero | tr '\\0' x", "yield_time_ms": 30000});
+    let app = AppServer::start(OUTPOST, vec![Reply::call("much", "exec_command", &output), Reply::message("done")]).await;
+    let mut worker = app.client().await;
+    let id = thread(&mut worker, json!({})).await;
+    turn_of_nothing(&app, &mut worker, &id).await;
+    let deaf = deaf_client(&app, &id).await;
+    let mut others = Vec::new();
+    for _ in 0..200 {
+        let mut client = app.client().await;
+        client.result("thread/resume", json!({"threadId": id, "excludeTurns": true})).await;
+        others.push(client);
+    }
+    let heard = begin(&mut worker, &id, "much").await;
+    assert_eq!(completed(&mut worker, &heard).await["status"], "completed");
+    for client in &mut others {
+        assert_eq!(completed(client, &heard).await["status"], "completed");
+    }
+    drop(deaf);
+}
+
+/// Somebody who asks to hear of a thread and then reads nothing.
+async fn deaf_client(app: &AppServer, thread: &str) -> RawSocket {
+    let mut deaf = RawSocket::websocket(app.url().strip_prefix("ws://").unwrap()).await;
+    let hello = json!({"id": 1, "method": "initialize", "params": {"clientInfo": {"name": "deaf", "version": "1"}}});
+    deaf.call(&hello).await;
+    let resume = json!({"id": 2, "method": "thread/resume", "params": {"threadId": thread}});
+    deaf.send(outpost_testkit::raw::TEXT, resume.to_string().as_bytes()).await;
+    deaf
+}
+
+#[tokio::test]
 async fn one_that_never_reads_holds_up_nobody() {
     // More output than any queue holds.
     let flood = json!({"cmd": "head -c 20000000 /dev/zero | tr '\\0' x", "yield_time_ms": 30000});
@@ -89,11 +121,7 @@ async fn one_that_never_reads_holds_up_nobody() {
     let mut worker = app.client().await;
     let id = thread(&mut worker, json!({})).await;
     turn_of_nothing(&app, &mut worker, &id).await;
-    let mut deaf = RawSocket::websocket(app.url().strip_prefix("ws://").unwrap()).await;
-    let hello = json!({"id": 1, "method": "initialize", "params": {"clientInfo": {"name": "deaf", "version": "1"}}});
-    deaf.call(&hello).await;
-    deaf.send(outpost_testkit::raw::TEXT, json!({"id": 2, "method": "thread/resume", "params": {"threadId": id}}).to_string().as_bytes())
-        .await;
+    let deaf = deaf_client(&app, &id).await;
     let mut others = Vec::new();
     for _ in 0..10 {
         let mut client = app.client().await;
