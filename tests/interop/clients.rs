@@ -25,10 +25,7 @@ struct Desk {
 
 impl Desk {
     async fn new(replies: Vec<Reply>) -> Self {
-        Self::with(ScriptedModel::with(replies).await)
-    }
-
-    fn with(model: ScriptedModel) -> Self {
+        let model = ScriptedModel::with(replies).await;
         let (home, work) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let config = format!(
             "model = \"scripted-model\"\nmodel_provider = \"scripted\"\napproval_policy = \"never\"\nsandbox_mode = \"danger-full-access\"\n\
@@ -117,12 +114,16 @@ async fn the_official_typescript_sdk() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_editor_through_the_acp_adapter() {
     let escalated = json!({"cmd": "touch made", "sandbox_permissions": "require_escalated", "justification": "it has to be made"});
-    let cases = vec![
-        ("say where you are", where_are_you().into()),
-        ("this one never ends", vec![Reply::Silent(String::new())]),
-        ("leave the sandbox", vec![Reply::call("leave", "exec_command", &escalated), Reply::streamed("It is made.")]),
-    ];
-    let desk = Desk::with(ScriptedModel::with_cases(cases).await);
+    let replies = where_are_you().map(|reply| ("say where you are", reply)).into_iter().chain([
+        ("this one never ends", Reply::Silent(String::new())),
+        ("leave the sandbox", Reply::call("leave", "exec_command", &escalated)),
+        ("leave the sandbox", Reply::streamed("It is made.")),
+    ]);
+    // The adapter asks the model questions of its own in between.
+    let desk = Desk::new(Vec::new()).await;
+    for (said, reply) in replies {
+        desk.model.push_for(&format!("\"text\":\"{said}\""), reply);
+    }
     desk.node("acp.mjs").await;
     assert!(desk.work.path().join("made").exists());
 }

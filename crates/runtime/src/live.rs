@@ -213,10 +213,6 @@ impl LiveThread {
         self.status.borrow().clone()
     }
 
-    pub fn watch_status(&self) -> watch::Receiver<Status> {
-        self.status.clone()
-    }
-
     pub(crate) fn is_closed(&self) -> bool {
         self.mailbox.is_closed()
     }

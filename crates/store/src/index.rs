@@ -33,6 +33,9 @@ use database::Database;
 use scan::JournalFile;
 use writer::{Note, Writer};
 
+/// How long a search waits for an index that is being filled: most are whole by then, and nobody thinks that it hangs.
+const SEARCH_PATIENCE: Duration = Duration::from_secs(3);
+
 /// Where things are, and how long a note may wait for others.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -127,8 +130,12 @@ impl Index {
         let _ = self.notes.send(note);
     }
 
-    /// A page of threads, with everything that was noted before.
+    /// A page of threads, with everything that was noted before. A search waits a while for words that are still to be read;
+    /// the page says if that was not long enough.
     pub async fn list(&self, query: ListQuery) -> Result<ListPage, IndexError> {
+        if query.search.is_some() {
+            let _ = tokio::time::timeout(SEARCH_PATIENCE, self.complete()).await;
+        }
         let (threads, query) = self.ask(move |database| database.list(&query).map(|threads| (threads, query.clone()))).await?;
         Ok(ListPage::cut(threads, &query, self.state.borrow().coverage()))
     }

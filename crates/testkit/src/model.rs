@@ -65,8 +65,6 @@ pub struct ScriptedModel {
 #[derive(Default)]
 struct Script {
     replies: VecDeque<Reply>,
-    /// Replies for those who said these words last.
-    cases: Vec<(String, VecDeque<Reply>)>,
     /// For requests that contain a text.
     special: Vec<(String, Reply)>,
     requests: Vec<Request>,
@@ -88,18 +86,7 @@ impl ScriptedModel {
     }
 
     pub async fn with(replies: impl Into<VecDeque<Reply>>) -> Self {
-        Self::serve(Script { replies: replies.into(), ..Script::default() }).await
-    }
-
-    /// Serves replies in order to whoever's last words contain the given ones, and `done` to everybody else: for clients that ask
-    /// questions of their own in between.
-    pub async fn with_cases(cases: Vec<(&str, Vec<Reply>)>) -> Self {
-        let cases = cases.into_iter().map(|(words, replies)| (words.to_owned(), replies.into())).collect();
-        Self::serve(Script { cases, ..Script::default() }).await
-    }
-
-    async fn serve(script: Script) -> Self {
-        let script = Arc::new(Mutex::new(script));
+        let script = Arc::new(Mutex::new(Script { replies: replies.into(), ..Script::default() }));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let serving = script.clone();
@@ -163,24 +150,10 @@ async fn answer(stream: TcpStream, script: Arc<Mutex<Script>>) -> Option<()> {
         let special = script.special.iter().position(|(wanted, _)| text.contains(wanted.as_str()));
         let special = special.map(|at| script.special.remove(at).1);
         let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
-        let last = last_words(&body);
         script.requests.push(Request { path, head, body });
-        let case = script.cases.iter_mut().find(|(words, _)| last.contains(words.as_str()));
-        let fitting = case.and_then(|(_, replies)| replies.pop_front());
-        special
-            .or(fitting)
-            .or_else(|| script.replies.pop_front())
-            .unwrap_or_else(|| if is_chat { chat_done() } else { Reply::message("done") })
+        special.or_else(|| script.replies.pop_front()).unwrap_or_else(|| if is_chat { chat_done() } else { Reply::message("done") })
     };
     send(stream, reply).await
-}
-
-/// What the user said last, in a request of the Responses API.
-fn last_words(body: &Value) -> String {
-    let items = body["input"].as_array().map_or(&[][..], Vec::as_slice);
-    let texts = items.iter().rev().filter(|item| item["role"] == "user").map(|item| item["content"].to_string());
-    // What the agent says for itself begins with a tag.
-    texts.into_iter().find(|text| !text.contains("\"text\":\"<")).unwrap_or_default()
 }
 
 fn chat_done() -> Reply {

@@ -228,8 +228,4 @@ impl Running {
     pub fn taken(&self) -> u64 {
         self.taken.load(Ordering::Relaxed)
     }
-
-    pub fn has_output(&self) -> bool {
-        !lock(&self.fresh).is_empty()
-    }
 }

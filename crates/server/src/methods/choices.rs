@@ -65,6 +65,31 @@ pub fn choose(server: &Shared, given: &Overrides) -> Result<Choices, Fault> {
     Ok(Choices { settings, instructions })
 }
 
+/// What comes with a turn and with a change of settings, as the client wrote it.
+pub struct Wanted<'a> {
+    pub model: Option<String>,
+    pub effort: Option<String>,
+    pub approval_policy: Option<AskForApproval>,
+    pub approvals_reviewer: Option<ApprovalsReviewer>,
+    pub sandbox_policy: Option<&'a SandboxPolicy>,
+    pub permissions: Option<&'a str>,
+}
+
+/// Checks what is wanted for this turn and those after it.
+pub fn wanted(server: &Shared, wanted: Wanted<'_>) -> Result<Settings, Fault> {
+    let sandbox = match (wanted.permissions, wanted.sandbox_policy) {
+        (Some(_), Some(_)) => return Err(Fault::invalid_request("`permissions` cannot be combined with `sandboxPolicy`")),
+        (Some(profile), None) => Some(profile_sandbox(server, profile)?),
+        (None, policy) => policy.map(policy_sandbox),
+    };
+    let approval_policy = wanted.approval_policy.map(approval);
+    let mut settings = Settings { model: wanted.model, reasoning_effort: wanted.effort, approval_policy, sandbox, ..Settings::default() };
+    if let Some(reviewer) = wanted.approvals_reviewer {
+        review(&mut settings, reviewer);
+    }
+    Ok(settings)
+}
+
 /// The keys of `config.toml` that a thread can have for itself. Others belong to the whole program.
 fn configured(server: &Shared, config: &Value, settings: &mut Settings) -> Result<(), Fault> {
     let text = |key: &str| config.get(key).and_then(Value::as_str).map(str::to_owned);
@@ -91,11 +116,11 @@ fn configured(server: &Shared, config: &Value, settings: &mut Settings) -> Resul
     Ok(())
 }
 
-pub fn approval(policy: AskForApproval) -> Raw {
+fn approval(policy: AskForApproval) -> Raw {
     Raw::of(&policy).unwrap_or_else(|_| Raw::from(Value::Null))
 }
 
-pub fn review(settings: &mut Settings, reviewer: ApprovalsReviewer) {
+fn review(settings: &mut Settings, reviewer: ApprovalsReviewer) {
     if let Some(word) = same(&reviewer) {
         settings.other.insert("approvalsReviewer".into(), word);
     }
@@ -122,7 +147,7 @@ pub fn profile_sandbox(server: &Shared, profile: &str) -> Result<Raw, Fault> {
     }
 }
 
-pub fn policy_sandbox(policy: &SandboxPolicy) -> Raw {
+fn policy_sandbox(policy: &SandboxPolicy) -> Raw {
     Raw::of(policy).unwrap_or_else(|_| Raw::from(Value::Null))
 }
 

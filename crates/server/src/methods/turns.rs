@@ -6,7 +6,7 @@ use outpost_environment::selection::{self, Request, Scope};
 use outpost_rpc::Outcome;
 use outpost_runtime::feed::{Cursor, Read};
 use outpost_runtime::live::{Accepted, Event, InputMode, LiveThread, NewInput};
-use outpost_thread::{Fact, InterruptReason, Raw, Settings, TurnId, TurnKind};
+use outpost_thread::{Fact, InterruptReason, Raw, TurnId, TurnKind};
 use outpost_wire::app::Nothing;
 use outpost_wire::app::turn::{
     EnvironmentsScope, ItemsView, Turn, TurnInterrupt, TurnInterruptParams, TurnStart, TurnStartParams, TurnStartResponse, TurnStatus,
@@ -48,18 +48,17 @@ async fn start(connection: Arc<Connection>, params: TurnStartParams) -> Result<O
     // Everything is checked before anything is changed.
     let environments = params.environments.as_deref().map(|wanted| choices::select(&server, wanted)).transpose()?;
     let workspace_roots = params.runtime_workspace_roots.as_deref().map(choices::workspace_roots).transpose()?;
-    if params.permissions.is_some() && params.sandbox_policy.is_some() {
-        return Err(Fault::invalid_request("`permissions` cannot be combined with `sandboxPolicy`"));
-    }
-    let mut settings = Settings { model: params.model, reasoning_effort: params.effort, ..Settings::default() };
-    settings.approval_policy = params.approval_policy.map(choices::approval);
-    settings.sandbox = params.sandbox_policy.as_ref().map(choices::policy_sandbox);
-    if let Some(profile) = &params.permissions {
-        settings.sandbox = Some(choices::profile_sandbox(&server, profile)?);
-    }
-    if let Some(reviewer) = params.approvals_reviewer {
-        choices::review(&mut settings, reviewer);
-    }
+    let mut settings = choices::wanted(
+        &server,
+        choices::Wanted {
+            model: params.model,
+            effort: params.effort,
+            approval_policy: params.approval_policy,
+            approvals_reviewer: params.approvals_reviewer,
+            sandbox_policy: params.sandbox_policy.as_ref(),
+            permissions: params.permissions.as_deref(),
+        },
+    )?;
     let message = input::message(params.input, params.additional_context).await?;
     let mut new = NewInput {
         mode: InputMode::StartOrSteer,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use outpost_rpc::Outcome;
-use outpost_thread::{Fact, InputId, InputOrigin, InputReceived, Raw, Settings};
+use outpost_thread::{Fact, InputId, InputOrigin, InputReceived, Raw};
 use outpost_wire::Fault;
 use outpost_wire::app::settings::{ThreadSettingsUpdate, ThreadSettingsUpdateParams};
 use outpost_wire::app::thread::{
@@ -66,18 +66,17 @@ async fn inject(connection: Arc<Connection>, params: ThreadInjectItemsParams) ->
 async fn settings(connection: Arc<Connection>, params: ThreadSettingsUpdateParams) -> Result<Outcome<Nothing>, Fault> {
     let server = connection.server.clone();
     let live = loaded(&connection, &params.thread_id)?;
-    if params.permissions.is_some() && params.sandbox_policy.is_some() {
-        return Err(Fault::invalid_request("`permissions` cannot be combined with `sandboxPolicy`"));
-    }
-    let mut settings = Settings { model: params.model, reasoning_effort: params.effort, ..Settings::default() };
-    settings.approval_policy = params.approval_policy.map(choices::approval);
-    settings.sandbox = params.sandbox_policy.as_ref().map(choices::policy_sandbox);
-    if let Some(profile) = &params.permissions {
-        settings.sandbox = Some(choices::profile_sandbox(&server, profile)?);
-    }
-    if let Some(reviewer) = params.approvals_reviewer {
-        choices::review(&mut settings, reviewer);
-    }
+    let settings = choices::wanted(
+        &server,
+        choices::Wanted {
+            model: params.model,
+            effort: params.effort,
+            approval_policy: params.approval_policy,
+            approvals_reviewer: params.approvals_reviewer,
+            sandbox_policy: params.sandbox_policy.as_ref(),
+            permissions: params.permissions.as_deref(),
+        },
+    )?;
     let place = Place {
         cwd: params.cwd,
         environments: params.environments.as_deref().map(|wanted| choices::select(&server, wanted)).transpose()?,

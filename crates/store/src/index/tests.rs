@@ -99,7 +99,6 @@ async fn all(index: &Index, mut query: ListQuery) -> Vec<ThreadId> {
 }
 
 async fn search(index: &Index, words: &str) -> Vec<ThreadId> {
-    index.complete().await;
     all(index, ListQuery { search: Some(words.to_owned()), ..ListQuery::default() }).await
 }
 
