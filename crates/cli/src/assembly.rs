@@ -15,6 +15,7 @@ use outpost_runtime::models::{Models, Variables as ModelVariables};
 use outpost_runtime::rules::{Rule, Rules};
 use outpost_runtime::skills::host::{HostRoot, SkillScope};
 use outpost_runtime::{Parts, Runtime};
+use outpost_sandbox::Limits;
 use outpost_store::{Clock, MemoryStore, Store};
 use outpost_thread::ThreadId;
 use outpost_wire::PathUri;
@@ -51,9 +52,9 @@ impl Assembly {
     pub async fn new(home: &Home, wish: Wish, own: &Process) -> anyhow::Result<Self> {
         let Wish { config, provider, model, questions, keeps_sessions } = wish;
         let clock: Clock = Arc::new(store::now);
-        home.make().context("the home cannot be made")?;
+        home.usable()?;
         let (provider, note) = choose(provider.or_else(|| config.model_provider.clone()), &own.variables);
-        let (connector, executor) = local(own)?;
+        let (connector, executor) = local(config.limits.over(Limits::default()), own)?;
         let caller = Caller { client: "outpost", patience: Duration::from_secs(600) };
         let mut options = caller.options();
         if keeps_sessions {

@@ -4,7 +4,7 @@ mod lines;
 mod prompt;
 mod shapes;
 
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -21,6 +21,7 @@ use crate::commands;
 use crate::commands::exec::lines::{Lines, failed};
 use crate::commands::exec::shapes::Line;
 use crate::follow::Follow;
+use crate::out;
 use crate::screen::{Screen, Style, why};
 use crate::signals::Watched;
 
@@ -238,8 +239,7 @@ fn print(lines: &[Line]) -> anyhow::Result<()> {
         text.push_str(&serde_json::to_string(line)?);
         text.push('\n');
     }
-    let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("standard output cannot be written")
+    out::print(&text)
 }
 
 fn write_answer(file: &Path, answer: Option<&str>) -> anyhow::Result<()> {
