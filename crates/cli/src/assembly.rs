@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use futures_util::future::join_all;
 use outpost_environment::{Registry, SessionMemory};
 use outpost_executor::Executor;
 use outpost_runtime::config::RuntimeConfig;
@@ -101,6 +102,15 @@ impl Assembly {
     /// Ends what runs here.
     pub async fn shut_down(self) {
         self.runtime.shutdown(Duration::from_secs(10)).await;
+        // What a sandbox needs in a workspace elsewhere goes with its session; it should not lie there until the grace is over.
+        let registry = self.runtime.registry();
+        let elsewhere = registry.list().into_iter().filter(|status| !status.id.is_local()).filter_map(|status| registry.get(&status.id));
+        join_all(elsewhere.map(|environment| async move {
+            if let Err(error) = environment.end_if_idle().await {
+                tracing::debug!(%error, "a session was not ended");
+            }
+        }))
+        .await;
         self.executor.shut_down().await;
     }
 }
