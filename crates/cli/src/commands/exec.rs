@@ -4,7 +4,7 @@ mod lines;
 mod prompt;
 mod shapes;
 
-use std::io;
+use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -21,7 +21,6 @@ use crate::commands;
 use crate::commands::exec::lines::{Lines, failed};
 use crate::commands::exec::shapes::Line;
 use crate::follow::Follow;
-use crate::out;
 use crate::screen::{Screen, Style, why};
 use crate::signals::Watched;
 
@@ -239,7 +238,8 @@ fn print(lines: &[Line]) -> anyhow::Result<()> {
         text.push_str(&serde_json::to_string(line)?);
         text.push('\n');
     }
-    out::print(&text)
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("standard output cannot be written")
 }
 
 fn write_answer(file: &Path, answer: Option<&str>) -> anyhow::Result<()> {

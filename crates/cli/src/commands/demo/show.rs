@@ -7,7 +7,7 @@ use rustix::termios::tcgetwinsize;
 use crate::Process;
 use crate::out;
 
-/// So wide it is where nobody says how wide it may be.
+/// So wide a turn is, and everything on a terminal.
 const WIDTH: usize = 100;
 /// So far to the right begins what was said in a turn.
 const TURN: usize = 16;
@@ -17,7 +17,8 @@ const END: usize = 9;
 pub struct Show {
     colours: bool,
     steps: usize,
-    width: usize,
+    /// Of the terminal; elsewhere nothing is broken into lines.
+    width: Option<usize>,
 }
 
 impl Show {
@@ -25,26 +26,26 @@ impl Show {
         let is_set = |name: &str| own.variables.get(name).is_some_and(|value| !value.is_empty());
         let dumb = own.variables.get("TERM").is_none_or(|term| term == "dumb");
         let width = tcgetwinsize(io::stdout()).ok().map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0);
-        let width = width.unwrap_or(WIDTH).clamp(40, WIDTH);
+        let width = width.map(|columns| columns.clamp(40, WIDTH));
         Self { colours: io::stdout().is_terminal() && !dumb && !is_set("NO_COLOR"), steps: 0, width }
     }
 
     pub fn title(&mut self, text: &str) -> anyhow::Result<()> {
-        wrapped(text, self.width).iter().try_for_each(|line| self.line(&self.dressed("1", line)))
+        wrapped(text, self.room(0)).iter().try_for_each(|line| self.line(&self.dressed("1", line)))
     }
 
     pub fn plain(&mut self, text: &str) -> anyhow::Result<()> {
-        wrapped(text, self.width).iter().try_for_each(|line| self.line(line))
+        wrapped(text, self.room(0)).iter().try_for_each(|line| self.line(line))
     }
 
     pub fn warning(&mut self, text: &str) -> anyhow::Result<()> {
-        wrapped(text, self.width).iter().try_for_each(|line| self.line(&self.dressed("33", line)))
+        wrapped(text, self.room(0)).iter().try_for_each(|line| self.line(&self.dressed("33", line)))
     }
 
     pub fn step(&mut self, text: &str) -> anyhow::Result<()> {
         self.steps += 1;
         self.line("")?;
-        for (number, line) in wrapped(text, self.width - 3).iter().enumerate() {
+        for (number, line) in wrapped(text, self.room(3)).iter().enumerate() {
             let step = if number == 0 { self.steps.to_string() } else { " ".to_owned() };
             self.line(&self.dressed("1", &format!("{step}  {line}")))?;
         }
@@ -69,19 +70,24 @@ impl Show {
     /// A turn of a history.
     pub fn turn(&mut self, whose: &str, number: usize, said: &str) -> anyhow::Result<()> {
         let said = said.lines().filter(|line| !line.is_empty()).collect::<Vec<_>>().join("  ");
-        let cut = said.char_indices().nth(self.width - TURN).map(|(end, _)| format!("{}…", &said[..end]));
+        let cut = said.char_indices().nth(self.width.unwrap_or(WIDTH) - TURN).map(|(end, _)| format!("{}…", &said[..end]));
         self.line(&format!("   {} {number}  {}", self.dressed("36", &format!("{whose:<9}")), cut.unwrap_or(said)))
     }
 
     pub fn end(&mut self, lines: &[(&str, String)]) -> anyhow::Result<()> {
         self.line("")?;
         for (what, text) in lines {
-            for (number, line) in wrapped(text, self.width - END).iter().enumerate() {
+            for (number, line) in wrapped(text, self.room(END)).iter().enumerate() {
                 let what = if number == 0 { what } else { "" };
                 self.line(&format!("{}  {line}", self.dressed("1", &format!("{what:<7}"))))?;
             }
         }
         Ok(())
+    }
+
+    /// How wide a text may be that begins so far to the right.
+    fn room(&self, indent: usize) -> usize {
+        self.width.map_or(usize::MAX, |columns| columns - indent)
     }
 
     fn dressed(&self, code: &str, text: &str) -> String {
