@@ -7,6 +7,7 @@ use anyhow::Context;
 use outpost_runtime::capabilities::{RootReport, StepCapabilities};
 use serde_json::json;
 
+use super::times::counted;
 use super::{Desk, print, print_json};
 use crate::Process;
 use crate::assembly::{Assembly, Wish};
@@ -83,7 +84,7 @@ fn text(step: &StepCapabilities) -> String {
 fn reason(root: &RootReport) -> String {
     match (&root.reason, &root.plugin) {
         (Some(reason), _) => reason.clone(),
-        (None, Some(plugin)) => format!("plugin `{plugin}`, {} skills", root.skills),
-        (None, None) => format!("{} skills", root.skills),
+        (None, Some(plugin)) => format!("plugin `{plugin}`, {}", counted(root.skills as u64, "skill")),
+        (None, None) => counted(root.skills as u64, "skill"),
     }
 }
