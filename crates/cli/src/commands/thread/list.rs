@@ -36,7 +36,8 @@ impl Desk {
             limit: arguments.limit as usize,
             after: arguments.after.as_deref().map(str::parse).transpose()?,
         };
-        if let (Some(_), Store::Local(store)) = (&query.search, &self.store) {
+        let is_search = query.search.is_some();
+        if let (true, Store::Local(store)) = (is_search, &self.store) {
             // This program asks once and ends; half an answer would be of no use.
             store.index()?.complete().await;
         }
@@ -48,13 +49,13 @@ impl Desk {
                 "search": page.coverage,
             }))?;
         } else {
-            print(&table(&page))?;
+            print(&table(&page, is_search))?;
         }
         Ok(ExitCode::SUCCESS)
     }
 }
 
-fn table(page: &ListPage) -> String {
+fn table(page: &ListPage, is_search: bool) -> String {
     let mut text = String::new();
     let now = now();
     for thread in &page.threads {
@@ -69,7 +70,7 @@ fn table(page: &ListPage) -> String {
     if let Some(next) = page.next {
         let _ = writeln!(text, "there are more: --after {next}");
     }
-    if let Coverage::Filling { done, total } = page.coverage {
+    if let (true, Coverage::Filling { done, total }) = (is_search, page.coverage) {
         let _ = writeln!(text, "words are still being read ({done} of {total} bytes): more may be found later");
     }
     text
