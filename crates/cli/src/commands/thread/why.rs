@@ -15,7 +15,7 @@ use crate::home::Home;
 
 pub async fn why(name: &str, store: Option<String>, as_json: bool, own: &Process) -> anyhow::Result<ExitCode> {
     let home = Home::from_environment().context("there is no home: set OUTPOST_HOME")?;
-    let mut config = Config::load(Some(&home.config()), &[])?;
+    let mut config = Config::load(Some(&home.config()), &own.settings)?;
     config.store = store.or(config.store);
     let wish = Wish { config, provider: None, model: None, questions: false, keeps_sessions: false };
     let assembly = Assembly::new(&home, wish, own).await?;
