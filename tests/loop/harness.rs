@@ -127,6 +127,11 @@ impl Harness {
         self.runtime.start(start).await.unwrap()
     }
 
+    /// The executor of an environment.
+    pub fn bench(&self, index: usize) -> &Bench {
+        &self.places[index].bench
+    }
+
     /// The directory of an environment.
     pub fn work(&self, index: usize) -> &Path {
         self.places[index].work.path()
