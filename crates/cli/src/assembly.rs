@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 use outpost_environment::{Registry, SessionMemory};
 use outpost_executor::Executor;
 use outpost_runtime::config::RuntimeConfig;
-use outpost_runtime::mcp::{Layer, McpConfig, Source};
+use outpost_runtime::mcp::McpConfig;
 use outpost_runtime::model::{Model, ModelError, Provider, built_in};
 use outpost_runtime::models::{Models, Variables as ModelVariables};
 use outpost_runtime::rules::{Rule, Rules};
@@ -28,7 +28,7 @@ use crate::environments::Known;
 use crate::home::Home;
 use crate::reach::{Caller, local};
 use crate::variables::Variables;
-use crate::{Process, store};
+use crate::{Process, servers, store};
 
 /// Everything that runs in this process.
 pub struct Assembly {
@@ -81,7 +81,7 @@ impl Assembly {
                 context_windows: windows,
                 questions,
                 host_skills: host_skills(home, &own.variables),
-                mcp: McpConfig { source: servers(&config), ..McpConfig::default() },
+                mcp: McpConfig { source: servers::source(home, &config), secrets: own.secrets.clone(), ..McpConfig::default() },
                 ..RuntimeConfig::default()
             },
             store: store::open_for(&config, home, Some(own.secrets.clone())).await?,
@@ -172,15 +172,6 @@ fn default_model(provider: &str) -> &'static str {
         "ollama" => "qwen3",
         _ => "offline",
     }
-}
-
-/// The MCP servers of `config.toml`, read anew whenever they are asked for.
-fn servers(config: &Config) -> Source {
-    let config = config.clone();
-    Source::new(move |_| {
-        let now = config.read_again().map_err(|error| format!("{error:#}"))?;
-        Layer::of(now.mcp_servers.as_ref()).map_err(|error| format!("config.toml: {error}"))
-    })
 }
 
 #[derive(Deserialize)]

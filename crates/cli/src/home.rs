@@ -20,8 +20,9 @@ pub const APP: &str = "app";
 pub struct Home(PathBuf);
 
 /// Everything that we ever put there.
-const OURS: [&str; 14] = [
+const OURS: [&str; 15] = [
     "config.toml",
+    "requirements.toml",
     "environments.toml",
     "rules.toml",
     "tokens",
@@ -45,6 +46,11 @@ impl Home {
 
     pub fn config(&self) -> PathBuf {
         self.0.join("config.toml")
+    }
+
+    /// What is required of this home, besides what the administrator requires of all.
+    pub fn requirements(&self) -> PathBuf {
+        self.0.join("requirements.toml")
     }
 
     /// The user's rules about commands.

@@ -21,6 +21,7 @@ mod progress;
 mod reach;
 mod screen;
 mod serve_args;
+mod servers;
 mod signals;
 mod store;
 mod terminal;

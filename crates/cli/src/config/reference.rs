@@ -187,7 +187,7 @@ pub fn page() -> String {
          `config.toml` lies in the home (`OUTPOST_HOME`, by default `~/.outpost`). `-c KEY=VALUE` on the command line is put over it, with the same keys. A \
          key that is not known is told and has no effect; a value that makes no sense is an error that names it.\n\n\
          Environments have a file of their own, [environments.toml](environments.md#environmentstoml), and so have rules about commands, \
-         [rules.toml](agent.md#what-may-run).\n\n\
+         [rules.toml](agent.md#what-may-run). What an administrator requires is in [requirements.toml](mcp.md#what-an-administrator-requires).\n\n\
          This page is made by `cargo xtask docs`.\n\n\
          | key | example | without it | what it is |\n|---|---|---|---|\n",
     );
