@@ -119,6 +119,10 @@ impl Database {
         }
     }
 
+    pub const fn inode(&self) -> u64 {
+        self.inode
+    }
+
     /// Whether the path still leads to the file that was opened. One that was deleted would take writes for ever.
     pub fn is_in_place(&self) -> bool {
         fs::metadata(&self.path).is_ok_and(|file| file.ino() == self.inode)
