@@ -127,6 +127,9 @@ impl Agents {
             changes.push(SettingsChanged { settings: self.settings.clone() }.into());
         }
         let selection = self.here.other_selection(self.runtime(), before.selection.as_ref()).await?;
+        if let Some(cwd) = selection.as_ref().and_then(directory).filter(|cwd| before.settings.cwd.as_ref() != Some(cwd)) {
+            changes.push(SettingsChanged { settings: Settings { cwd: Some(cwd), ..Settings::default() } }.into());
+        }
         let capability_roots = Some(self.here.roots.clone()).filter(|roots| !roots.is_empty());
         if selection.is_some() || capability_roots.is_some() {
             changes.push(SelectionChanged { selection, capability_roots }.into());
@@ -146,7 +149,9 @@ impl Agents {
         start.created.originator = birth.originator;
         start.created.program_version = Some(env!("CARGO_PKG_VERSION").into());
         start.created.settings = self.settings.clone();
-        start.created.selection = Some(self.here.selection(self.runtime()).await?);
+        let selection = self.here.selection(self.runtime()).await?;
+        start.created.settings.cwd = directory(&selection);
+        start.created.selection = Some(selection);
         start.created.capability_roots.clone_from(&self.here.roots);
         start.ephemeral = birth.ephemeral;
         let thread = self.runtime().start(start).await?;
@@ -161,6 +166,12 @@ impl Agents {
         let last = page.threads.iter().find(|thread| thread.parent.is_none());
         last.map(|thread| thread.id).context("there is no thread yet")
     }
+}
+
+/// The directory that lists show: the one on this machine, if it works here at all.
+fn directory(selection: &Selection) -> Option<String> {
+    let here = selection.get(&EnvironmentId::local()).or_else(|| selection.primary());
+    here.map(|attachment| attachment.cwd.to_syntax())
 }
 
 /// `NAME=URL`: an executor for this run only, in the place of one of that name that is written down.
