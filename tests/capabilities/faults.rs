@@ -55,18 +55,41 @@ async fn s78_more_files_than_are_looked_at_are_bounded() {
     assert!(step.roots[0].warnings.iter().any(|warning| warning.contains("more than 20000 entries")), "{:?}", step.roots);
 }
 
-/// Meaningful for ordinary users only: root reads everything.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn s78_a_folder_that_may_not_be_read_is_told() {
-    if rustix::process::geteuid().is_root() {
-        return;
-    }
-    let machine = Machine::new();
+    let machine = Machine::of_an_ordinary_user();
     put_skill(machine.path("closed"), "deploy");
-    fs::set_permissions(machine.path("closed"), fs::Permissions::from_mode(0o000)).unwrap();
+    put_skill(machine.path("half/open"), "near");
+    put_skill(machine.path("half/closed"), "far");
+    let closed = [machine.path("closed"), machine.path("half/closed")];
+    let set = |mode: u32| closed.iter().for_each(|path| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap());
+    set(0o000);
     let stage = Stage::new(&[("box", &machine)]).await;
-    let thread = stage.thread(&["box"], vec![CapabilityRoot::new("closed", id("box"), uri(machine.path("closed")))]).await;
+    let root = |name: &str| CapabilityRoot::new(name, id("box"), uri(machine.path(name)));
+    let thread = stage.thread(&["box"], vec![root("closed"), root("half")]).await;
     let step = stage.runtime.why(thread.id()).await.unwrap();
-    fs::set_permissions(machine.path("closed"), fs::Permissions::from_mode(0o700)).unwrap();
+    set(0o755);
     assert!(step.roots[0].reason.as_ref().unwrap().contains("(os error 13)"), "{:?}", step.roots);
+    // What is closed inside a root is told, and the rest of it is there.
+    assert!(step.roots[1].available && step.skills.iter().any(|skill| skill.name == "near"), "{:?}", step.roots);
+    assert!(step.roots[1].warnings.iter().any(|warning| warning.contains("closed")), "{:?}", step.roots);
+    // Opened, it is there: no failure is kept.
+    let step = stage.runtime.why(thread.id()).await.unwrap();
+    assert!(step.roots[0].available, "{:?}", step.roots);
+}
+
+/// Names of any bytes: of the root itself, and of what lies in it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn s78_names_that_are_no_text_are_names() {
+    use std::os::unix::ffi::OsStrExt;
+    let machine = Machine::new();
+    let strange = std::ffi::OsStr::from_bytes(b"to\xffols");
+    let root = machine.path("").join(strange);
+    put_skill(&root, "deploy");
+    put(root.join(std::ffi::OsStr::from_bytes(b"o\xfedd")).join("SKILL.md"), "---\nname: odd\ndescription: odd\n---\nThe odd one.\n");
+    let stage = Stage::new(&[("box", &machine)]).await;
+    let thread = stage.thread(&["box"], vec![CapabilityRoot::new("strange", id("box"), uri(&root))]).await;
+    let told = stage.told(&thread, "hello").await.unwrap();
+    assert!(told.contains("- deploy:") && told.contains("- odd:"), "{told}");
+    assert!(stage.turn(&thread, "use $odd").await.contains("The odd one."));
 }

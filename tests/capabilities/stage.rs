@@ -1,5 +1,6 @@
 //! Machines that can be switched off and on again, and a runtime that works on them.
 
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -50,6 +51,8 @@ struct Inside {
     process: Mutex<Option<ExecutorProcess>>,
     home: Mutex<Option<TempDir>>,
     files: TempDir,
+    /// Who the executor runs as, and the program that this user can start.
+    user: Option<(u32, PathBuf)>,
 }
 
 impl Machine {
@@ -62,14 +65,42 @@ impl Machine {
 
     pub fn off() -> Self {
         let home = Mutex::new(Some(tempfile::tempdir().unwrap()));
-        Self(Arc::new(Inside { process: Mutex::default(), home, files: tempfile::tempdir().unwrap() }))
+        Self(Arc::new(Inside { process: Mutex::default(), home, files: tempfile::tempdir().unwrap(), user: None }))
+    }
+
+    /// Run by a user who may not read everything, whoever runs the tests.
+    pub fn of_an_ordinary_user() -> Self {
+        if !rustix::process::geteuid().is_root() {
+            return Self::new();
+        }
+        const NOBODY: u32 = 65534;
+        let (home, files) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        for directory in [home.path(), files.path()] {
+            std::os::unix::fs::chown(directory, Some(NOBODY), Some(NOBODY)).unwrap();
+        }
+        // The program may lie where only root looks.
+        let program = files.path().join("outpost");
+        if std::fs::hard_link(OUTPOST, &program).is_err() {
+            std::fs::copy(OUTPOST, &program).unwrap();
+        }
+        let user = Some((NOBODY, program));
+        let machine = Self(Arc::new(Inside { process: Mutex::default(), home: Mutex::new(Some(home)), files, user }));
+        machine.on();
+        machine
     }
 
     /// With a user's home of its own, so that nothing of this machine's user is found.
     pub fn on(&self) -> &Self {
         let home = self.0.home.lock().unwrap().take().unwrap();
         let user = self.path("user").display().to_string();
-        let process = ExecutorProcess::start_with(Path::new(OUTPOST), &["--no-auth"], &[("HOME", &user)], home);
+        let process = match &self.0.user {
+            None => ExecutorProcess::start_with(Path::new(OUTPOST), &["--no-auth"], &[("HOME", &user)], home),
+            Some((id, program)) => {
+                let mut command = std::process::Command::new(program);
+                command.args(["executor", "--no-auth"]).env("HOME", &user).current_dir(self.0.files.path()).uid(*id).gid(*id);
+                ExecutorProcess::start_command(command, home)
+            }
+        };
         *self.0.process.lock().unwrap() = Some(process);
         self
     }

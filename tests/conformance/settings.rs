@@ -30,7 +30,7 @@ fn ask(bench: &Bench, paths: Value) -> Value {
 }
 
 #[tokio::test]
-async fn chosen_keys_of_the_configuration_are_told() {
+async fn s87_chosen_keys_of_the_configuration_are_told() {
     let (bench, user) = bench();
     let home = bench.process().unwrap().home();
     put(home.join("config.toml"), "model = \"m\"\nstore = \"postgres://secret\"\n[mcp_servers.h]\nurl = \"http://127.0.0.1:1/mcp\"\n");
@@ -47,7 +47,7 @@ async fn chosen_keys_of_the_configuration_are_told() {
 }
 
 #[tokio::test]
-async fn questions_and_files_that_make_no_sense_are_refused() {
+async fn s87_questions_and_files_that_make_no_sense_are_refused() {
     let (bench, _user) = bench();
     let mut client = bench.client().await;
     let method = "environmentConfig/read";

@@ -127,6 +127,12 @@ impl Harness {
         self.runtime.start(start).await.unwrap()
     }
 
+    /// The executor of an environment.
+    #[allow(dead_code, reason = "shared with the tests of MCP servers")]
+    pub fn bench(&self, index: usize) -> &Bench {
+        &self.places[index].bench
+    }
+
     /// The directory of an environment.
     pub fn work(&self, index: usize) -> &Path {
         self.places[index].work.path()

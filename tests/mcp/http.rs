@@ -12,20 +12,28 @@ use serde_json::{Value, json};
 use crate::harness::{Harness, OUTPOST, turn};
 use crate::support::{Files, attach, setup};
 
-struct HttpServer {
+pub struct HttpServer {
     child: Child,
     port: u16,
 }
 
 impl HttpServer {
-    fn start(token: Option<&str>) -> Self {
+    pub fn start(token: Option<&str>) -> Self {
+        Self::start_with(token.map(|token| ("TOKEN", token)).as_slice())
+    }
+
+    pub fn start_with(variables: &[(&str, &str)]) -> Self {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/mcp/http_server.py");
         let mut command = Command::new("python3");
-        command.arg(script).env_remove("TOKEN").envs(token.map(|token| ("TOKEN", token))).stdout(Stdio::piped());
+        command.arg(script).env_remove("TOKEN").envs(variables.iter().copied()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         Self { child, port: line.trim().parse().unwrap() }
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://127.0.0.1:{}/mcp", self.port)
     }
 
     fn at(&self, path: &str) -> Value {

@@ -1,4 +1,6 @@
-"""A small MCP server over streamable HTTP. It prints its port, forgets its session when told to, and wants a token if TOKEN is set."""
+"""A small MCP server over streamable HTTP. It prints its port, forgets its session when told to, and wants a token if TOKEN is set.
+
+It never answers the method MUTE; when whoever asked has gone, it makes the file RELEASED."""
 
 import json
 import os
@@ -49,6 +51,11 @@ class Handler(BaseHTTPRequestHandler):
         message = json.loads(body)
         method, params = message.get("method"), message.get("params") or {}
         session = self.headers.get("mcp-session-id")
+        if method == os.environ.get("MUTE"):
+            self.rfile.read(1)
+            open(os.environ["RELEASED"], "w").close()
+            self.close_connection = True
+            return
         if method == "initialize":
             session = str(uuid.uuid4())
             sessions.add(session)

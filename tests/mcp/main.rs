@@ -12,6 +12,10 @@ mod harness;
 mod http;
 #[cfg(feature = "interop")]
 mod interop;
+mod machines;
+mod places;
 mod pool;
 mod refresh;
+mod secrets;
 mod support;
+mod told;

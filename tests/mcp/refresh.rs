@@ -4,15 +4,16 @@
 use std::path::PathBuf;
 
 use outpost_runtime::StartThread;
-use outpost_runtime::live::LiveThread;
+use outpost_runtime::live::{LiveThread, NewInput};
 use outpost_runtime::mcp::SESSION_LAYER;
 use outpost_runtime::mcp::refresh::{ClientToolCall, RefreshMode, StatusDetail};
 use outpost_testkit::LinkKind;
 use outpost_testkit::executor::eventually;
-use outpost_thread::InterruptReason;
+use outpost_testkit::model::Reply;
+use outpost_thread::{CallOutcome, Decision, Fact, InterruptReason, Raw};
 use serde_json::{Value, json};
 
-use crate::harness::{Harness, turn};
+use crate::harness::{Harness, next_fact, settled, turn};
 use crate::support::{Files, living, server, setup, starts};
 
 struct Stage {
@@ -62,7 +63,7 @@ fn ready(names: &[&str]) -> Vec<(String, String)> {
 }
 
 #[tokio::test]
-async fn an_injected_server_and_a_changed_file_both_survive() {
+async fn s89_an_injected_server_and_a_changed_file_both_survive() {
     let stage = Stage::new().await;
     let thread = stage.thread().await;
     assert_eq!(stage.names(&thread).await, ready(&["gone", "injected", "kept"]));
@@ -81,7 +82,7 @@ async fn an_injected_server_and_a_changed_file_both_survive() {
 }
 
 #[tokio::test]
-async fn a_broken_configuration_fails_the_refresh_and_changes_nothing() {
+async fn s89_a_broken_configuration_fails_the_refresh_and_changes_nothing() {
     let stage = Stage::new().await;
     let (one, two) = (stage.thread().await, stage.thread().await);
     let before = stage.names(&one).await;
@@ -107,7 +108,7 @@ async fn a_broken_configuration_fails_the_refresh_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_refresh_by_itself_does_what_it_can() {
+async fn s89_a_refresh_by_itself_does_what_it_can() {
     let stage = Stage::new().await;
     let healthy = stage.thread().await;
     let sick = {
@@ -127,6 +128,130 @@ async fn a_refresh_by_itself_does_what_it_can() {
     assert!(report.failed[0].1.contains("either `command`"), "{report:?}");
     assert_eq!(stage.names(&healthy).await, ready(&["injected", "new"]));
     assert_eq!(stage.names(&sick).await, before);
+}
+
+/// A file that changes is seen without anybody asking for a refresh, also by a thread that does nothing.
+#[tokio::test]
+async fn s89_a_changed_file_is_taken_up_by_an_idle_thread() {
+    let stage = Stage::new().await;
+    let thread = stage.thread().await;
+    let unloaded = stage.thread().await;
+    stage.harness.runtime.unload(unloaded.id(), InterruptReason::User).await;
+    let before = starts(&stage.file("kept"));
+    stage.files.change(json!({"kept": counted(&stage.directory, "kept"), "new": counted(&stage.directory, "new")}));
+    eventually("the new one is started, and the one that is gone has ended", || {
+        living(&stage.file("new")) == 1 && living(&stage.file("gone")) == 0
+    })
+    .await;
+    assert_eq!(starts(&stage.file("kept")), before, "what is the same keeps its process");
+    assert_eq!((starts(&stage.file("injected")).len(), living(&stage.file("injected"))), (1, 1));
+    assert_eq!(stage.names(&thread).await, ready(&["injected", "kept", "new"]));
+    // One that is broken changes nothing.
+    stage.files.spoil_loudly("line 3 is broken");
+    stage.files.change(json!({"kept": counted(&stage.directory, "kept")}));
+    eventually("the next good one counts", || living(&stage.file("new")) == 0).await;
+    assert_eq!(starts(&stage.file("kept")), before);
+}
+
+/// The same for `.mcp.json` where the thread works, watched by the executor there.
+#[tokio::test]
+async fn s89_a_project_that_changes_is_taken_up_by_an_idle_thread() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut setup = setup(&[LinkKind::WebSocket], &Files::new(json!({"kept": counted(&directory, "kept")})), vec![]);
+    setup.config.mcp.limits.grace = std::time::Duration::from_millis(100);
+    let harness = Harness::new(setup).await;
+    let thread = harness.start(&[0]).await;
+    turn(&thread, "go").await;
+    let file = directory.path().join("project");
+    let project = |name: &str| {
+        let declared = json!({name: {"command": "python3", "args": [crate::support::SERVER], "env": {"STARTS": file}}});
+        std::fs::write(harness.work(0).join(".mcp.json"), declared.to_string()).unwrap();
+    };
+    // The watch begins when the first step is under way; until then a change is seen by the next step.
+    let mut number = 0;
+    let began = std::time::Instant::now();
+    while living(&file) == 0 {
+        number += 1;
+        project(&format!("project{number}"));
+        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        assert!(began.elapsed() < std::time::Duration::from_secs(30), "nobody takes up the project's server");
+    }
+    let pid = starts(&directory.path().join("kept"));
+    // One that is broken changes nothing; one that is gone takes its server with it.
+    let before = starts(&file).len();
+    std::fs::write(harness.work(0).join(".mcp.json"), "{").unwrap();
+    tokio::time::sleep(std::time::Duration::from_millis(900)).await;
+    assert_eq!((starts(&file).len(), living(&file)), (before, 1));
+    turn(&thread, "go on").await;
+    assert_eq!(living(&file), 1, "a step goes on with what was last good");
+    std::fs::remove_file(harness.work(0).join(".mcp.json")).unwrap();
+    eventually("its server has ended", || living(&file) == 0).await;
+    assert_eq!(starts(&directory.path().join("kept")), pid);
+}
+
+/// What one thread finds changed in a capability root, others that have it learn, too.
+#[tokio::test]
+async fn s89_a_changed_plugin_is_taken_up_by_other_threads() {
+    let directory = tempfile::tempdir().unwrap();
+    let harness = Harness::new(setup(&[LinkKind::WebSocket], &Files::new(json!({})), vec![])).await;
+    let plugin = directory.path().join("plugin");
+    std::fs::create_dir(&plugin).unwrap();
+    let declare = |servers: Value| {
+        std::fs::write(plugin.join("plugin.json"), json!({"name": "p", "mcpServers": servers}).to_string()).unwrap();
+    };
+    let own = |name: &str| json!({"command": "python3", "args": [crate::support::SERVER], "env": {"STARTS": directory.path().join(name)}});
+    declare(json!({"old": own("old")}));
+    let begin = async || {
+        let mut start = StartThread::new();
+        start.created.selection = Some(harness.select(&[0]));
+        let id = outpost_wire::intent::EnvironmentId::parse("one").unwrap();
+        let path = outpost_wire::PathUri::from_native(&plugin).unwrap();
+        start.created.capability_roots = vec![outpost_wire::intent::CapabilityRoot::new("p", id, path)];
+        let thread = harness.runtime.start(start).await.unwrap();
+        turn(&thread, "go").await;
+        thread
+    };
+    let (active, idle) = (begin().await, begin().await);
+    let mut feed = idle.subscribe();
+    declare(json!({"old": own("old"), "new": own("new")}));
+    turn(&active, "go on").await;
+    let heard = async {
+        loop {
+            if let outpost_runtime::feed::Read::Event(outpost_runtime::live::Event::Mcp(outpost_runtime::mcp::McpEvent::Startup {
+                server,
+                ..
+            })) = feed.next().await
+                && server == "new"
+            {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(20), heard).await.expect("the idle thread hears nothing of the new server");
+    assert_eq!((starts(&directory.path().join("old")).len(), starts(&directory.path().join("new")).len()), (1, 1));
+}
+
+/// A server asks the user something; meanwhile everything is read again; the answer still reaches it.
+#[tokio::test]
+async fn s89_a_question_survives_a_refresh() {
+    let directory = tempfile::tempdir().unwrap();
+    let files = Files::new(json!({"s": server("good")}));
+    let mut setup = setup(&[LinkKind::WebSocket], &files, vec![Reply::call("a", "mcp__s__ask", &json!({}))]);
+    setup.config.mcp.limits.grace = std::time::Duration::from_millis(50);
+    let harness = Harness::new(setup).await;
+    let thread = harness.start(&[0]).await;
+    let mut feed = thread.subscribe();
+    thread.input(NewInput::text("go")).await.unwrap();
+    let asked = next_fact(&mut feed, |fact| if let Fact::ApprovalAsked(asked) = fact { Some(asked.clone()) } else { None }).await;
+    // The server that asks is not even declared any more.
+    files.write(json!({"new": counted(&directory, "new")}));
+    harness.runtime.mcp_refresh(RefreshMode::Strict).await.unwrap();
+    eventually("the refresh has had its effect", || living(&directory.path().join("new")) == 1).await;
+    let answer = Raw::from(json!({"content": {"colour": "blue"}}));
+    thread.answer(asked.approval.clone(), Decision::Approved, Some(answer)).await.unwrap();
+    settled(&thread).await;
+    let outputs = harness.outputs(thread.id()).await;
+    assert_eq!(outputs, [(CallOutcome::Completed, r#"{"action": "accept", "content": {"colour": "blue"}}"#.into())]);
 }
 
 #[tokio::test]

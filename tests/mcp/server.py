@@ -40,6 +40,8 @@ def tools():
     named = [
         tool("echo", {"text": {"type": "string"}}, readOnlyHint=True),
         tool("pid", readOnlyHint=True),
+        tool("length", {"text": {"type": "string"}}, readOnlyHint=True),
+        tool("late", {"file": {"type": "string"}, "bytes": {"type": "number"}}),
         tool("variable", {"name": {"type": "string"}}),
         tool("where"),
         tool("write", {"path": {"type": "string"}}),
@@ -74,6 +76,15 @@ def call(number, name, arguments, meta):
         return text(arguments.get("text", ""))
     if name == "pid":
         return text(os.getpid())
+    if name == "length":
+        value = arguments["text"]
+        pieces = {value[at : at + 2] for at in range(0, len(value), 2)}
+        return text("%d %s" % (len(value), value[:4] if len(pieces) == 1 else "mixed"))
+    if name == "late":
+        open(arguments["file"] + ".begun", "w").close()
+        while not os.path.exists(arguments["file"]):
+            time.sleep(0.01)
+        return text("x" * arguments["bytes"])
     if name == "variable":
         return text(os.environ.get(arguments["name"], "not set"))
     if name == "where":

@@ -10,6 +10,7 @@ use outpost_testkit::model::Reply;
 use outpost_testkit::{Bench, LinkKind};
 use outpost_wire::intent::EnvironmentId;
 use serde_json::{Value, json};
+use tokio::sync::watch;
 
 use crate::harness::{Harness, Setup};
 
@@ -18,24 +19,40 @@ pub const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/mcp/s
 
 /// What a configuration file would hold: servers, or why it cannot be read.
 #[derive(Clone)]
-pub struct Files(Arc<Mutex<Result<Value, String>>>);
+pub struct Files {
+    held: Arc<Mutex<Result<Value, String>>>,
+    changes: watch::Sender<u64>,
+}
 
 impl Files {
     pub fn new(servers: Value) -> Self {
-        Self(Arc::new(Mutex::new(Ok(servers))))
+        Self { held: Arc::new(Mutex::new(Ok(servers))), changes: watch::Sender::new(0) }
     }
 
     pub fn write(&self, servers: Value) {
-        *self.0.lock().unwrap() = Ok(servers);
+        *self.held.lock().unwrap() = Ok(servers);
     }
 
     pub fn spoil(&self, why: &str) {
-        *self.0.lock().unwrap() = Err(why.into());
+        *self.held.lock().unwrap() = Err(why.into());
+    }
+
+    /// The same, and whoever watches hears of it.
+    pub fn change(&self, servers: Value) {
+        self.write(servers);
+        self.changes.send_modify(|count| *count += 1);
+    }
+
+    pub fn spoil_loudly(&self, why: &str) {
+        self.spoil(why);
+        self.changes.send_modify(|count| *count += 1);
     }
 
     pub fn source(&self) -> Source {
         let files = self.clone();
-        Source::new(move |_| files.0.lock().unwrap().clone().and_then(|servers| Layer::of(Some(&servers))))
+        let read = move |_: Option<&str>| files.held.lock().unwrap().clone().and_then(|servers| Ok(Layer::of(Some(&servers))?.into()));
+        let changes = self.changes.clone();
+        Source::new(read).with_changes(move || Some(changes.subscribe()))
     }
 }
 
@@ -52,7 +69,7 @@ pub async fn harness(servers: Value, replies: Vec<Reply>) -> Harness {
 pub fn setup(kinds: &[LinkKind], files: &Files, replies: Vec<Reply>) -> Setup {
     let mut setup = Setup::new(kinds, replies);
     let limits = McpLimits { patience: std::time::Duration::from_secs(15), ..McpLimits::default() };
-    setup.config.mcp = McpConfig { source: files.source(), limits };
+    setup.config.mcp = McpConfig { source: files.source(), limits, ..McpConfig::default() };
     setup
 }
 

@@ -17,7 +17,7 @@ use crate::agent_args::{AgentOptions, Which};
 use crate::assembly::{Assembly, Wish};
 use crate::commands::thread::find;
 use crate::config::Config;
-use crate::environments::token;
+use crate::environments::{token, unknown};
 use crate::follow::Follow;
 use crate::home::Home;
 
@@ -138,6 +138,8 @@ impl Agents {
     }
 
     async fn start(&self, birth: Birth) -> anyhow::Result<Open> {
+        // Better told before there is a thread that cannot do anything.
+        self.runtime().models().get(self.settings.model_provider.as_deref())?;
         let mut start = StartThread::new();
         start.created.source = Some(Raw::from(serde_json::Value::from(birth.source)));
         start.created.thread_source = birth.thread_source;
@@ -217,10 +219,13 @@ impl Here {
             let (name, directory) = wish.split_once('=').map_or((wish.as_str(), None), |(name, directory)| (name, Some(directory)));
             let id = EnvironmentId::parse(name)?;
             if runtime.registry().status(&id).is_none() {
-                let known: Vec<String> = runtime.registry().list().iter().map(|status| status.id.to_string()).collect();
-                bail!("there is no environment `{id}`; there are: {}", known.join(", "));
+                let known: Vec<EnvironmentId> = runtime.registry().list().iter().map(|status| status.id.clone()).collect();
+                return Err(unknown(&id, &known));
             }
             let directory = match directory {
+                Some(directory) if id.is_local() && Path::new(directory).is_absolute() && !Path::new(directory).is_dir() => {
+                    bail!("-e {wish}: there is no such directory")
+                }
                 Some(directory) => PathUri::from_syntax(directory).with_context(|| format!("`{wish}`: the directory must be absolute"))?,
                 None if id.is_local() => self.cwd.clone(),
                 None => {

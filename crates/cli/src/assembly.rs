@@ -6,15 +6,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use futures_util::future::join_all;
 use outpost_environment::{Registry, SessionMemory};
 use outpost_executor::Executor;
 use outpost_runtime::config::RuntimeConfig;
-use outpost_runtime::mcp::{Layer, McpConfig, Source};
+use outpost_runtime::mcp::McpConfig;
 use outpost_runtime::model::{Model, ModelError, Provider, built_in};
 use outpost_runtime::models::{Models, Variables as ModelVariables};
 use outpost_runtime::rules::{Rule, Rules};
 use outpost_runtime::skills::host::{HostRoot, SkillScope};
 use outpost_runtime::{Parts, Runtime};
+use outpost_sandbox::Limits;
 use outpost_store::{Clock, MemoryStore, Store};
 use outpost_thread::ThreadId;
 use outpost_wire::PathUri;
@@ -26,7 +28,7 @@ use crate::environments::Known;
 use crate::home::Home;
 use crate::reach::{Caller, local};
 use crate::variables::Variables;
-use crate::{Process, store};
+use crate::{Process, servers, store};
 
 /// Everything that runs in this process.
 pub struct Assembly {
@@ -51,9 +53,9 @@ impl Assembly {
     pub async fn new(home: &Home, wish: Wish, own: &Process) -> anyhow::Result<Self> {
         let Wish { config, provider, model, questions, keeps_sessions } = wish;
         let clock: Clock = Arc::new(store::now);
-        home.make().context("the home cannot be made")?;
+        home.usable()?;
         let (provider, note) = choose(provider.or_else(|| config.model_provider.clone()), &own.variables);
-        let (connector, executor) = local(own)?;
+        let (connector, executor) = local(config.limits.over(Limits::default()), own)?;
         let caller = Caller { client: "outpost", patience: Duration::from_secs(600) };
         let mut options = caller.options();
         if keeps_sessions {
@@ -79,7 +81,7 @@ impl Assembly {
                 context_windows: windows,
                 questions,
                 host_skills: host_skills(home, &own.variables),
-                mcp: McpConfig { source: servers(&config), ..McpConfig::default() },
+                mcp: McpConfig { source: servers::source(home, &config), secrets: own.secrets.clone(), ..McpConfig::default() },
                 ..RuntimeConfig::default()
             },
             store: store::open_for(&config, home, Some(own.secrets.clone())).await?,
@@ -100,6 +102,15 @@ impl Assembly {
     /// Ends what runs here.
     pub async fn shut_down(self) {
         self.runtime.shutdown(Duration::from_secs(10)).await;
+        // What a sandbox needs in a workspace elsewhere goes with its session; it should not lie there until the grace is over.
+        let registry = self.runtime.registry();
+        let elsewhere = registry.list().into_iter().filter(|status| !status.id.is_local()).filter_map(|status| registry.get(&status.id));
+        join_all(elsewhere.map(|environment| async move {
+            if let Err(error) = environment.end_if_idle().await {
+                tracing::debug!(%error, "a session was not ended");
+            }
+        }))
+        .await;
         self.executor.shut_down().await;
     }
 }
@@ -161,15 +172,6 @@ fn default_model(provider: &str) -> &'static str {
         "ollama" => "qwen3",
         _ => "offline",
     }
-}
-
-/// The MCP servers of `config.toml`, read anew whenever they are asked for.
-fn servers(config: &Config) -> Source {
-    let config = config.clone();
-    Source::new(move |_| {
-        let now = config.read_again().map_err(|error| format!("{error:#}"))?;
-        Layer::of(now.mcp_servers.as_ref()).map_err(|error| format!("config.toml: {error}"))
-    })
 }
 
 #[derive(Deserialize)]

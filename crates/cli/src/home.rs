@@ -5,6 +5,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use anyhow::Context;
+use rustix::fs::{Access, access};
 use uuid::Uuid;
 
 /// The name of an executor's token.
@@ -18,8 +20,9 @@ pub const APP: &str = "app";
 pub struct Home(PathBuf);
 
 /// Everything that we ever put there.
-const OURS: [&str; 14] = [
+const OURS: [&str; 15] = [
     "config.toml",
+    "requirements.toml",
     "environments.toml",
     "rules.toml",
     "tokens",
@@ -45,6 +48,11 @@ impl Home {
         self.0.join("config.toml")
     }
 
+    /// What is required of this home, besides what the administrator requires of all.
+    pub fn requirements(&self) -> PathBuf {
+        self.0.join("requirements.toml")
+    }
+
     /// The user's rules about commands.
     pub fn rules(&self) -> PathBuf {
         self.0.join("rules.toml")
@@ -59,6 +67,14 @@ impl Home {
     pub fn make(&self) -> io::Result<PathBuf> {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.0)?;
         Ok(self.0.clone())
+    }
+
+    /// Makes it if it is not there, and looks whether anything can be put there.
+    pub fn usable(&self) -> anyhow::Result<()> {
+        let place = self.0.display();
+        let advice = "; make it writable, or set OUTPOST_HOME to another place";
+        self.make().with_context(|| format!("the home {place} cannot be made{advice}"))?;
+        access(&self.0, Access::WRITE_OK).with_context(|| format!("the home {place} cannot be written to{advice}"))
     }
 
     /// Closes the home to others. One that somebody made for us may be open; a directory that holds other things as well

@@ -14,7 +14,9 @@ use outpost_wire::exec::discovery::{
     Discover, DiscoverInstalled, DiscoverParams, DiscoverRoot, DiscoveredRoot, InstalledParams, InstalledResponse,
 };
 use outpost_wire::exec::policy::SandboxContext;
+use outpost_wire::intent::EnvironmentId;
 use thiserror::Error;
+use tokio::sync::broadcast;
 use tokio::time::{Instant, timeout};
 
 use crate::environment::{Environment, EnvironmentError, Repeat};
@@ -26,6 +28,8 @@ const AT_ONCE: usize = 128;
 const REMEMBERED: usize = 1024;
 /// So long is an executor taken at its word that tells no digests.
 const CURRENT: Duration = Duration::from_secs(5);
+/// So many changes may wait for somebody who listens; beyond, it is told that there were more.
+const CHANGES: usize = 256;
 
 /// A folder that somebody wants to know about.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,11 +54,26 @@ pub enum DiscoveryError {
 }
 
 /// What is known of folders. Shared by all who look.
-#[derive(Default)]
 pub struct Discoveries {
     known: Mutex<HashMap<Key, Known<DiscoveredRoot>>>,
     installed: Mutex<HashMap<Key, Known<InstalledResponse>>>,
     told: AtomicU64,
+    changes: broadcast::Sender<ChangedFolder>,
+}
+
+/// A folder that holds something else than before, as whoever looked was told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ChangedFolder {
+    pub environment: EnvironmentId,
+    /// None for what is installed on the machine.
+    pub path: Option<PathUri>,
+}
+
+impl Default for Discoveries {
+    fn default() -> Self {
+        let (known, installed, told) = Default::default();
+        Self { known, installed, told, changes: broadcast::Sender::new(CHANGES) }
+    }
 }
 
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -104,6 +123,18 @@ impl Discoveries {
         self.told.load(Ordering::Relaxed)
     }
 
+    /// Changes of folders that are known already, from now on. They are seen when somebody looks, and by nobody before.
+    pub fn changes(&self) -> broadcast::Receiver<ChangedFolder> {
+        self.changes.subscribe()
+    }
+
+    fn tell_change(&self, handle: &Environment, path: Option<PathUri>) {
+        if let Some(environment) = handle.id().cloned() {
+            // Nobody need listen.
+            let _ = self.changes.send(ChangedFolder { environment, path });
+        }
+    }
+
     /// What these folders hold, in their order, through exactly this handle. Nobody waits for a connection here: a handle that
     /// is not ready now is lost.
     pub async fn look(
@@ -142,7 +173,11 @@ impl Discoveries {
             let params = DiscoverParams { roots: roots.collect() };
             let told = ask(handle, &params, patience).await?;
             for (&index, root) in part.iter().zip(told) {
-                found[index] = Some(self.keep(&keys[index], known[index].as_ref(), root));
+                let before = known[index].as_ref();
+                if before.is_some_and(|before| !root.unchanged && !is_same(&before.found, &root)) {
+                    self.tell_change(handle, Some(wanted[index].path.clone()));
+                }
+                found[index] = Some(self.keep(&keys[index], before, root));
             }
         }
         Ok(found.into_iter().flatten().collect())
@@ -182,6 +217,9 @@ impl Discoveries {
             return Ok(Some(known.found));
         }
         let (digest, found) = (told.digest.clone(), Arc::new(told));
+        if known.is_some_and(|known| known.found != found) {
+            self.tell_change(handle, None);
+        }
         let mut all = self.installed.lock().unwrap_or_else(PoisonError::into_inner);
         remember(&mut all, &key, Known { digest, found: found.clone(), since: Instant::now() });
         Ok(Some(found))
@@ -199,6 +237,13 @@ impl Discoveries {
         remember(&mut self.lock(), key, Known { digest, found: found.clone(), since: Instant::now() });
         found
     }
+}
+
+/// Whether two answers say the same of a folder.
+fn is_same(one: &DiscoveredRoot, other: &DiscoveredRoot) -> bool {
+    let DiscoveredRoot { plugin, skills, namespace_manifests, warnings, error, .. } = one;
+    (plugin, skills, namespace_manifests, warnings, error)
+        == (&other.plugin, &other.skills, &other.namespace_manifests, &other.warnings, &other.error)
 }
 
 impl Wanted {

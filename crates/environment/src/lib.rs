@@ -32,7 +32,7 @@ pub use backoff::{Backoff, Waits};
 pub use capability::{Access, ResolvedRoot, gather_roots, resolve_selected_capability_roots};
 pub use connector::{CommandLine, Complaints, Connector, Door, Refusal, TAKEN_OVER_EXIT, Target, TargetError, Token};
 pub use definition::{Definition, DefinitionError, Ssh, Way};
-pub use discovery::{Discoveries, DiscoveryError, Wanted};
+pub use discovery::{ChangedFolder, Discoveries, DiscoveryError, Wanted};
 pub use environment::{ConnectPolicy, Environment, EnvironmentError, EnvironmentOptions, Heartbeat, Repeat};
 pub use files::Files;
 pub use http::{BodyError, HttpBody, HttpCall, HttpHead};

@@ -28,11 +28,11 @@ struct Interface {
     display_name: Option<String>,
 }
 
-/// Looks at all places, through the gate of whoever asks. It blocks.
-pub fn look(config: &ExecutorConfig, gate: &Gate) -> Result<InstalledResponse, Fault> {
+/// Looks at all places, through the gate of whoever asks; `extended` for clients of ours. It blocks.
+pub fn look(config: &ExecutorConfig, gate: &Gate, extended: bool) -> Result<InstalledResponse, Fault> {
     let mut found = InstalledResponse::default();
     for (id, path) in skill_folders(config) {
-        let Some(root) = discover(gate, &path, &mut found.warnings)? else { continue };
+        let Some(root) = discover(gate, &path, extended, &mut found.warnings)? else { continue };
         let discovery_root = DiscoveryRoot { id: id.into(), path: root.path.clone() };
         for files in &root.skills {
             let Some((head, policy)) = read(files, &mut found.warnings) else { continue };
@@ -48,7 +48,7 @@ pub fn look(config: &ExecutorConfig, gate: &Gate) -> Result<InstalledResponse, F
         }
     }
     for folder in plugin_folders(config) {
-        let Some(root) = discover(gate, &folder, &mut found.warnings)? else { continue };
+        let Some(root) = discover(gate, &folder, extended, &mut found.warnings)? else { continue };
         let plugin = plugin(root, &mut found.warnings);
         found.plugins.extend(plugin);
     }
@@ -71,11 +71,11 @@ fn plugin_folders(config: &ExecutorConfig) -> Vec<PathBuf> {
 }
 
 /// A place that is not there holds nothing; one that may not be looked at is told.
-fn discover(gate: &Gate, path: &Path, warnings: &mut Vec<String>) -> Result<Option<DiscoveredRoot>, Fault> {
+fn discover(gate: &Gate, path: &Path, extended: bool, warnings: &mut Vec<String>) -> Result<Option<DiscoveredRoot>, Fault> {
     if !path.is_dir() {
         return Ok(None);
     }
-    let found = match gate.discover(path, false) {
+    let found = match gate.discover(path, extended) {
         Ok(found) => found,
         Err(fault) => {
             let uri = PathUri::from_native(path).map(|uri| uri.to_string()).unwrap_or_default();

@@ -11,8 +11,9 @@ use crate::fault;
 
 /// What others may know. Everything else of the file is for the program that it configures: it may hold keys and passwords.
 const TOLD: [&str; 6] = ["mcp_servers", "model", "model_provider", "approval_policy", "sandbox_mode", "sandbox_workspace_write"];
-/// What the administrator of this machine requires.
+/// What the administrator of this machine requires, for everybody; the same name in our home holds for this executor besides.
 const REQUIREMENTS: &str = "/etc/outpost/requirements.toml";
+const OWN_REQUIREMENTS: &str = "requirements.toml";
 
 /// Reads the layers of the configuration, the lowest first. It blocks.
 pub fn read(config: &ExecutorConfig, params: &ReadConfigParams) -> Result<ReadConfigResponse, Fault> {
@@ -25,12 +26,15 @@ pub fn read(config: &ExecutorConfig, params: &ReadConfigParams) -> Result<ReadCo
     let uri = |path: &Path| PathUri::from_native(path).ok();
     let home = config.home.as_deref();
     let user = home.map(|home| home.join("config.toml"));
+    let own = home.map(|home| home.join(OWN_REQUIREMENTS));
+    let mut requirements = layers("system", Some(Path::new(REQUIREMENTS)), &params.requirements_paths)?;
+    requirements.layers.extend(layers("user", own.as_deref(), &params.requirements_paths)?.layers);
     Ok(ReadConfigResponse {
         user_home_dir: config.user_home().and_then(|home| uri(&home)),
         codex_home_dir: home.and_then(uri),
         hostname: Some(rustix::system::uname().nodename().to_string_lossy().into_owned()),
         config: layers("user", user.as_deref(), &params.config_paths)?,
-        requirements: layers("system", Some(Path::new(REQUIREMENTS)), &params.requirements_paths)?,
+        requirements,
     })
 }
 

@@ -136,7 +136,10 @@ impl Look<'_> {
                 (Role::Host, Ok(found)) => step.take_folder(folder, &found, &SkillSource::Host),
             }
         }
-        step.skills.extend(installed);
+        for (skills, plugins) in installed {
+            step.skills.extend(skills);
+            step.take_installed(plugins);
+        }
         step.tell_apart();
         step
     }
@@ -185,25 +188,25 @@ impl Look<'_> {
         roots.iter().map(folder).collect()
     }
 
-    /// What other machines that are worked on have installed. This machine's own homes are the host's.
-    async fn installed(&self) -> Vec<Skill> {
-        let places = self.view.workplaces().filter(|place| !place.attachment.environment_id.is_local());
-        let looks = places.map(|place| async move {
-            let sandbox = self.mode.context(place.attachment);
-            let wanted = Wanted { path: place.attachment.cwd.clone(), sandbox };
+    /// What machines that are worked on have installed. The skills in this machine's own homes are the host's.
+    async fn installed(&self) -> Vec<(Vec<Skill>, Vec<Plugin>)> {
+        let looks = self.view.workplaces().map(|place| async move {
+            let environment = &place.attachment.environment_id;
+            let wanted = Wanted { path: place.attachment.cwd.clone(), sandbox: self.mode.context(place.attachment) };
             match self.discoveries.installed(place.handle, &wanted, self.patience).await {
                 Ok(Some(found)) => {
                     let reader = Reader { handle: place.handle.clone(), sandbox: wanted.sandbox, patience: self.patience };
-                    Skill::installed(&found, &place.attachment.environment_id, &reader)
+                    let skills = Skill::installed(&found, environment, &reader, !environment.is_local());
+                    (skills, Plugin::installed(&found, environment))
                 }
-                Ok(None) => Vec::new(),
+                Ok(None) => Default::default(),
                 Err(error) => {
                     tracing::debug!(%error, "what is installed there is not known");
-                    Vec::new()
+                    Default::default()
                 }
             }
         });
-        join_all(looks).await.into_iter().flatten().collect()
+        join_all(looks).await
     }
 
     async fn repository(&self, folder: &Folder, cwd: &PathUri) -> Option<PathUri> {
@@ -269,6 +272,20 @@ impl StepCapabilities {
         self.skills.extend(skills);
         self.plugins.extend(plugin);
         self.warnings.append(&mut warnings);
+    }
+
+    fn take_installed(&mut self, plugins: Vec<Plugin>) {
+        for plugin in plugins {
+            let (environment, path) = (plugin.environment.clone(), plugin.directory.to_syntax());
+            let warning =
+                |message: &String| CapabilityWarning { environment: environment.clone(), path: path.clone(), message: message.clone() };
+            self.warnings.extend(plugin.warnings.iter().map(warning));
+            // One that is a capability root as well counts as that.
+            let is_known = |known: &Plugin| (&known.environment, &known.directory) == (&plugin.environment, &plugin.directory);
+            if !self.plugins.iter().any(is_known) {
+                self.plugins.push(plugin);
+            }
+        }
     }
 
     fn take_folder(&mut self, folder: &Folder, found: &DiscoveredRoot, source: &SkillSource) {

@@ -12,20 +12,27 @@ pub mod declaration;
 pub(crate) mod elicitation;
 mod http;
 pub mod layers;
+mod machine;
 pub mod offer;
 pub mod pool;
 mod project;
 pub mod refresh;
+pub mod requirements;
 mod stdio;
+pub mod told;
+pub(crate) mod watching;
+pub(crate) mod withheld;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use outpost_thread::ThreadId;
+use outpost_wire::secrets::Secrets;
 use serde::Serialize;
 use serde_json::Value;
 use thiserror::Error;
+use tokio::sync::watch;
 
 pub use self::binding::{Binding, BoundServer, BoundTool};
 pub use self::declaration::{DeclarationError, Origin, ServerDeclaration};
@@ -34,24 +41,51 @@ pub use self::layers::{Layer, SESSION_LAYER};
 pub use self::offer::{Listing, ServerTool, ToolResult};
 pub use self::pool::{Pool, ServerState};
 use self::project::Projects;
+pub use self::requirements::Requirements;
+use self::watching::Watching;
+use self::withheld::Withheld;
 
-/// Reads the layers of configuration that are kept in files, for a thread that works in this directory. The runtime itself
-/// reads no files of its own machine.
+/// What lies in files of this machine.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Configured {
+    pub servers: Layer,
+    /// What its administrator requires of all servers.
+    pub requirements: Requirements,
+}
+
+impl From<Layer> for Configured {
+    fn from(servers: Layer) -> Self {
+        Self { servers, requirements: Requirements::default() }
+    }
+}
+
+/// Reads the layers of configuration that are kept in files, for a thread that works in this directory, and hears when they change.
+/// The runtime itself reads no files of its own machine.
 #[derive(Clone)]
-pub struct Source(Arc<Reading>);
+pub struct Source {
+    read: Arc<Reading>,
+    changes: Arc<Hearing>,
+}
 
-type Reading = dyn Fn(Option<&str>) -> Result<Layer, String> + Send + Sync;
+type Reading = dyn Fn(Option<&str>) -> Result<Configured, String> + Send + Sync;
+type Hearing = dyn Fn() -> Option<watch::Receiver<u64>> + Send + Sync;
 
 impl Source {
-    pub fn new(read: impl Fn(Option<&str>) -> Result<Layer, String> + Send + Sync + 'static) -> Self {
-        Self(Arc::new(read))
+    pub fn new(read: impl Fn(Option<&str>) -> Result<Configured, String> + Send + Sync + 'static) -> Self {
+        Self { read: Arc::new(read), changes: Arc::new(|| None) }
+    }
+
+    /// With a way to hear of changes. It is asked for once, when the first thread takes a step; each new number is a change.
+    #[must_use]
+    pub fn with_changes(self, changes: impl Fn() -> Option<watch::Receiver<u64>> + Send + Sync + 'static) -> Self {
+        Self { changes: Arc::new(changes), ..self }
     }
 }
 
 /// Nothing is configured.
 impl Default for Source {
     fn default() -> Self {
-        Self::new(|_| Ok(Layer::default()))
+        Self::new(|_| Ok(Configured::default()))
     }
 }
 
@@ -66,6 +100,8 @@ impl std::fmt::Debug for Source {
 pub struct McpConfig {
     pub source: Source,
     pub limits: McpLimits,
+    /// What is never logged or stored; secrets that clients give for servers are added.
+    pub secrets: Secrets,
 }
 
 /// Declarations that come with something else, such as a plugin; asked for at every step.
@@ -94,6 +130,10 @@ pub struct McpLimits {
     pub rubbish: usize,
     /// So many messages of one server are put up with in a second.
     pub messages: usize,
+    /// How long an executor may take to tell what its machine declares.
+    pub declarations: Duration,
+    /// Changes of what servers depend on are collected for so long before they are acted upon.
+    pub settle: Duration,
 }
 
 impl Default for McpLimits {
@@ -110,6 +150,8 @@ impl Default for McpLimits {
             message: 16 << 20,
             rubbish: 1 << 20,
             messages: 10_000,
+            declarations: Duration::from_secs(10),
+            settle: Duration::from_millis(300),
         }
     }
 }
@@ -157,13 +199,15 @@ pub(crate) struct Mcp {
     source: Source,
     threads: Mutex<BTreeMap<ThreadId, Arc<ThreadLayers>>>,
     pub projects: Projects,
+    pub watching: Watching,
+    pub withheld: Withheld,
     pub refreshing: tokio::sync::Mutex<()>,
 }
 
 /// The layers of a thread that are kept in files, as they were last read.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ThreadLayers {
-    pub files: Layer,
+    pub files: Configured,
     /// Why they could not be read, if they could not.
     pub problem: Option<String>,
 }
@@ -173,8 +217,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Mcp {
-    pub fn new(McpConfig { source, limits }: McpConfig, ids: Arc<dyn Fn() -> String + Send + Sync>) -> Self {
+    pub fn new(McpConfig { source, limits, secrets }: McpConfig, ids: Arc<dyn Fn() -> String + Send + Sync>) -> Self {
         Self {
+            withheld: Withheld::new(ids.clone(), secrets),
+            watching: Watching::default(),
             pool: Pool::new(limits, ids),
             source,
             threads: Mutex::default(),
@@ -188,24 +234,35 @@ impl Mcp {
         if let Some(known) = lock(&self.threads).get(&thread) {
             return known.clone();
         }
-        let read = match (self.source.0)(cwd) {
+        let read = match (self.source.read)(cwd) {
             Ok(files) => ThreadLayers { files, problem: None },
-            Err(problem) => ThreadLayers { files: Layer::default(), problem: Some(problem) },
+            Err(problem) => ThreadLayers { files: Configured::default(), problem: Some(problem) },
         };
         lock(&self.threads).entry(thread).or_insert_with(|| Arc::new(read)).clone()
     }
 
-    pub fn read(&self, cwd: Option<&str>) -> Result<Layer, String> {
-        (self.source.0)(cwd)
+    pub fn read(&self, cwd: Option<&str>) -> Result<Configured, String> {
+        (self.source.read)(cwd)
     }
 
-    pub fn set_layers(&self, thread: ThreadId, files: Layer) {
+    /// Hears of changes of what lies in files.
+    fn changes(&self) -> Option<watch::Receiver<u64>> {
+        (self.source.changes)()
+    }
+
+    /// Whether the layers of a thread were ever asked for.
+    pub fn knows(&self, thread: ThreadId) -> bool {
+        lock(&self.threads).contains_key(&thread)
+    }
+
+    pub fn set_layers(&self, thread: ThreadId, files: Configured) {
         lock(&self.threads).insert(thread, Arc::new(ThreadLayers { files, problem: None }));
     }
 
     pub fn forget(&self, thread: ThreadId) {
         lock(&self.threads).remove(&thread);
         self.projects.forget(thread);
+        self.watching.release(thread);
     }
 }
 

@@ -2,7 +2,7 @@
 //! handed on as they are declared, with where they are; its hooks are listed and not run.
 
 use outpost_wire::PathUri;
-use outpost_wire::exec::discovery::PluginFiles;
+use outpost_wire::exec::discovery::{InstalledPlugin, InstalledResponse, PluginFiles};
 use outpost_wire::intent::EnvironmentId;
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -14,8 +14,10 @@ pub struct Plugin {
     pub name: String,
     pub display_name: Option<String>,
     pub version: Option<String>,
-    /// The capability root that it is.
+    /// The capability root that it is, or what its machine calls it where it is installed.
     pub root: String,
+    /// It is no capability root of the thread, but installed on a machine that it works on.
+    pub is_installed: bool,
     pub environment: EnvironmentId,
     pub directory: PathUri,
     pub mcp_servers: Vec<McpDeclaration>,
@@ -69,6 +71,7 @@ impl Plugin {
             display_name: manifest.interface.display_name,
             version: manifest.version,
             root: root.to_owned(),
+            is_installed: false,
             environment: environment.clone(),
             directory: directory.clone(),
             mcp_servers: Vec::new(),
@@ -85,6 +88,13 @@ impl Plugin {
         };
         plugin.hooks = hooks.map(events).unwrap_or_default();
         plugin
+    }
+
+    /// The plugins that are installed on the machine of an environment.
+    pub fn installed(found: &InstalledResponse, environment: &EnvironmentId) -> Vec<Self> {
+        let read =
+            |plugin: &InstalledPlugin| Self { is_installed: true, ..Self::read(&plugin.id, environment, &plugin.root, &plugin.files) };
+        found.plugins.iter().map(read).collect()
     }
 
     /// `.mcp.json`, which holds the servers or has a member that does.

@@ -4,6 +4,7 @@
 pub mod host;
 pub mod listing;
 mod mention;
+mod watch;
 
 use std::time::Duration;
 
@@ -115,8 +116,9 @@ impl Skill {
         (skills, warnings)
     }
 
-    /// The skills that are installed on the machine of an environment; its executor has read their heads.
-    pub(crate) fn installed(found: &InstalledResponse, environment: &EnvironmentId, reader: &Reader) -> Vec<Self> {
+    /// The skills that are installed on the machine of an environment, those in its homes only if they are wanted; its executor has
+    /// read their heads.
+    pub(crate) fn installed(found: &InstalledResponse, environment: &EnvironmentId, reader: &Reader, homes: bool) -> Vec<Self> {
         let make = |head: SkillHead, path: &PathUri, policy: Option<&SkillPolicy>, root: &str| {
             let source = SkillSource::Installed { root: root.to_owned() };
             Self {
@@ -132,7 +134,7 @@ impl Skill {
             }
         };
         let mut skills = Vec::new();
-        for skill in &found.skills {
+        for skill in found.skills.iter().filter(|_| homes) {
             let (name, description, short_description) = (skill.name.clone(), skill.description.clone(), skill.short_description.clone());
             let head = SkillHead { name, description, short_description };
             skills.push(make(head, &skill.path, skill.policy.as_ref(), &skill.discovery_root.id));

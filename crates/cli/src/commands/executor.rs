@@ -63,7 +63,7 @@ async fn serve(
     }
     settings.peer.dispatch = dispatch(arguments);
     settings.http_allow = arguments.http_allow.clone();
-    settings.confinement = arguments.confinement.read()?;
+    settings.confinement = arguments.confinement.read(&own.settings)?;
     // On stdio a session ends with its link, so there is nothing that a later start could be asked about.
     settings.keeps_fates = listen != Some(ListenAddr::Stdio);
     let executor = Executor::new(executor_config(settings, &own.variables)?);

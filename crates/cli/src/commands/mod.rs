@@ -22,6 +22,9 @@ use std::process::ExitCode;
 use outpost_environment::bootstrap::BootstrapError;
 use outpost_environment::{EnvironmentError, InfoError};
 
+use crate::environments;
+use crate::out::{self, ReaderGone};
+
 /// The work failed.
 pub const FAILED: u8 = 1;
 /// The command line makes no sense.
@@ -47,20 +50,43 @@ pub fn failure(error: &anyhow::Error) -> ExitCode {
     complain(error, if unreachable { UNREACHABLE } else { FAILED })
 }
 
+/// What to look at when an environment that is written down does not answer.
+fn advice(cause: &(dyn std::error::Error + 'static)) -> Option<String> {
+    let own = cause.downcast_ref::<EnvironmentError>();
+    let inner =
+        cause.downcast_ref::<InfoError>().and_then(|error| if let InfoError::Environment(inner) = error { Some(inner) } else { None });
+    match own.or(inner)? {
+        EnvironmentError::Unreachable { name, .. } => environments::advice(name),
+        _ => None,
+    }
+}
+
 fn is_unreachable(error: &EnvironmentError) -> bool {
     matches!(error, EnvironmentError::Unreachable { .. } | EnvironmentError::Gone { .. })
 }
 
 /// Prints the page about `config.toml`.
-#[expect(clippy::print_stdout, reason = "it is what this verb is for")]
 pub fn reference() -> ExitCode {
-    print!("{}", crate::config::reference::page());
-    ExitCode::SUCCESS
+    printed(&crate::config::reference::page())
 }
 
-/// Says what went wrong, with all its causes on one line.
+/// The end of a verb that only prints something.
+pub fn printed(text: &str) -> ExitCode {
+    match out::print(text) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => complain(&error, FAILED),
+    }
+}
+
+/// Says what went wrong, with all its causes on one line, and what to look at if we know.
 #[expect(clippy::print_stderr, reason = "this is where the program speaks to people")]
 pub fn complain(error: &anyhow::Error, code: u8) -> ExitCode {
+    if error.chain().any(|cause| cause.is::<ReaderGone>()) {
+        return ExitCode::SUCCESS;
+    }
     eprintln!("outpost: {error:#}");
+    if let Some(advice) = error.chain().find_map(advice) {
+        eprintln!("outpost: {advice}");
+    }
     ExitCode::from(code)
 }

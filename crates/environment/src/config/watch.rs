@@ -10,12 +10,12 @@ use tokio::sync::mpsc;
 /// Editors write in several steps; the file is read when they are through.
 const SETTLE: Duration = Duration::from_millis(100);
 
-/// Hears when one file changes, comes or goes.
+/// Hears when one of some files changes, comes or goes.
 pub struct FileWatch {
-    path: PathBuf,
+    paths: Vec<PathBuf>,
     changes: mpsc::Receiver<()>,
-    /// The text when it was last looked at, so that a touch is no change.
-    seen: Option<Vec<u8>>,
+    /// The texts when they were last looked at, so that a touch is no change.
+    seen: Vec<Option<Vec<u8>>>,
     _watcher: RecommendedWatcher,
 }
 
@@ -29,31 +29,53 @@ pub struct WatchError {
 impl FileWatch {
     /// Watches the directory, because editors replace files. It must exist.
     pub fn new(path: &Path) -> Result<Self, WatchError> {
-        let refused = |reason: String| WatchError { path: path.to_owned(), reason };
-        let directory = path.parent().ok_or_else(|| refused("it is no file".into()))?;
-        let name = path.file_name().map(ToOwned::to_owned);
+        Self::of_all(vec![path.to_owned()])
+    }
+
+    /// The same for several files. A file in a directory that does not exist is left out, unless that is true of all.
+    pub fn of_all(paths: Vec<PathBuf>) -> Result<Self, WatchError> {
+        let first = paths.first().cloned().unwrap_or_default();
+        let refused = |reason: String| WatchError { path: first.clone(), reason };
+        let wanted = paths.clone();
         let (sender, changes) = mpsc::channel(1);
         let handler = move |event: notify::Result<notify::Event>| {
+            // Directories are told by the names under which they are watched, files of all of them by their own.
+            let is_meant = |path: &PathBuf| wanted.iter().any(|wanted| wanted.file_name() == path.file_name());
             // When events were lost, anything may have happened.
-            let concerns = event.as_ref().map_or(true, |event| {
-                event.need_rescan() || (!event.kind.is_access() && event.paths.iter().any(|path| path.file_name() == name.as_deref()))
-            });
+            let concerns =
+                event.as_ref().map_or(true, |event| event.need_rescan() || (!event.kind.is_access() && event.paths.iter().any(is_meant)));
             if concerns {
                 // One that waits already is enough.
                 let _ = sender.try_send(());
             }
         };
         let mut watcher = RecommendedWatcher::new(handler, notify::Config::default()).map_err(|error| refused(error.to_string()))?;
-        watcher.watch(directory, RecursiveMode::NonRecursive).map_err(|error| refused(error.to_string()))?;
-        let seen = std::fs::read(path).ok();
-        Ok(Self { path: path.to_owned(), changes, seen, _watcher: watcher })
+        let mut watched: Vec<&Path> = Vec::new();
+        let mut problem = "it is no file".to_owned();
+        for directory in paths.iter().filter_map(|path| path.parent()) {
+            if watched.contains(&directory) {
+                continue;
+            }
+            match watcher.watch(directory, RecursiveMode::NonRecursive) {
+                Ok(()) => watched.push(directory),
+                Err(error) => problem = error.to_string(),
+            }
+        }
+        if watched.is_empty() {
+            return Err(refused(problem));
+        }
+        let seen = paths.iter().map(|path| std::fs::read(path).ok()).collect();
+        Ok(Self { paths, changes, seen, _watcher: watcher })
     }
 
     /// Waits until the content is another one. False if nothing can be heard any more.
     pub async fn changed(&mut self) -> bool {
         while self.changes.recv().await.is_some() {
             tokio::time::sleep(SETTLE).await;
-            let now = tokio::fs::read(&self.path).await.ok();
+            let mut now = Vec::with_capacity(self.paths.len());
+            for path in &self.paths {
+                now.push(tokio::fs::read(path).await.ok());
+            }
             if now != self.seen {
                 self.seen = now;
                 return true;

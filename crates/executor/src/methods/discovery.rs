@@ -59,7 +59,8 @@ async fn look_at_installed(connection: &Connection, params: InstalledParams) -> 
     let gate = gate(connection, params.sandbox.as_ref())?;
     let _turn = connection.bulk_turn().await;
     let config = connection.executor().config.clone();
-    let found = blocking(move || installed::look(&config, &gate)).await?;
+    let extended = params.known_digest.is_some();
+    let found = blocking(move || installed::look(&config, &gate, extended)).await?;
     let Some(known) = params.known_digest else { return Ok(found) };
     let digest = discovery::hex(&serde_json::to_vec(&found).unwrap_or_default());
     let unchanged = digest == known;

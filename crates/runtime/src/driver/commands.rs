@@ -36,7 +36,13 @@ impl Driver {
                 let outcome = self.take_answer(approval, decision, detail).await;
                 answer(outcome, reply)
             }
-            Command::Change(facts, reply) => {
+            Command::Change(mut facts, reply) => {
+                let given = facts.iter_mut().filter_map(|fact| if let Fact::SettingsChanged(change) = fact { Some(change) } else { None });
+                let taken: Result<(), _> = given.into_iter().try_for_each(|change| self.shared.take_servers(&mut change.settings));
+                if let Err(error) = taken {
+                    let _ = reply.send(Err(CommandError::Invalid(error.to_string())));
+                    return Ok(());
+                }
                 let named = facts
                     .iter()
                     .find_map(|fact| if let Fact::SelectionChanged(change) = fact { change.capability_roots.as_ref() } else { None });
@@ -105,7 +111,10 @@ impl Driver {
         count
     }
 
-    async fn input(&mut self, input: NewInput) -> Outcome<Accepted> {
+    async fn input(&mut self, mut input: NewInput) -> Outcome<Accepted> {
+        if let Err(error) = self.shared.take_servers(&mut input.settings) {
+            return Ok(Err(CommandError::Invalid(error.to_string())));
+        }
         if let Some(known) = input.client_key.as_deref().and_then(|key| self.thread.keyed(key)) {
             return Ok(Ok(Accepted::Known(known.turn.clone())));
         }
@@ -282,7 +291,7 @@ fn answer<T>(outcome: Outcome<T>, reply: crate::live::Reply<T>) -> Result<(), St
         Err(stop) => {
             let _ = reply.send(Err(CommandError::NotStored(stop.to_string())));
             // On a full disk only what was asked is refused; the thread itself is whole.
-            if matches!(stop, Stop::Append(AppendError::NoSpace)) { Ok(()) } else { Err(stop) }
+            if matches!(stop, Stop::Append(AppendError::NoSpace { .. })) { Ok(()) } else { Err(stop) }
         }
     }
 }

@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use super::{Done, Driver, Stop};
 use crate::capabilities::RootReport;
 use crate::live::Event;
+use crate::mcp::told::ToldServers;
 use crate::model::{Answer, ModelError, Prompt, Usage, Written};
 use crate::skills::listing::ToldCapabilities;
 use crate::skills::mentioned;
@@ -28,6 +29,8 @@ pub(crate) struct Told {
     surroundings: Option<Surroundings>,
     #[serde(skip_serializing_if = "Option::is_none")]
     capabilities: Option<ToldCapabilities>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    servers: Option<ToldServers>,
     /// Why each capability root is in the step, or why not. The model is told less.
     #[serde(skip_serializing_if = "Option::is_none")]
     roots: Option<Vec<RootReport>>,
@@ -38,6 +41,7 @@ impl Told {
     fn update(&mut self, news: Self) {
         self.surroundings = news.surroundings.or_else(|| self.surroundings.take());
         self.capabilities = news.capabilities.or_else(|| self.capabilities.take());
+        self.servers = news.servers.or_else(|| self.servers.take());
         self.roots = news.roots.or_else(|| self.roots.take());
     }
 
@@ -50,6 +54,7 @@ impl Told {
             surroundings: new(now.surroundings, self.surroundings.as_ref()),
             // Nothing at all need not be told to begin with.
             capabilities: new(now.capabilities, self.capabilities.as_ref().or(Some(&ToldCapabilities::default()))),
+            servers: new(now.servers, self.servers.as_ref().or(Some(&ToldServers::default()))),
             roots: new(now.roots, self.roots.as_ref().or(Some(&Vec::new()))),
         }
     }
@@ -111,12 +116,15 @@ impl Driver {
         if step == 0 {
             items.extend(tools.instructions(self.context.as_ref()).await);
         }
+        let servers = ToldServers::of(&tools.mcp);
         let about_skills = capabilities.message(self.told.capabilities.as_ref());
-        items.extend(surroundings.message(self.told.surroundings.as_ref()).iter().chain(&about_skills).map(|text| user_message(text)));
+        let about_servers = servers.message(self.told.servers.as_ref());
+        let news = surroundings.message(self.told.surroundings.as_ref());
+        items.extend(news.iter().chain(&about_skills).chain(&about_servers).map(|text| user_message(text)));
         items.extend(self.named_skills(&turn, &tools).await);
         // Only what is new is written down.
         let roots = tools.capabilities.roots.clone();
-        let now = Told { surroundings: Some(surroundings), capabilities: Some(capabilities), roots: Some(roots) };
+        let now = Told { surroundings: Some(surroundings), capabilities: Some(capabilities), servers: Some(servers), roots: Some(roots) };
         let news = self.told.news(now);
         let captured = StepCaptured {
             turn: turn.clone(),

@@ -3,10 +3,11 @@
 //! A binding is frozen with its step. A call goes through the connection whose tools were shown, whatever has been declared,
 //! refreshed or replaced meanwhile.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use outpost_environment::{Captured, Environment, State, StepView};
 use outpost_thread::{Settings, ThreadId};
 use outpost_wire::PathUri;
@@ -16,8 +17,10 @@ use tokio::time::Instant;
 use super::client::Connection;
 use super::declaration::{Cwd, Origin, ServerDeclaration, Transport};
 use super::layers::{self, Layer};
+use super::machine::{Ask, Machine, Said};
 use super::offer::{Listing, ServerTool};
 use super::pool::{Lease, Place, Ready, ServerState, Wanted, Way};
+use super::requirements::Requirements;
 use super::{Declared, Mcp, McpError};
 use crate::permissions::SandboxMode;
 use crate::policy::ApprovalPolicy;
@@ -35,8 +38,12 @@ pub(crate) struct Bind<'a> {
     pub declared: Declared,
     /// What is known to be wrong with that.
     pub problems: Vec<String>,
+    /// What the administrator of this machine requires.
+    pub requirements: Requirements,
     /// What plugins declare.
     pub plugins: Declared,
+    /// Whether it may use what machines declare. A thread that works for the runtime itself keeps to what the user configured.
+    pub takes_machines: bool,
     pub patience: Patience,
 }
 
@@ -147,8 +154,19 @@ impl Binding {
 /// What configuration declares for a thread.
 pub(crate) fn declared(mcp: &Mcp, thread: ThreadId, settings: &Settings, cwd: Option<&str>) -> Declared {
     let files = mcp.layers(thread, cwd);
-    let session = Layer::of_thread(settings).unwrap_or_default();
-    layers::merged(&files.files, &session, mcp.pool.limits())
+    // Whatever is wrong with it was refused when it came.
+    merged(mcp, &files.files.servers, settings)
+        .unwrap_or_else(|_| layers::merged(&files.files.servers, &Layer::default(), mcp.pool.limits()))
+}
+
+/// What lies in files, with what a thread was given over it. A server whose values are not known any more says so.
+pub(crate) fn merged(mcp: &Mcp, files: &Layer, settings: &Settings) -> Result<Declared, String> {
+    let (session, missing) = mcp.withheld.restored(settings)?;
+    let mut declared = layers::merged(files, &session, mcp.pool.limits());
+    for (server, keys) in missing {
+        declared.insert(server.clone(), Err(super::DeclarationError::Withheld { server, keys }));
+    }
+    Ok(declared)
 }
 
 /// The environments that declared servers are in.
@@ -165,17 +183,28 @@ pub(crate) fn environments(declared: &Declared) -> Vec<EnvironmentId> {
 /// Binds the servers of a step: starts those that do not run, and waits a little for those that are starting.
 pub(crate) async fn bind(mcp: &Mcp, bind: Bind<'_>) -> Binding {
     let limits = mcp.pool.limits();
-    let Bind { thread, view, mode, approval, mut declared, mut problems, plugins, patience } = bind;
+    let Bind { thread, view, mode, approval, mut declared, mut problems, requirements, plugins, takes_machines, patience } = bind;
     for name in layers::add(&mut declared, plugins) {
         problems.push(format!("a plugin declares an MCP server `{name}`, whose name is taken; it is left out"));
     }
-    for place in view.workplaces() {
-        match mcp.projects.of(thread, &place, mode.context(place.attachment), limits).await {
-            Ok(project) => drop(layers::add(&mut declared, (*project).clone())),
-            Err(problem) => problems.push(problem),
-        }
+    let places: Vec<_> = view.workplaces().collect();
+    let projects = places.iter().map(|place| mcp.projects.of((thread, &mcp.watching), place, mode.context(place.attachment), limits));
+    let (projects, machines) = tokio::join!(join_all(projects), machines(view, &declared, takes_machines, limits));
+    for (project, problem) in projects {
+        drop(layers::add(&mut declared, (*project).clone()));
+        problems.extend(problem);
     }
-    let leased: Vec<_> = declared.iter().map(|(name, server)| (name, lease(mcp, server, view, mode, approval))).collect();
+    let mut there = BTreeMap::new();
+    for (environment, said) in machines {
+        for name in layers::add(&mut declared, said.declared) {
+            // The same declaration on several machines of one kind is usual.
+            tracing::debug!(%environment, server = name, "what a machine declares is left out: the name is taken");
+        }
+        problems.extend(said.problem);
+        there.insert(environment, said.requirements);
+    }
+    let leasing = Leasing { mcp, view, mode, approval, requirements, there };
+    let leased: Vec<_> = declared.iter().map(|(name, server)| (name, leasing.lease(server))).collect();
     let mut binding = Binding { servers: Vec::new(), problems };
     let mut names = HashSet::new();
     let now = Instant::now();
@@ -198,57 +227,88 @@ pub(crate) async fn bind(mcp: &Mcp, bind: Bind<'_>) -> Binding {
     binding
 }
 
-/// A lease of a server, or why there is none.
-fn lease<'a>(
-    mcp: &Mcp,
-    server: &'a Result<ServerDeclaration, super::DeclarationError>,
-    view: &StepView,
-    mode: &SandboxMode,
+/// What the machines of a step declare and require: all of it where the thread works, and otherwise what is required where a server is
+/// to be. This machine's own files are the configuration.
+async fn machines(view: &StepView, declared: &Declared, takes: bool, limits: &super::McpLimits) -> Vec<(EnvironmentId, Said)> {
+    let (placed, root) = (environments(declared), PathUri::root());
+    let asked = view.members().iter().filter(|member| !member.id.is_local()).filter_map(|member| {
+        let handle = member.captured.handle()?;
+        let (what, cwd) = match &member.attachment {
+            Some(attachment) if takes => (Ask::Everything, &attachment.cwd),
+            _ if placed.contains(&member.id) => (Ask::Requirements, &root),
+            _ => return None,
+        };
+        let machine = Machine { environment: &member.id, handle, cwd };
+        Some(async move { (member.id.clone(), machine.ask(what, limits).await) })
+    });
+    join_all(asked).await
+}
+
+/// What decides whether a server is to be had.
+struct Leasing<'a> {
+    mcp: &'a Mcp,
+    view: &'a StepView,
+    mode: &'a SandboxMode,
     approval: ApprovalPolicy,
-) -> Result<(&'a ServerDeclaration, Lease), Box<BoundServer>> {
-    let server = match server {
-        Ok(server) => server,
-        Err(error) => return Err(Box::new(BoundServer::without(error.server(), None, "failed", Some(error.to_string())))),
-    };
-    let without = |state, problem: Option<String>| Box::new(BoundServer::without(&server.name, Some(server), state, problem));
-    if !server.enabled {
-        return Err(without("disabled", None));
+    requirements: Requirements,
+    /// What the administrators of other machines require of servers there.
+    there: BTreeMap<EnvironmentId, Requirements>,
+}
+
+impl Leasing<'_> {
+    /// A lease of a server, or why there is none.
+    fn lease<'a>(
+        &self,
+        server: &'a Result<ServerDeclaration, super::DeclarationError>,
+    ) -> Result<(&'a ServerDeclaration, Lease), Box<BoundServer>> {
+        let server = match server {
+            Ok(server) => server,
+            Err(error) => return Err(Box::new(BoundServer::without(error.server(), None, "failed", Some(error.to_string())))),
+        };
+        let without = |state, problem: Option<String>| Box::new(BoundServer::without(&server.name, Some(server), state, problem));
+        if !server.enabled {
+            return Err(without("disabled", None));
+        }
+        let elsewhere = self.there.get(&server.environment);
+        if let Some(why) = self.requirements.refusal(server).or_else(|| elsewhere?.refusal(server)) {
+            return Err(without("disabled", Some(why)));
+        }
+        if self.approval == ApprovalPolicy::Untrusted && matches!(server.origin, Origin::Project { .. }) {
+            let why = "a project's own servers are not started while the approval policy is `untrusted`; declare it in config.toml";
+            return Err(without("disabled", Some(why.into())));
+        }
+        let member = self.view.members().iter().find(|member| member.id == server.environment);
+        let handle = match member.map(|member| &member.captured) {
+            Some(Captured::Ready(handle)) => handle,
+            None => return Err(without("failed", Some(format!("there is no environment `{}` in this step", server.environment)))),
+            Some(Captured::Starting | Captured::Recovering { .. }) => {
+                return Err(without("starting", Some(format!("environment `{}` is starting", server.environment))));
+            }
+            Some(other) => {
+                return Err(without("failed", Some(format!("environment `{}` is not ready: {}", server.environment, other.describe()))));
+            }
+        };
+        let attachment = member.and_then(|member| member.attachment.clone()).unwrap_or_else(|| visited(handle, &server.environment));
+        let way = match &server.transport {
+            Transport::Http(http) => Way::Http(http.clone()),
+            Transport::Stdio(stdio) => {
+                let cwd = match &stdio.cwd {
+                    Cwd::Fixed(cwd) => cwd.clone(),
+                    Cwd::Thread(None) => attachment.cwd.clone(),
+                    Cwd::Thread(Some(below)) => attachment.cwd.join(below),
+                };
+                Way::Stdio(Box::new(Place { stdio: stdio.clone(), cwd, sandbox: self.mode.context(&attachment) }))
+            }
+        };
+        let wanted = Wanted {
+            name: server.name.clone(),
+            environment: handle.clone(),
+            way,
+            startup_timeout: server.startup_timeout,
+            tool_timeout: server.tool_timeout,
+        };
+        Ok((server, self.mcp.pool.lease(wanted)))
     }
-    if approval == ApprovalPolicy::Untrusted && matches!(server.origin, Origin::Project { .. }) {
-        let why = "a project's own servers are not started while the approval policy is `untrusted`; declare it in config.toml";
-        return Err(without("disabled", Some(why.into())));
-    }
-    let member = view.members().iter().find(|member| member.id == server.environment);
-    let handle = match member.map(|member| &member.captured) {
-        Some(Captured::Ready(handle)) => handle,
-        None => return Err(without("failed", Some(format!("there is no environment `{}` in this step", server.environment)))),
-        Some(Captured::Starting | Captured::Recovering { .. }) => {
-            return Err(without("starting", Some(format!("environment `{}` is starting", server.environment))));
-        }
-        Some(other) => {
-            return Err(without("failed", Some(format!("environment `{}` is not ready: {}", server.environment, other.describe()))));
-        }
-    };
-    let attachment = member.and_then(|member| member.attachment.clone()).unwrap_or_else(|| visited(handle, &server.environment));
-    let way = match &server.transport {
-        Transport::Http(http) => Way::Http(http.clone()),
-        Transport::Stdio(stdio) => {
-            let cwd = match &stdio.cwd {
-                Cwd::Fixed(cwd) => cwd.clone(),
-                Cwd::Thread(None) => attachment.cwd.clone(),
-                Cwd::Thread(Some(below)) => attachment.cwd.join(below),
-            };
-            Way::Stdio(Box::new(Place { stdio: stdio.clone(), cwd, sandbox: mode.context(&attachment) }))
-        }
-    };
-    let wanted = Wanted {
-        name: server.name.clone(),
-        environment: handle.clone(),
-        way,
-        startup_timeout: server.startup_timeout,
-        tool_timeout: server.tool_timeout,
-    };
-    Ok((server, mcp.pool.lease(wanted)))
 }
 
 /// An environment that the thread does not work in: it has no workspace there.

@@ -21,15 +21,17 @@ pub enum Origin {
     Thread,
     /// A `.mcp.json` that lies in the directory of an environment. Whoever wrote the project wrote it, not the user.
     Project { environment: EnvironmentId, directory: PathUri },
-    /// A plugin in a capability root that was selected.
+    /// A plugin in a capability root that was selected, or one that is installed on a machine.
     Plugin { root: String, environment: EnvironmentId, directory: PathUri },
+    /// The configuration of the machine that an environment is on. Whoever owns that machine wrote it.
+    Machine { environment: EnvironmentId },
 }
 
 impl Origin {
     /// The environment and the directory that it is bound to.
     fn place(&self) -> Option<(&EnvironmentId, &PathUri)> {
         match self {
-            Self::Config | Self::Thread => None,
+            Self::Config | Self::Thread | Self::Machine { .. } => None,
             Self::Project { environment, directory } | Self::Plugin { environment, directory, .. } => Some((environment, directory)),
         }
     }
@@ -41,6 +43,7 @@ impl Origin {
             Self::Thread => "thread".into(),
             Self::Project { directory, .. } => format!("project {}", directory.to_syntax()),
             Self::Plugin { root, .. } => format!("plugin {root}"),
+            Self::Machine { environment } => format!("environment {environment}"),
         }
     }
 }
@@ -123,6 +126,12 @@ pub enum DeclarationError {
         "mcp_servers.{server}: `{text}` holds `${{…}}`, which is not replaced; name the variable in `env_vars` or `bearer_token_env_var`"
     )]
     Placeholder { server: String, text: String },
+    #[error(
+        "mcp_servers.{server}: the value of {} was given by a client and is not kept in the thread; resume the thread with `mcp_servers` \
+         that holds it, or name variables of the executor in `env_vars`, `env_http_headers` or `bearer_token_env_var`",
+        .keys.iter().map(|key| format!("`{key}`")).collect::<Vec<_>>().join(" and of ")
+    )]
+    Withheld { server: String, keys: Vec<String> },
 }
 
 impl DeclarationError {
@@ -137,7 +146,8 @@ impl DeclarationError {
             | Self::Url { server, .. }
             | Self::NotAllowed { server, .. }
             | Self::Outside { server, .. }
-            | Self::Placeholder { server, .. } => server,
+            | Self::Placeholder { server, .. }
+            | Self::Withheld { server, .. } => server,
         }
     }
 }
@@ -174,7 +184,7 @@ enum WrittenVariable {
     Sourced { name: String, source: String },
 }
 
-const KNOWN: [&str; 19] = [
+pub(super) const KNOWN: [&str; 19] = [
     "type",
     "command",
     "args",
@@ -224,11 +234,17 @@ pub fn declaration(name: &str, value: &Value, origin: &Origin, limits: &McpLimit
     }
     let value = origin.expanded(value);
     let written = Written::deserialize(&value).map_err(|error| malformed(error.to_string()))?;
-    let environment = match (origin.place(), &written.environment_id) {
-        (Some(_), Some(_)) => return Err(origin.forbids(name, "environment_id", "it runs where it lies")),
-        (Some((environment, _)), None) => environment.clone(),
-        (None, Some(id)) => EnvironmentId::parse(id).map_err(|error| malformed(format!("environment_id: {error}")))?,
-        (None, None) => EnvironmentId::local(),
+    let environment = match (origin, written.environment_id.as_deref()) {
+        (Origin::Machine { environment }, None | Some("local")) => environment.clone(),
+        (Origin::Machine { .. }, Some(_)) => {
+            return Err(origin.forbids(name, "environment_id", "a machine declares what is on it, and nothing elsewhere"));
+        }
+        (Origin::Project { .. } | Origin::Plugin { .. }, Some(_)) => {
+            return Err(origin.forbids(name, "environment_id", "it runs where it lies"));
+        }
+        (Origin::Project { environment, .. } | Origin::Plugin { environment, .. }, None) => environment.clone(),
+        (_, Some(id)) => EnvironmentId::parse(id).map_err(|error| malformed(format!("environment_id: {error}")))?,
+        (_, None) => EnvironmentId::local(),
     };
     let seconds = |key: &str, value: Option<f64>, usual: Duration| match value {
         None => Ok(usual),
@@ -243,7 +259,9 @@ pub fn declaration(name: &str, value: &Value, origin: &Origin, limits: &McpLimit
         return Err(origin.forbids(name, "required", "only the user decides what a turn cannot do without"));
     }
     let (enabled_tools, disabled_tools) = (written.enabled_tools.clone(), written.disabled_tools.clone());
-    let (required, enabled) = (written.required, written.enabled.unwrap_or(true));
+    // What another machine cannot do without is no reason to stop a turn here.
+    let required = written.required && !matches!(origin, Origin::Machine { .. });
+    let enabled = written.enabled.unwrap_or(true);
     let transport = origin.transport(name, written)?;
     Ok(ServerDeclaration {
         name: server(),
@@ -266,6 +284,7 @@ impl Origin {
             Self::Thread => "thread",
             Self::Project { .. } => "project",
             Self::Plugin { .. } => "plugin",
+            Self::Machine { .. } => "machine",
         }
     }
 

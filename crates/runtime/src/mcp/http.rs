@@ -14,7 +14,7 @@ use futures_util::stream::BoxStream;
 use http::{HeaderName, HeaderValue};
 use outpost_environment::{Environment, EnvironmentError, HttpBody, HttpCall, HttpHead};
 use outpost_wire::exec::http::{RedirectPolicy, RequestHeader};
-use rmcp::model::{ClientJsonRpcMessage, JsonRpcMessage, ServerJsonRpcMessage};
+use rmcp::model::{ClientJsonRpcMessage, ClientRequest, JsonRpcMessage, ServerJsonRpcMessage};
 use rmcp::transport::StreamableHttpClientTransport;
 use rmcp::transport::streamable_http_client::{
     AuthRequiredError, SseError, StreamableHttpClient, StreamableHttpClientTransportConfig, StreamableHttpError, StreamableHttpPostResponse,
@@ -36,11 +36,29 @@ pub struct EnvironmentHttp {
     url: String,
     headers: Vec<RequestHeader>,
     needs_variables: bool,
-    longest_call: Duration,
+    longest: Longest,
+}
+
+/// How long requests may take there. Whoever asks gives up earlier; this ends what would be left over, because nobody can take back a
+/// request that an executor has made.
+#[derive(Debug, Clone, Copy)]
+struct Longest {
+    start: Duration,
+    call: Duration,
+}
+
+impl Longest {
+    fn of(self, message: &ClientJsonRpcMessage) -> Duration {
+        let JsonRpcMessage::Request(request) = message else { return self.call };
+        match &request.request {
+            ClientRequest::InitializeRequest(_) | ClientRequest::ListToolsRequest(_) => self.start,
+            _ => self.call,
+        }
+    }
 }
 
 impl EnvironmentHttp {
-    pub fn new(http: &Http, tool_timeout: Duration) -> Self {
+    pub fn new(http: &Http, startup_timeout: Duration, tool_timeout: Duration) -> Self {
         let fixed = http.headers.iter().map(|(name, value)| header(name, value, None));
         let read = http.env_headers.iter().map(|(name, variable)| header(name, "", Some(variable)));
         let bearer = http.bearer_token_env_var.iter().map(|variable| header("authorization", "Bearer ", Some(variable)));
@@ -48,8 +66,7 @@ impl EnvironmentHttp {
             url: http.url.clone(),
             headers: fixed.chain(read).chain(bearer).collect(),
             needs_variables: http.bearer_token_env_var.is_some() || !http.env_headers.is_empty(),
-            // The call itself ends earlier; this ends what would be left over there.
-            longest_call: tool_timeout + Duration::from_secs(60),
+            longest: Longest { start: startup_timeout + Duration::from_secs(5), call: tool_timeout + Duration::from_secs(60) },
         }
     }
 
@@ -67,7 +84,7 @@ impl EnvironmentHttp {
 
     pub fn transport(self, environment: Environment, limits: &McpLimits) -> StreamableHttpClientTransport<Client> {
         let config = StreamableHttpClientTransportConfig::with_uri(self.url.clone()).max_sse_event_size(limits.message);
-        let client = Client { environment, headers: self.headers.into(), longest_call: self.longest_call, largest: limits.message };
+        let client = Client { environment, headers: self.headers.into(), longest: self.longest, largest: limits.message };
         StreamableHttpClientTransport::with_client(client, config)
     }
 }
@@ -81,7 +98,7 @@ fn header(name: &str, value: &str, variable: Option<&String>) -> RequestHeader {
 pub struct Client {
     environment: Environment,
     headers: Arc<[RequestHeader]>,
-    longest_call: Duration,
+    longest: Longest,
     largest: usize,
 }
 
@@ -224,7 +241,7 @@ impl StreamableHttpClient for Client {
             last_event: None,
             custom: custom_headers,
             body: Some(body),
-            timeout: self.longest_call,
+            timeout: self.longest.of(&message),
         };
         let (head, body) = self.send(&uri, ask).await?;
         if matches!(head.status, 202 | 204) {

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use outpost_thread::Settings;
 use serde_json::{Map, Value};
 
-use super::declaration::{Origin, declaration};
+use super::declaration::{DeclarationError, Origin, declaration};
 use super::{Declared, McpLimits};
 
 /// The setting of a thread that holds the servers that were given at its start.
@@ -35,7 +35,7 @@ impl Layer {
 
     /// Puts one over the other. A server that names its own program or address is another server; one that does not
     /// changes what it names.
-    fn over(mut self, upper: &Self) -> (Self, Vec<String>) {
+    pub(super) fn over(mut self, upper: &Self) -> (Self, Vec<String>) {
         let mut changed = Vec::new();
         for (name, above) in &upper.0 {
             changed.push(name.clone());
@@ -71,9 +71,10 @@ pub fn add(to: &mut Declared, more: Declared) -> Vec<String> {
     taken
 }
 
-/// What is wrong with declarations, if anything is.
+/// What is wrong with declarations, if anything is. That a client has to give a value again is nothing that anybody wrote wrongly.
 pub fn problems(declared: &Declared) -> Vec<String> {
-    declared.values().filter_map(|declared| declared.as_ref().err().map(ToString::to_string)).collect()
+    let wrong = declared.values().filter_map(|declared| declared.as_ref().err());
+    wrong.filter(|error| !matches!(error, DeclarationError::Withheld { .. })).map(ToString::to_string).collect()
 }
 
 #[cfg(test)]

@@ -323,7 +323,7 @@ impl Shared {
                 };
                 Launch::Stdio { start: Box::new(start), sandbox: sandbox.clone() }
             }
-            Way::Http(http) => Launch::Http(EnvironmentHttp::new(http, wanted.tool_timeout)),
+            Way::Http(http) => Launch::Http(EnvironmentHttp::new(http, wanted.startup_timeout, wanted.tool_timeout)),
         }
     }
 

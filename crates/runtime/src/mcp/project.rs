@@ -5,70 +5,61 @@ use std::sync::{Arc, Mutex};
 
 use outpost_environment::{EnvironmentError, Repeat, Workplace};
 use outpost_thread::ThreadId;
-use outpost_wire::PathUri;
 use outpost_wire::exec::files::{ReadFile, ReadFileParams};
 use outpost_wire::exec::policy::SandboxContext;
-use outpost_wire::intent::EnvironmentId;
 use serde_json::Value;
 
 use super::declaration::{Origin, declarations};
+use super::watching::{Place, Watching};
 use super::{Declared, McpLimits, lock};
 
-const NAME: &str = ".mcp.json";
+pub(super) const NAME: &str = ".mcp.json";
 /// A file that is larger is no list of servers.
 const LARGEST: usize = 1 << 20;
 
-/// What the projects of each thread declare, as it was last read. A refresh reads it again.
+/// What the projects of each thread declare, as it was last read.
 #[derive(Default)]
-pub(crate) struct Projects(Mutex<HashMap<Project, Arc<Declared>>>);
+pub(crate) struct Projects(Mutex<HashMap<(ThreadId, Place), Known>>);
 
-#[derive(Clone, PartialEq, Eq, Hash)]
-struct Project {
-    thread: ThreadId,
-    environment: EnvironmentId,
-    /// Another machine under the same name has other files.
-    executor: Result<String, u64>,
-    directory: PathUri,
+#[derive(Clone)]
+struct Known {
+    declared: Arc<Declared>,
+    /// The number under which it is watched; while it stands, nothing has changed.
+    number: Option<u64>,
 }
 
 impl Projects {
-    /// What the project in this place declares.
+    /// What the project in this place declares. If it cannot be read now, what it declared last stays, and the reason is told.
     pub async fn of(
         &self,
-        thread: ThreadId,
+        (thread, watching): (ThreadId, &Watching),
         place: &Workplace<'_>,
         sandbox: Option<SandboxContext>,
         limits: &McpLimits,
-    ) -> Result<Arc<Declared>, String> {
-        let project = Project::of(thread, place);
-        if let Some(known) = lock(&self.0).get(&project) {
-            return Ok(known.clone());
+    ) -> (Arc<Declared>, Option<String>) {
+        let key = (thread, Place::of(place));
+        let number = watching.number(&key.1);
+        let known = lock(&self.0).get(&key).cloned();
+        if let Some(known) = known.as_ref().filter(|known| number.is_some() && known.number == number) {
+            return (known.declared.clone(), None);
         }
-        // What cannot be read now is asked for again at the next step.
-        let declared = Arc::new(read(place, sandbox, limits).await?);
-        lock(&self.0).insert(project, declared.clone());
-        Ok(declared)
+        match read(place, sandbox, limits).await {
+            Ok(declared) => {
+                let declared = Arc::new(declared);
+                lock(&self.0).insert(key, Known { declared: declared.clone(), number });
+                (declared, None)
+            }
+            Err(problem) => (known.map(|known| known.declared).unwrap_or_default(), Some(problem)),
+        }
     }
 
     pub fn forget(&self, thread: ThreadId) {
-        lock(&self.0).retain(|project, _| project.thread != thread);
+        lock(&self.0).retain(|(known, _), _| *known != thread);
     }
 
     /// Takes over what a refresh has read.
-    pub fn set(&self, thread: ThreadId, place: &Workplace<'_>, declared: Declared) {
-        lock(&self.0).insert(Project::of(thread, place), Arc::new(declared));
-    }
-}
-
-impl Project {
-    fn of(thread: ThreadId, place: &Workplace<'_>) -> Self {
-        let executor = place.handle.identity().and_then(|identity| identity.executor_id);
-        Self {
-            thread,
-            environment: place.attachment.environment_id.clone(),
-            executor: executor.ok_or_else(|| place.handle.generation()),
-            directory: place.attachment.cwd.clone(),
-        }
+    pub fn set(&self, thread: ThreadId, place: &Workplace<'_>, declared: Declared, number: Option<u64>) {
+        lock(&self.0).insert((thread, Place::of(place)), Known { declared: Arc::new(declared), number });
     }
 }
 

@@ -4,7 +4,7 @@
 //! thread knows. One that a person asks for plans all threads first and changes nothing if one of them cannot be planned; one
 //! that happens by itself does what it can. Servers whose declaration is the same keep running.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use outpost_environment::StepView;
@@ -14,11 +14,12 @@ use serde_json::{Map, Value};
 use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
-use super::binding::{BoundServer, Patience};
+use super::binding::{BoundServer, Patience, merged};
 use super::elicitation::Nobody;
 use super::layers::{self, Layer};
 use super::offer::ToolRequest;
-use super::{Binding, Declared, McpError, ToolResult, project};
+use super::watching::Place;
+use super::{Binding, Configured, Declared, McpError, ToolResult, project};
 use crate::live::LiveThread;
 use crate::runtime::{Runtime, Shared, ThreadError};
 
@@ -88,8 +89,9 @@ struct Planned {
     live: LiveThread,
     thread: Thread,
     view: StepView,
-    files: Layer,
-    projects: Vec<(usize, Declared)>,
+    files: Configured,
+    /// By the number of the place, with the number under which that was watched when it was read.
+    projects: Vec<(usize, Declared, Option<u64>)>,
 }
 
 impl Runtime {
@@ -136,8 +138,8 @@ impl Runtime {
         let shared = &self.0;
         let Some(id) = thread else {
             let files = shared.mcp.read(None).map_err(McpRequestError::Config)?;
-            let declared = layers::merged(&files, &Layer::default(), shared.mcp.pool.limits());
-            return Ok(Arc::new(shared.bind_for_nobody(declared).await));
+            let declared = layers::merged(&files.servers, &Layer::default(), shared.mcp.pool.limits());
+            return Ok(Arc::new(shared.bind_for_nobody(declared, files.requirements).await));
         };
         let live = self.resume(id).await?;
         let thread = live.snapshot().await.map_err(|error| ThreadError::Invalid(error.to_string()))?;
@@ -148,39 +150,7 @@ impl Runtime {
 
     /// Reads the configuration of servers again, for all loaded threads.
     pub async fn mcp_refresh(&self, mode: RefreshMode) -> Result<RefreshReport, RefreshError> {
-        let shared = &self.0;
-        // Two at once could leave threads with different readings.
-        let _alone = shared.mcp.refreshing.lock().await;
-        let (mut planned, mut report) = (Vec::new(), RefreshReport::default());
-        let mut wrong = Vec::new();
-        if let Err(error) = shared.mcp.read(None) {
-            wrong.push(error);
-        }
-        for live in shared.all_live() {
-            let id = live.id();
-            match shared.plan(live).await {
-                Ok(Some(plan)) => planned.push(plan),
-                // It is not loaded any more.
-                Ok(None) => {}
-                Err(why) => report.failed.push((id, why)),
-            }
-        }
-        if mode == RefreshMode::Strict {
-            wrong.extend(report.failed.iter().map(|(thread, why)| format!("thread {thread}: {why}")));
-            if !wrong.is_empty() {
-                return Err(RefreshError(wrong));
-            }
-        }
-        for (thread, why) in &report.failed {
-            tracing::warn!(%thread, why, "the MCP servers of a thread stay as they are");
-        }
-        shared.mcp.pool.forgive();
-        for plan in planned {
-            report.refreshed.push(plan.thread.id);
-            shared.apply(plan).await;
-        }
-        report.refreshed.sort();
-        Ok(report)
+        self.0.refresh(mode, None).await
     }
 }
 
@@ -194,22 +164,68 @@ pub struct ClientToolCall {
 }
 
 impl Shared {
+    /// What happens by itself when something has changed, for these threads or for all. A thread that has not asked for its servers yet
+    /// reads everything when it does.
+    pub async fn refresh_in_background(&self, only: Option<&BTreeSet<ThreadId>>) {
+        match self.refresh(RefreshMode::BestEffort, only).await {
+            Ok(report) => tracing::debug!(threads = report.refreshed.len(), failed = report.failed.len(), "MCP servers are refreshed"),
+            Err(error) => tracing::warn!(%error, "MCP servers are not refreshed"),
+        }
+    }
+
+    async fn refresh(&self, mode: RefreshMode, only: Option<&BTreeSet<ThreadId>>) -> Result<RefreshReport, RefreshError> {
+        // Two at once could leave threads with different readings.
+        let _alone = self.mcp.refreshing.lock().await;
+        let (mut planned, mut report) = (Vec::new(), RefreshReport::default());
+        let mut wrong = Vec::new();
+        if let Err(error) = self.mcp.read(None) {
+            wrong.push(error);
+        }
+        let strict = mode == RefreshMode::Strict;
+        let concerned = |id: ThreadId| only.is_none_or(|only| only.contains(&id)) && (strict || self.mcp.knows(id));
+        for live in self.all_live().into_iter().filter(|live| concerned(live.id())) {
+            let id = live.id();
+            match self.plan(live).await {
+                Ok(Some(plan)) => planned.push(plan),
+                // It is not loaded any more.
+                Ok(None) => {}
+                Err(why) => report.failed.push((id, why)),
+            }
+        }
+        if strict {
+            wrong.extend(report.failed.iter().map(|(thread, why)| format!("thread {thread}: {why}")));
+            if !wrong.is_empty() {
+                return Err(RefreshError(wrong));
+            }
+        }
+        for (thread, why) in &report.failed {
+            tracing::warn!(%thread, why, "the MCP servers of a thread stay as they are");
+        }
+        self.mcp.pool.forgive();
+        for plan in planned {
+            report.refreshed.push(plan.thread.id);
+            self.apply(plan).await;
+        }
+        report.refreshed.sort();
+        Ok(report)
+    }
+
     /// What a thread would have, read anew; nothing is changed.
     async fn plan(&self, live: LiveThread) -> Result<Option<Planned>, String> {
         let Ok(thread) = live.snapshot().await else { return Ok(None) };
         let files = self.mcp.read(working_directory(&thread).as_deref())?;
-        let session = Layer::of_thread(&thread.settings)?;
         let limits = self.mcp.pool.limits();
-        let declared = layers::merged(&files, &session, limits);
+        let declared = merged(&self.mcp, &files.servers, &thread.settings)?;
         let mut wrong = layers::problems(&declared);
         let view = self.view(&thread);
         let mode = self.mode(&thread);
         let mut projects = Vec::new();
         for (index, place) in view.workplaces().enumerate() {
+            let number = self.mcp.watching.number(&Place::of(&place));
             match project::read(&place, mode.context(place.attachment), limits).await {
                 Ok(project) => {
                     wrong.extend(layers::problems(&project));
-                    projects.push((index, project));
+                    projects.push((index, project, number));
                 }
                 Err(why) => wrong.push(why),
             }
@@ -221,9 +237,9 @@ impl Shared {
         let Planned { live, thread, view, files, projects } = plan;
         self.mcp.set_layers(thread.id, files);
         let places: Vec<_> = view.workplaces().collect();
-        for (index, project) in projects {
+        for (index, project, number) in projects {
             if let Some(place) = places.get(index) {
-                self.mcp.projects.set(thread.id, place, project);
+                self.mcp.projects.set(thread.id, place, project, number);
             }
         }
         // The new binding is there before the old one goes, so that what is the same in both keeps running.

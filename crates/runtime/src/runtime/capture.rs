@@ -8,10 +8,11 @@ use outpost_wire::intent::{EnvironmentId, Selection};
 use tokio::time::{Instant, timeout_at};
 
 use super::Shared;
+use super::open::is_internal;
 use crate::capabilities::{Look, StepCapabilities};
 use crate::mcp::binding::{Bind, Patience, bind, declared, environments};
 use crate::mcp::refresh::working_directory;
-use crate::mcp::{Binding, Declared};
+use crate::mcp::{Binding, Declared, Requirements};
 use crate::model::{ToolInput, ToolSpec, WireApi};
 use crate::permissions::SandboxMode;
 use crate::policy::ApprovalPolicy;
@@ -71,12 +72,15 @@ impl Shared {
     /// The MCP servers of a thread, as its environments stand in this view.
     async fn bind(&self, thread: &Thread, view: &StepView, declared: Declared, plugins: Declared, patience: Patience) -> Binding {
         let (mode, approval) = (self.mode(thread), self.approval(thread));
-        let problems = self.mcp.layers(thread.id, working_directory(thread).as_deref()).problem.clone().into_iter().collect();
-        bind(&self.mcp, Bind { thread: thread.id, view, mode: &mode, approval, declared, problems, plugins, patience }).await
+        let layers = self.mcp.layers(thread.id, working_directory(thread).as_deref());
+        let (problems, requirements) = (layers.problem.clone().into_iter().collect(), layers.files.requirements.clone());
+        let (id, takes_machines) = (thread.id, !is_internal(thread));
+        let bound = Bind { thread: id, view, mode: &mode, approval, declared, problems, requirements, plugins, takes_machines, patience };
+        bind(&self.mcp, bound).await
     }
 
     /// The MCP servers that a thread without environments would have.
-    pub async fn bind_for_nobody(&self, declared: Declared) -> Binding {
+    pub async fn bind_for_nobody(&self, declared: Declared, requirements: Requirements) -> Binding {
         let view = self.registry.capture_with(&Selection::default(), &[], &environments(&declared));
         for member in view.members() {
             let _ = self.registry.info(&member.id).await;
@@ -84,7 +88,9 @@ impl Shared {
         let view = self.registry.capture_with(&Selection::default(), &[], &environments(&declared));
         let thread = outpost_thread::ThreadId::new(uuid::Uuid::nil());
         let (mode, approval, patience) = (&self.config.sandbox, self.config.approval, Patience::Full);
-        bind(&self.mcp, Bind { thread, view: &view, mode, approval, declared, problems: vec![], plugins: Declared::new(), patience }).await
+        let (problems, plugins, takes_machines) = (Vec::new(), Declared::new(), false);
+        let bound = Bind { thread, view: &view, mode, approval, declared, problems, requirements, plugins, takes_machines, patience };
+        bind(&self.mcp, bound).await
     }
 
     /// Everything that a step of this thread can use.
@@ -102,6 +108,7 @@ impl Shared {
         let mode = self.mode(thread);
         let capabilities = self.capabilities(&view, thread, &mode).await;
         let plugins = capabilities.servers(self.mcp.pool.limits());
+        self.mcp.watching.follow(self, thread, &view);
         let mcp = Arc::new(self.bind(thread, &view, declared, plugins, Patience::Step).await);
         let offer = Offer {
             skills: !capabilities.skills.is_empty(),

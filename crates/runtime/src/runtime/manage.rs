@@ -17,7 +17,8 @@ use super::{Runtime, Shared, lock};
 use crate::agents::Seat;
 use crate::capabilities::StepCapabilities;
 use crate::live::{Command, LiveThread};
-use crate::mcp::layers::{Layer, merged, problems};
+use crate::mcp::layers::{Layer, SESSION_LAYER, merged, problems};
+use crate::model::ProviderError;
 
 #[derive(Debug, Error)]
 pub enum ThreadError {
@@ -207,9 +208,10 @@ impl Shared {
         if let Some(provider) = &created.settings.model_provider
             && !self.models.providers().contains_key(provider)
         {
-            return Err(ThreadError::Invalid(format!("there is no model provider `{provider}`")));
+            let known = self.models.providers().keys().cloned().collect::<Vec<_>>().join(", ");
+            return Err(ThreadError::Invalid(ProviderError::Unknown { provider: provider.clone(), known }.to_string()));
         }
-        self.check_servers(&created.settings)?;
+        self.take_servers(&mut created.settings)?;
         let id = reserved.unwrap_or_else(|| (self.thread_ids)());
         created.thread = id;
         if created.settings.compact_at.is_none() {
@@ -255,14 +257,21 @@ impl Shared {
         live
     }
 
-    /// Servers that a client gives a thread are checked before there is a thread.
-    fn check_servers(&self, settings: &Settings) -> Result<(), ThreadError> {
-        let layer = Layer::of_thread(settings).map_err(ThreadError::Invalid)?;
+    /// Servers that a client gives a thread are checked before they are written down, and secrets are taken out of them.
+    pub fn take_servers(&self, settings: &mut Settings) -> Result<(), ThreadError> {
+        if !settings.other.contains_key(SESSION_LAYER) {
+            return Ok(());
+        }
+        let (layer, missing) = self.mcp.withheld.restored(settings).map_err(ThreadError::Invalid)?;
         // Whether what it changes fits what lies in files is seen when both are put together.
         let whole = |value: &serde_json::Value| value.get("command").is_some() || value.get("url").is_some() || !value.is_object();
-        let own = Layer(layer.0.into_iter().filter(|(_, value)| whole(value)).collect());
+        let own = Layer(layer.0.into_iter().filter(|(name, value)| whole(value) && !missing.contains_key(name)).collect());
         let problems = problems(&merged(&Layer::default(), &own, self.mcp.pool.limits()));
-        if problems.is_empty() { Ok(()) } else { Err(ThreadError::Invalid(problems.join("; "))) }
+        if !problems.is_empty() {
+            return Err(ThreadError::Invalid(problems.join("; ")));
+        }
+        self.mcp.withheld.withhold(settings);
+        Ok(())
     }
 
     fn compact_at(&self, settings: &Settings) -> u64 {
@@ -274,6 +283,7 @@ impl Shared {
         if let Some(roots) = &forked.capability_roots {
             CapabilityRoot::check_all(roots)?;
         }
+        self.take_servers(&mut forked.settings)?;
         forked.thread = (self.thread_ids)();
         forked.parent = parent;
         let source = self.store_of(parent).await;

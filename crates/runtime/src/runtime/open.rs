@@ -165,7 +165,7 @@ impl Shared {
 }
 
 /// Whether a thread works for the runtime itself, by who started it.
-fn is_internal(thread: &Thread) -> bool {
+pub(super) fn is_internal(thread: &Thread) -> bool {
     let source = thread.metadata.source.as_ref().and_then(|source| source.read::<serde_json::Value>().ok());
     source.is_some_and(|source| source.get("internal").is_some())
 }

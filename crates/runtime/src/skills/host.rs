@@ -2,7 +2,6 @@
 //! They are looked at through the local executor like all others, each time they are needed, so a change is seen at once.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use outpost_environment::{Environment, Repeat, Wanted};
 use outpost_wire::PathUri;
@@ -16,8 +15,6 @@ use tokio::sync::watch;
 use super::{Reader, Skill, SkillSource};
 use crate::runtime::{Runtime, Shared};
 
-/// How often folders are looked at while somebody wants to be told of changes.
-const PERIOD: Duration = Duration::from_secs(2);
 /// So many directories above a working directory are looked at.
 const MAX_ABOVE: usize = 16;
 
@@ -42,6 +39,8 @@ pub struct HostRoot {
 #[derive(Default)]
 pub(crate) struct HostSkills {
     extra: Mutex<Vec<PathUri>>,
+    /// Other folders were added.
+    pub(super) changed: watch::Sender<()>,
     changes: Mutex<Option<watch::Sender<u64>>>,
 }
 
@@ -77,6 +76,7 @@ impl Runtime {
     /// Folders of this machine that a client adds; they replace those that were added before.
     pub fn set_extra_skill_roots(&self, roots: Vec<PathUri>) {
         *self.0.host_skills.extra.lock().unwrap_or_else(PoisonError::into_inner) = roots;
+        self.0.host_skills.changed.send_replace(());
     }
 
     /// The skills for work in directories of this machine. Nothing is remembered beyond what is still true, so there is nothing to
@@ -89,7 +89,7 @@ impl Runtime {
         lists
     }
 
-    /// Counts the changes of the host's skills from now on. They are looked at every two seconds as long as somebody holds this.
+    /// Counts the changes of the host's skills from now on. They are watched as long as somebody holds this.
     pub fn skill_changes(&self) -> watch::Receiver<u64> {
         let mut changes = self.0.host_skills.changes.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(sender) = changes.as_ref().filter(|sender| !sender.is_closed()) {
@@ -97,26 +97,8 @@ impl Runtime {
         }
         let (sender, receiver) = watch::channel(0);
         *changes = Some(sender.clone());
-        tokio::spawn(watch_host(Arc::downgrade(&self.0), sender));
+        tokio::spawn(super::watch::watch_host(Arc::downgrade(&self.0), sender));
         receiver
-    }
-}
-
-/// Looks again and again until nobody listens any more.
-async fn watch_host(shared: std::sync::Weak<Shared>, sender: watch::Sender<u64>) {
-    let mut before: Option<Vec<Arc<DiscoveredRoot>>> = None;
-    loop {
-        let Some(host) = shared.upgrade() else { return };
-        let now: Vec<_> = host.look_at_host(&host.host_roots()).await.into_iter().map(|(_, _, found)| found).collect();
-        drop(host);
-        if before.as_ref().is_some_and(|before| *before != now) {
-            sender.send_modify(|count| *count += 1);
-        }
-        before = Some(now);
-        tokio::select! {
-            () = sender.closed() => return,
-            () = tokio::time::sleep(PERIOD) => {}
-        }
     }
 }
 
@@ -138,7 +120,7 @@ impl Shared {
     }
 
     /// What folders of this machine hold. They are the user's own, so nothing confines the look.
-    async fn look_at_host(&self, roots: &[HostRoot]) -> Vec<(HostRoot, Environment, Arc<DiscoveredRoot>)> {
+    pub(super) async fn look_at_host(&self, roots: &[HostRoot]) -> Vec<(HostRoot, Environment, Arc<DiscoveredRoot>)> {
         let Some(handle) = self.host().await else { return Vec::new() };
         let wanted: Vec<Wanted> = roots.iter().map(|root| Wanted { path: root.path.clone(), sandbox: None }).collect();
         match self.discoveries.look(&handle, &wanted, self.config.discovery_patience).await {

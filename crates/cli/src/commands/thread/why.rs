@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use outpost_runtime::capabilities::{RootReport, StepCapabilities};
+use outpost_runtime::plugins::Plugin;
 use serde_json::json;
 
 use super::{Desk, print, print_json};
@@ -15,7 +16,7 @@ use crate::home::Home;
 
 pub async fn why(name: &str, store: Option<String>, as_json: bool, own: &Process) -> anyhow::Result<ExitCode> {
     let home = Home::from_environment().context("there is no home: set OUTPOST_HOME")?;
-    let mut config = Config::load(Some(&home.config()), &[])?;
+    let mut config = Config::load(Some(&home.config()), &own.settings)?;
     config.store = store.or(config.store);
     let wish = Wish { config, provider: None, model: None, questions: false, keeps_sessions: false };
     let assembly = Assembly::new(&home, wish, own).await?;
@@ -41,9 +42,10 @@ fn skills(step: &StepCapabilities) -> Vec<serde_json::Value> {
 }
 
 fn plugins(step: &StepCapabilities) -> Vec<serde_json::Value> {
-    let plugin = |plugin: &outpost_runtime::plugins::Plugin| {
+    let plugin = |plugin: &Plugin| {
         let servers: Vec<&str> = plugin.mcp_servers.iter().map(|server| server.name.as_str()).collect();
-        json!({"name": plugin.name, "root": plugin.root, "environmentId": plugin.environment, "mcpServers": servers, "hooksNotRun": plugin.hooks})
+        json!({"name": plugin.name, "root": plugin.root, "environmentId": plugin.environment, "mcpServers": servers,
+               "hooksNotRun": plugin.hooks, "installed": plugin.is_installed})
     };
     step.plugins.iter().map(plugin).collect()
 }
@@ -59,14 +61,13 @@ fn text(step: &StepCapabilities) -> String {
         for warning in &root.warnings {
             let _ = writeln!(out, "     ! {warning}");
         }
-        for plugin in step.plugins.iter().filter(|plugin| plugin.root == root.id) {
-            for server in &plugin.mcp_servers {
-                let _ = writeln!(out, "     MCP server {}", server.name);
-            }
-            if !plugin.hooks.is_empty() {
-                let _ = writeln!(out, "     hooks for {} are declared; this release does not run them", plugin.hooks.join(", "));
-            }
+        for plugin in step.plugins.iter().filter(|plugin| !plugin.is_installed && plugin.root == root.id) {
+            declares(plugin, &mut out);
         }
+    }
+    for plugin in step.plugins.iter().filter(|plugin| plugin.is_installed) {
+        let _ = writeln!(out, "installed  plugin `{}`  {}:{}", plugin.name, plugin.environment, plugin.directory.to_syntax());
+        declares(plugin, &mut out);
     }
     if !step.skills.is_empty() {
         out.push_str("skills\n");
@@ -78,6 +79,15 @@ fn text(step: &StepCapabilities) -> String {
         let _ = writeln!(out, "     ! {}:{}: {}", warning.environment, warning.path, warning.message);
     }
     out
+}
+
+fn declares(plugin: &Plugin, out: &mut String) {
+    for server in &plugin.mcp_servers {
+        let _ = writeln!(out, "     MCP server {}", server.name);
+    }
+    if !plugin.hooks.is_empty() {
+        let _ = writeln!(out, "     hooks for {} are declared; this release does not run them", plugin.hooks.join(", "));
+    }
 }
 
 fn reason(root: &RootReport) -> String {

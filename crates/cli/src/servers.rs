@@ -1,0 +1,79 @@
+//! The MCP servers of `config.toml` and what is required of all servers, read anew whenever somebody asks, and heard of when they change.
+
+use std::path::{Path, PathBuf};
+
+use outpost_environment::config::FileWatch;
+use outpost_runtime::mcp::{Configured, Layer, Requirements, Source};
+use tokio::sync::watch;
+
+use crate::config::Config;
+use crate::home::Home;
+
+/// What the administrator of this machine requires of everybody.
+const REQUIREMENTS: &str = "/etc/outpost/requirements.toml";
+
+/// Where the runtime has its servers from.
+pub fn source(home: &Home, config: &Config) -> Source {
+    let (config, required) = (config.clone(), [PathBuf::from(REQUIREMENTS), home.requirements()]);
+    let files: Vec<PathBuf> = [home.config()].into_iter().chain(required.clone()).collect();
+    let read = move |_: Option<&str>| {
+        let now = config.read_again().map_err(|error| format!("{error:#}"))?;
+        let servers = Layer::of(now.mcp_servers.as_ref()).map_err(|error| format!("config.toml: {error}"))?;
+        Ok(Configured { servers, requirements: requirements(&required) })
+    };
+    Source::new(read).with_changes(move || follow(files.clone()))
+}
+
+/// A file that is not there requires nothing; one that cannot be read lets nothing through.
+fn requirements(files: &[PathBuf]) -> Requirements {
+    let mut requirements = Requirements::default();
+    for file in files {
+        let name = file.display().to_string();
+        match read(file) {
+            Ok(table) => requirements.add(name, table.get("mcp_servers")),
+            Err(why) => requirements.add_unreadable(name, why),
+        }
+    }
+    requirements
+}
+
+fn read(file: &Path) -> Result<serde_json::Value, String> {
+    match std::fs::read_to_string(file) {
+        Ok(text) => toml::from_str(&text).map_err(|error: toml::de::Error| error.to_string().trim_end().to_owned()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(serde_json::Value::Null),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// Counts the changes of these files for as long as somebody listens.
+fn follow(files: Vec<PathBuf>) -> Option<watch::Receiver<u64>> {
+    let unheard = |error: &outpost_environment::config::WatchError| tracing::warn!(%error, "changes are seen when somebody asks for them");
+    let mut watch = FileWatch::of_all(files).inspect_err(unheard).ok()?;
+    let (sender, receiver) = watch::channel(0);
+    tokio::spawn(async move {
+        loop {
+            tokio::select! {
+                is_heard = watch.changed() => if !is_heard { return },
+                () = sender.closed() => return,
+            }
+            sender.send_modify(|count| *count += 1);
+        }
+    });
+    Some(receiver)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requirements_are_read_from_all_files_and_none_is_passed_over() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = |name: &str| directory.path().join(name);
+        assert_eq!(requirements(&[file("none")]), Requirements::default());
+        std::fs::write(file("other"), "allowed_approval_policies = [\"never\"]\n").unwrap();
+        assert_eq!(requirements(&[file("other")]), Requirements::default());
+        std::fs::write(file("broken"), "mcp_servers = {").unwrap();
+        assert_ne!(requirements(&[file("none"), file("broken")]), Requirements::default());
+    }
+}

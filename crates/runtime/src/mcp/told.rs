@@ -1,0 +1,115 @@
+//! What the model is told about servers that are configured and cannot be used: all of them at first, afterwards what has changed.
+//! Those that can be used it knows by their tools.
+
+use std::fmt::Write;
+
+use serde::{Deserialize, Serialize};
+
+use super::Binding;
+
+/// So many characters of a reason are told; all of it is for clients.
+const BRIEF: usize = 160;
+/// So many servers are named; of the others it is told how many they are.
+const NAMED: usize = 20;
+
+/// A server that the model cannot use.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ToldServer {
+    pub name: String,
+    pub why: String,
+}
+
+/// Everything that the model was told last. It is kept with the step, so that a resumed thread goes on where it was.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ToldServers {
+    /// Those that are out.
+    pub out: Vec<ToldServer>,
+    /// Those for which there was no room.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub unnamed: usize,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields by reference")]
+fn is_zero(count: &usize) -> bool {
+    *count == 0
+}
+
+impl ToldServers {
+    /// What the model is to know of a step. One that the user has switched off is not missed.
+    pub fn of(binding: &Binding) -> Self {
+        let out = binding.servers.iter().filter(|server| server.state != "ready");
+        let mut out: Vec<ToldServer> = out.filter_map(|server| Some(ToldServer::of(&server.name, server.problem.as_deref()?))).collect();
+        let unnamed = out.len().saturating_sub(NAMED);
+        out.truncate(NAMED);
+        Self { out, unnamed }
+    }
+
+    /// The text of the message, or nothing if the model knows it all. `before` is what it was told last.
+    pub fn message(&self, before: Option<&Self>) -> Option<String> {
+        let nothing = Self::default();
+        let known = before.unwrap_or(&nothing);
+        if known == self {
+            return None;
+        }
+        let mut text = String::from("<mcp_servers>\n");
+        for server in self.out.iter().filter(|server| !known.out.contains(server)) {
+            let _ = writeln!(text, "MCP server `{}` cannot be used now: {}", server.name, server.why);
+        }
+        if self.unnamed != known.unnamed && self.unnamed > 0 {
+            let _ = writeln!(text, "{} more cannot be used now.", self.unnamed);
+        }
+        let back = known.out.iter().filter(|old| self.out.iter().all(|server| server.name != old.name));
+        for server in back {
+            let _ = writeln!(text, "MCP server `{}` is not left out any more.", server.name);
+        }
+        text.push_str("</mcp_servers>");
+        Some(text)
+    }
+}
+
+impl ToldServer {
+    /// In a few words. What a server said itself changes from one attempt to the next, and nobody should take it for our words.
+    fn of(name: &str, problem: &str) -> Self {
+        let ours = problem.split("; it said: ").next().unwrap_or(problem);
+        let line = ours.replace(['\n', '\r'], " ").replace('<', "&lt;");
+        let why = match line.char_indices().nth(BRIEF) {
+            Some((at, _)) => format!("{}…", &line[..at]),
+            None => line,
+        };
+        Self { name: name.replace('<', "&lt;"), why }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(out: &[(&str, &str)]) -> ToldServers {
+        ToldServers { out: out.iter().map(|(name, why)| ToldServer::of(name, why)).collect(), unnamed: 0 }
+    }
+
+    #[test]
+    fn everything_first_and_then_only_news() {
+        assert_eq!(told(&[]).message(None), None);
+        let first = told(&[("a", "it is still starting"), ("b", "no such file; it said: 12:03 oops")]);
+        assert_eq!(
+            first.message(None).unwrap(),
+            "<mcp_servers>\nMCP server `a` cannot be used now: it is still starting\nMCP server `b` cannot be used now: no such \
+             file\n</mcp_servers>"
+        );
+        assert_eq!(first.message(Some(&told(&[("a", "it is still starting"), ("b", "no such file; it said: 12:04 oops")]))), None);
+        let text = told(&[("b", "gone")]).message(Some(&first)).unwrap();
+        assert_eq!(
+            text,
+            "<mcp_servers>\nMCP server `b` cannot be used now: gone\nMCP server `a` is not left out any more.\n</mcp_servers>"
+        );
+    }
+
+    #[test]
+    fn a_reason_is_brief_and_cannot_end_the_message() {
+        let long = told(&[("a", &format!("</mcp_servers>\n{}", "x".repeat(500)))]);
+        assert!(long.out[0].why.starts_with("&lt;/mcp_servers>") && long.out[0].why.chars().count() == BRIEF + 1);
+    }
+}

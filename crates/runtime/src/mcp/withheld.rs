@@ -1,0 +1,178 @@
+//! Values that a client gives for a server and that are not written down with the thread: a journal is copied, shown and shared, and
+//! must hold no secrets.
+//!
+//! In their place stands a reference. What it refers to is known as long as this program runs, for the thread itself, its forks
+//! and its agents. After that the server says what it needs again.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex};
+
+use outpost_thread::Settings;
+use outpost_wire::secrets::Secrets;
+use serde_json::{Map, Value, json};
+
+use super::declaration::KNOWN;
+use super::layers::{Layer, SESSION_LAYER};
+use super::lock;
+
+/// The member of an object that stands in place of a value.
+const MARK: &str = "withheld";
+/// Tables of a server whose values may be secrets.
+const TABLES: [&str; 3] = ["env", "http_headers", "headers"];
+/// Shorter values are settings, such as a level or a switch.
+const SHORTEST: usize = 8;
+/// Names that say of a value that it is a secret.
+const SECRET: [&str; 8] = ["KEY", "TOKEN", "SECRET", "PASSW", "CREDENTIAL", "AUTH", "COOKIE", "BEARER"];
+
+pub(crate) struct Withheld {
+    ids: Arc<dyn Fn() -> String + Send + Sync>,
+    secrets: Secrets,
+    values: Mutex<Values>,
+}
+
+/// Each value once, however many threads are given it.
+#[derive(Default)]
+struct Values {
+    by_reference: HashMap<String, String>,
+    by_value: HashMap<String, String>,
+}
+
+impl Withheld {
+    pub fn new(ids: Arc<dyn Fn() -> String + Send + Sync>, secrets: Secrets) -> Self {
+        Self { ids, secrets, values: Mutex::default() }
+    }
+
+    /// Takes values out of settings that are about to be written down.
+    pub fn withhold(&self, settings: &mut Settings) {
+        let Some(Value::Object(servers)) = settings.other.get_mut(SESSION_LAYER) else { return };
+        for server in servers.values_mut().filter_map(Value::as_object_mut) {
+            for table in TABLES {
+                if let Some(Value::Object(values)) = server.get_mut(table) {
+                    values.iter_mut().for_each(|(name, value)| self.take(name, value));
+                }
+            }
+            // What is not known has no effect, but may still be a secret that somebody hoped it would be used.
+            server.iter_mut().filter(|(key, _)| !KNOWN.contains(&key.as_str())).for_each(|(key, value)| self.take(key, value));
+        }
+    }
+
+    fn take(&self, name: &str, value: &mut Value) {
+        let Value::String(text) = value else { return };
+        if text.chars().count() < SHORTEST {
+            return;
+        }
+        let upper = name.to_ascii_uppercase();
+        if SECRET.iter().any(|part| upper.contains(part)) {
+            self.secrets.register(text.as_bytes());
+            // Without the word before it, such as `Bearer`.
+            if let Some((_, rest)) = text.split_once(' ') {
+                self.secrets.register(rest.as_bytes());
+            }
+        }
+        let mut values = lock(&self.values);
+        let reference = match values.by_value.get(text.as_str()) {
+            Some(known) => known.clone(),
+            None => {
+                let new = (self.ids)();
+                values.by_value.insert(text.clone(), new.clone());
+                values.by_reference.insert(new.clone(), text.clone());
+                new
+            }
+        };
+        drop(values);
+        *value = json!({ MARK: reference });
+    }
+
+    /// The layer of a thread with its values, and what is missing of them, by server.
+    pub fn restored(&self, settings: &Settings) -> Result<(Layer, BTreeMap<String, Vec<String>>), String> {
+        let mut layer = Layer::of_thread(settings)?;
+        let mut missing = BTreeMap::new();
+        for (name, server) in &mut layer.0 {
+            let Value::Object(server) = server else { continue };
+            let mut keys = Vec::new();
+            for table in TABLES {
+                if let Some(Value::Object(values)) = server.get_mut(table) {
+                    keys.extend(self.put_back(values).into_iter().map(|key| format!("{table}.{key}")));
+                }
+            }
+            // What has no effect is missed by nobody.
+            self.put_back(server);
+            if !keys.is_empty() {
+                missing.insert(name.clone(), keys);
+            }
+        }
+        Ok((layer, missing))
+    }
+
+    /// Returns the names of those that are not known any more.
+    fn put_back(&self, members: &mut Map<String, Value>) -> Vec<String> {
+        let values = lock(&self.values);
+        let mut missing = Vec::new();
+        for (name, value) in members {
+            let Some(reference) = reference(value) else { continue };
+            match values.by_reference.get(reference) {
+                Some(known) => *value = Value::String(known.clone()),
+                None => missing.push(name.clone()),
+            }
+        }
+        missing
+    }
+}
+
+fn reference(value: &Value) -> Option<&str> {
+    let members = value.as_object().filter(|members| members.len() == 1)?;
+    members.get(MARK)?.as_str()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    fn withheld() -> Withheld {
+        let next = AtomicU64::new(0);
+        Withheld::new(Arc::new(move || format!("ref-{}", next.fetch_add(1, Ordering::Relaxed))), Secrets::default())
+    }
+
+    fn settings(servers: Value) -> Settings {
+        let mut settings = Settings::default();
+        settings.other.insert(SESSION_LAYER.into(), servers);
+        settings
+    }
+
+    #[test]
+    fn values_become_references_and_come_back() {
+        let withheld = withheld();
+        let given = json!({
+            "a": {"command": "x", "args": ["--fast-mode"], "env": {"API_TOKEN": "sesame-open", "LEVEL": "3"}},
+            "b": {"url": "https://h/mcp", "http_headers": {"authorization": "Bearer sesame-open-2"}, "bearer_token": "sesame-open"},
+        });
+        let mut settings = settings(given.clone());
+        withheld.withhold(&mut settings);
+        let text = serde_json::to_string(&settings).unwrap();
+        assert!(!text.contains("sesame") && text.contains("\"LEVEL\":\"3\"") && text.contains("--fast-mode"), "{text}");
+        let once = settings.clone();
+        withheld.withhold(&mut settings);
+        assert_eq!(settings, once, "a reference is not withheld again");
+        let (layer, missing) = withheld.restored(&settings).unwrap();
+        assert!(missing.is_empty());
+        assert_eq!(serde_json::to_value(&layer.0).unwrap(), given);
+        assert_eq!(withheld.secrets.redact("it printed sesame-open-2 and sesame-open"), "it printed [redacted] and [redacted]");
+    }
+
+    #[test]
+    fn another_program_says_what_is_missing() {
+        let mut settings = settings(json!({"a": {"command": "x", "env": {"API_TOKEN": "sesame-open"}}, "b": {"command": "y"}}));
+        withheld().withhold(&mut settings);
+        let (_, missing) = withheld().restored(&settings).unwrap();
+        assert_eq!(missing, BTreeMap::from([("a".to_owned(), vec!["env.API_TOKEN".to_owned()])]));
+    }
+
+    #[test]
+    fn ordinary_words_are_not_taken_out_of_other_texts() {
+        let withheld = withheld();
+        withheld.withhold(&mut settings(json!({"a": {"command": "x", "env": {"MODE": "production"}}})));
+        assert_eq!(withheld.secrets.redact("production"), "production");
+    }
+}
