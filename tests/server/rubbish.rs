@@ -140,7 +140,8 @@ async fn broken_frames_end_only_their_own_connection() {
     // One that announces more than anybody may send.
     let mut giant = RawSocket::websocket(&address).await;
     giant.write(&header(0x81, 1 << 40)).await;
-    assert_eq!(giant.ended().await, Some(1009));
+    let end = giant.ended().await;
+    assert!(matches!(end, Some(1002 | 1009)), "{end:?}");
     // Text that is none, a binary message, reserved bits, a frame that continues nothing.
     for bytes in [frame(0x81, b"{\"id\":1,\"method\":\"\xff\xfe\"}"), frame(0xf1, b"x"), frame(0x80, b"lost"), frame(0x83, b"?")] {
         let mut odd = RawSocket::websocket(&address).await;
