@@ -128,6 +128,7 @@ impl Harness {
     }
 
     /// The executor of an environment.
+    #[allow(dead_code, reason = "only the tests of MCP servers need it")]
     pub fn bench(&self, index: usize) -> &Bench {
         &self.places[index].bench
     }

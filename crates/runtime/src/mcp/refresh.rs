@@ -19,7 +19,7 @@ use super::elicitation::Nobody;
 use super::layers::{self, Layer};
 use super::offer::ToolRequest;
 use super::watching::Place;
-use super::{Binding, Configured, Declared, McpError, ToolResult, project};
+use super::{Binding, Configured, Declared, McpError, Requirements, ToolResult, project};
 use crate::live::LiveThread;
 use crate::runtime::{Runtime, Shared, ThreadError};
 
@@ -89,7 +89,8 @@ struct Planned {
     live: LiveThread,
     thread: Thread,
     view: StepView,
-    files: Configured,
+    files: Layer,
+    requirements: Requirements,
     /// By the number of the place, with the number under which that was watched when it was read.
     projects: Vec<(usize, Declared, Option<u64>)>,
 }
@@ -137,9 +138,10 @@ impl Runtime {
     async fn mcp_binding(&self, thread: Option<ThreadId>) -> Result<Arc<Binding>, McpRequestError> {
         let shared = &self.0;
         let Some(id) = thread else {
-            let files = shared.mcp.read(None).map_err(McpRequestError::Config)?;
-            let declared = layers::merged(&files.servers, &Layer::default(), shared.mcp.pool.limits());
-            return Ok(Arc::new(shared.bind_for_nobody(declared, files.requirements).await));
+            let Configured { servers, requirements } = shared.mcp.read(None);
+            let files = servers.map_err(McpRequestError::Config)?;
+            let declared = layers::merged(&files, &Layer::default(), shared.mcp.pool.limits());
+            return Ok(Arc::new(shared.bind_for_nobody(declared, requirements).await));
         };
         let live = self.resume(id).await?;
         let thread = live.snapshot().await.map_err(|error| ThreadError::Invalid(error.to_string()))?;
@@ -178,7 +180,7 @@ impl Shared {
         let _alone = self.mcp.refreshing.lock().await;
         let (mut planned, mut report) = (Vec::new(), RefreshReport::default());
         let mut wrong = Vec::new();
-        if let Err(error) = self.mcp.read(None) {
+        if let Err(error) = self.mcp.read(None).servers {
             wrong.push(error);
         }
         let strict = mode == RefreshMode::Strict;
@@ -200,6 +202,7 @@ impl Shared {
         }
         for (thread, why) in &report.failed {
             tracing::warn!(%thread, why, "the MCP servers of a thread stay as they are");
+            self.mcp.set_requirements(*thread, self.mcp.read(None).requirements);
         }
         self.mcp.pool.forgive();
         for plan in planned {
@@ -213,9 +216,10 @@ impl Shared {
     /// What a thread would have, read anew; nothing is changed.
     async fn plan(&self, live: LiveThread) -> Result<Option<Planned>, String> {
         let Ok(thread) = live.snapshot().await else { return Ok(None) };
-        let files = self.mcp.read(working_directory(&thread).as_deref())?;
+        let Configured { servers, requirements } = self.mcp.read(working_directory(&thread).as_deref());
+        let files = servers?;
         let limits = self.mcp.pool.limits();
-        let declared = merged(&self.mcp, &files.servers, &thread.settings)?;
+        let declared = merged(&self.mcp, &files, &thread.settings)?;
         let mut wrong = layers::problems(&declared);
         let view = self.view(&thread);
         let mode = self.mode(&thread);
@@ -230,12 +234,12 @@ impl Shared {
                 Err(why) => wrong.push(why),
             }
         }
-        if wrong.is_empty() { Ok(Some(Planned { live, thread, view, files, projects })) } else { Err(wrong.join("; ")) }
+        if wrong.is_empty() { Ok(Some(Planned { live, thread, view, files, requirements, projects })) } else { Err(wrong.join("; ")) }
     }
 
     async fn apply(&self, plan: Planned) {
-        let Planned { live, thread, view, files, projects } = plan;
-        self.mcp.set_layers(thread.id, files);
+        let Planned { live, thread, view, files, requirements, projects } = plan;
+        self.mcp.set_layers(thread.id, files, requirements);
         let places: Vec<_> = view.workplaces().collect();
         for (index, project, number) in projects {
             if let Some(place) = places.get(index) {
