@@ -168,14 +168,14 @@ pub struct ClientToolCall {
 impl Shared {
     /// What happens by itself when something has changed, for these threads or for all. A thread that has not asked for its servers yet
     /// reads everything when it does.
-    pub async fn refresh_in_background(&self, only: Option<&BTreeSet<ThreadId>>) {
+    pub async fn refresh_in_background(self: &Arc<Self>, only: Option<&BTreeSet<ThreadId>>) {
         match self.refresh(RefreshMode::BestEffort, only).await {
             Ok(report) => tracing::debug!(threads = report.refreshed.len(), failed = report.failed.len(), "MCP servers are refreshed"),
             Err(error) => tracing::warn!(%error, "MCP servers are not refreshed"),
         }
     }
 
-    async fn refresh(&self, mode: RefreshMode, only: Option<&BTreeSet<ThreadId>>) -> Result<RefreshReport, RefreshError> {
+    async fn refresh(self: &Arc<Self>, mode: RefreshMode, only: Option<&BTreeSet<ThreadId>>) -> Result<RefreshReport, RefreshError> {
         // Two at once could leave threads with different readings.
         let _alone = self.mcp.refreshing.lock().await;
         let (mut planned, mut report) = (Vec::new(), RefreshReport::default());
@@ -205,9 +205,13 @@ impl Shared {
             self.mcp.set_requirements(*thread, self.mcp.read(None).requirements);
         }
         self.mcp.pool.forgive();
+        let mut starting = Vec::new();
         for plan in planned {
             report.refreshed.push(plan.thread.id);
-            self.apply(plan).await;
+            starting.extend(self.apply(plan).await);
+        }
+        if !starting.is_empty() {
+            tokio::spawn(self.clone().tell_started(starting));
         }
         report.refreshed.sort();
         Ok(report)
@@ -237,7 +241,8 @@ impl Shared {
         if wrong.is_empty() { Ok(Some(Planned { live, thread, view, files, requirements, projects })) } else { Err(wrong.join("; ")) }
     }
 
-    async fn apply(&self, plan: Planned) {
+    /// Returns the thread if some of its servers are only starting.
+    async fn apply(&self, plan: Planned) -> Option<LiveThread> {
         let Planned { live, thread, view, files, requirements, projects } = plan;
         self.mcp.set_layers(thread.id, files, requirements);
         let places: Vec<_> = view.workplaces().collect();
@@ -248,7 +253,18 @@ impl Shared {
         }
         // The new binding is there before the old one goes, so that what is the same in both keeps running.
         let binding = self.bind_anew(&thread, Patience::None).await;
+        let is_starting = binding.servers.iter().any(|server| server.state == "starting");
         live.keep_servers(Arc::new(binding)).await;
+        is_starting.then_some(live)
+    }
+
+    /// Nobody waits for servers that a refresh has started, but clients of idle threads want to know what became of them.
+    async fn tell_started(self: Arc<Self>, threads: Vec<LiveThread>) {
+        for live in threads {
+            let Ok(thread) = live.snapshot().await else { continue };
+            let binding = self.bind_anew(&thread, Patience::Full).await;
+            live.keep_servers(Arc::new(binding)).await;
+        }
     }
 }
 
