@@ -2,12 +2,14 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod chat;
+mod config;
 mod cp;
 mod demo;
 mod doctor;
 mod env;
 mod exec;
 mod executor;
+mod newcomer;
 mod run;
 mod schema;
 mod shell;

@@ -151,7 +151,7 @@ fn two_threads(desk: &Desk) {
 }
 
 fn the_life_of_threads(desk: &Desk) {
-    assert_eq!(desk.says(&["list"]), "no threads\n");
+    assert_eq!(desk.says(&["list"]), "no threads; `outpost exec PROMPT` starts one\n");
     two_threads(desk);
     let imported = desk.json(&["import", &desk.codex()]);
     assert_eq!(imported["failed"], 0, "{imported}");
@@ -171,7 +171,7 @@ fn the_life_of_threads(desk: &Desk) {
 
     let shown = desk.says(&["show", ONE]);
     for part in
-        ["find the flaky test", "fix it", "thank you", "$ exec_command {\"cmd\":\"ls\"}", "  a.txt", "answer 2", "model: gpt-5 (scripted)"]
+        ["find the flaky test", "fix it", "thank you", "exec_command {\"cmd\":\"ls\"}", "  a.txt", "answer 2", "model: gpt-5 (scripted)"]
     {
         assert!(shown.contains(part), "{part}\n{shown}");
     }

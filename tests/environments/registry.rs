@@ -154,6 +154,22 @@ async fn s09_a_lazy_command_is_not_started_by_looking_at_it() {
 }
 
 #[tokio::test]
+async fn what_happens_before_a_watcher_first_looks_is_news_to_it() {
+    let registry = registry();
+    let definition = Definition::program(CommandLine { program: "/bin/true".into(), ..CommandLine::default() }).unwrap();
+    registry.add(id("box"), definition.clone()).unwrap();
+    let mut watcher = registry.watch();
+    registry.add(id("box"), definition).unwrap();
+    let mut told = Vec::new();
+    for _ in 0..2 {
+        if let News::Environment { generation, event, .. } = soon("news", watcher.next()).await.news {
+            told.push((generation, event));
+        }
+    }
+    assert_eq!(told, [(1, Event::Replayed), (2, Event::Replaced)]);
+}
+
+#[tokio::test]
 async fn s10_replacing_ends_a_start_that_is_not_through() {
     let home = tempfile::tempdir().unwrap();
     let mark = home.path().join("started");
@@ -246,7 +262,7 @@ async fn a_watcher_that_sleeps_for_long_is_told_how_things_stand_again() {
     let registry = registry();
     let mut watcher = registry.watch();
     registry.add(id("a"), url("ws://127.0.0.1:1")).unwrap();
-    assert!(matches!(watcher.next().await.news, News::Environment { event: Event::Replayed, .. }));
+    assert!(matches!(watcher.next().await.news, News::Environment { event: Event::Added, .. }));
     for _ in 0..2000 {
         registry.add(id("a"), url("ws://127.0.0.1:1")).unwrap();
     }

@@ -128,7 +128,7 @@ impl Harness {
     }
 
     /// The executor of an environment.
-    #[allow(dead_code, reason = "only the tests of MCP servers need it")]
+    #[allow(dead_code, reason = "shared with the tests of MCP servers")]
     pub fn bench(&self, index: usize) -> &Bench {
         &self.places[index].bench
     }

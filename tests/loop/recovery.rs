@@ -93,8 +93,9 @@ impl Stage {
         text.lines().skip(1).filter_map(|line| serde_json::from_str::<Value>(line).ok()?["kind"].as_str().map(str::to_owned)).collect()
     }
 
+    /// What a command has written; a file that was made and is still empty is none yet.
     fn file(&self, name: &str) -> Option<String> {
-        std::fs::read_to_string(self.work.path().join(name)).ok()
+        std::fs::read_to_string(self.work.path().join(name)).ok().filter(|text| !text.is_empty())
     }
 
     fn told(&self) -> String {

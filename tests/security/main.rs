@@ -14,6 +14,7 @@
 //! | modes of the home; redaction | `k2_everything…`; `k4_…` |
 //! | the operator's ceiling | `no_request_exceeds_the_ceiling` |
 //! | the read-only view of the file system | `no_link_and_no_path_leads_out` (user); with Landlock taken out as well, `a_workspace_can_be_written…` too |
+//! | Landlock | `landlock_holds_beneath_everything_else`; others hold the paths that it holds |
 //! | seccomp | `files_that_lend_rights…`, `nobody_inside_is_root…`, `nothing_is_typed…`, `the_kernel_and_other_processes…` |
 //! | users and capabilities are dropped | `nobody_inside_is_root…`, `files_that_lend_rights…`, `the_kernel_and_other_processes…`, `what_is_denied…` and more |
 //! | the network's and the process table's own namespace | `the_kernel_and_other_processes…` |
@@ -25,7 +26,7 @@
 //! | rlimits; control groups; the watchdog | `a_file_does_not_grow…`, `whoever_forks…`; `a_memory_hog…`, `whoever_forks…`; `a_disk_filler…` |
 //! | files are replaced; a redo copy is kept | `l8_a_kill_tears_nothing`; `l8_a_file_with_two_names…` |
 //!
-//! Landlock and `no_new_privs` taken out alone broke nothing: others hold what they hold. Not tried: redirects and proxies of HTTP, the
+//! `no_new_privs` taken out alone breaks nothing: Landlock and seccomp ask for it and set it themselves. Not tried: redirects and proxies of HTTP, the
 //! time in which a client must introduce itself, the fork bomb, unread output, a full disk.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
 

@@ -34,6 +34,19 @@ as_root_and_user! {
         }
     }
 
+    async fn landlock_holds_beneath_everything_else(who: Who) {
+        // The kernel stacks a fixed number of rule sets: whoever is in one already can add one less.
+        let count = r#"my $a = pack("Q", 2048); my $n = 0; while ($n < 20) { my $f = syscall(444, $a, 8, 0); last if $f < 0 || syscall(446, $f, 0) < 0; $n++ } print $n"#;
+        let outside = std::process::Command::new("setpriv").args(["--no-new-privs", "perl", "-e", count]).output().unwrap();
+        let outside: u32 = String::from_utf8(outside.stdout).unwrap().parse().unwrap();
+        let ground = Ground::new(who);
+        let mut client = ground.client().await;
+        for policy in [ground.workspace_write(), ground.policy(json!([entry("/".as_ref(), "read")]))] {
+            let (_, inside) = ground.run(&mut client, &policy, &format!("perl -e '{count}'")).await;
+            assert_eq!(inside.parse::<u32>().unwrap(), outside.saturating_sub(1), "{inside}");
+        }
+    }
+
     async fn the_tools_in_a_closed_home_can_be_used_and_not_changed(who: Who) {
         let home = directory(who);
         std::fs::set_permissions(home.path(), std::fs::Permissions::from_mode(0o700)).unwrap();

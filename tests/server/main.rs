@@ -9,6 +9,7 @@ mod environments;
 mod events;
 mod files;
 mod handshake;
+mod many;
 mod selection;
 mod subscribers;
 mod threads;

@@ -6,19 +6,19 @@ use clap::{Args, Subcommand, ValueEnum};
 
 pub const EXEC_HELP: &str = "\
 Examples:
-  outpost exec '$ make test'                                  no key needed: the offline provider runs what you write
+  outpost exec '$ make test'                    no key needed: the offline provider runs this
   outpost exec -e local -e box=/srv/app '$ uname -a
-@box $ uname -a'                                              on two machines at once
+    @box $ uname -a'                            on two machines at once
   OPENAI_API_KEY=… outpost exec 'why does the build fail?'
   outpost exec --provider ollama --model qwen3 'explain main.rs'
-  git diff | outpost exec 'review this change'                what is piped in follows the prompt
-  outpost exec resume ID 'and now fix it'                     the same thread, the same environments
-  outpost exec resume --last                                  finishes a turn that was cut off
+  git diff | outpost exec 'review this change'  what is piped in follows the prompt
+  outpost exec resume ID 'and now fix it'       the same thread, the same environments
+  outpost exec resume --last                    finishes a turn that was cut off
 
-What happens is told on standard error, the answer is on standard output; with --json all of it is on standard output, one
-event a line (see docs/exec.md). Nobody is asked anything: what would need an answer is refused. An interrupted turn (Ctrl-C,
-SIGTERM) leaves a thread that can be resumed. Exit code 0 if the turn was completed, 1 if not, 2 for wrong usage, 3 if an
-environment was unreachable.";
+What happens is told on standard error, the answer is on standard output; with --json all of it is on standard output, \
+one event a line (see docs/exec.md). Nobody is asked anything: what would need an answer is refused. An interrupted \
+turn (Ctrl-C, SIGTERM) leaves a thread that can be resumed. Exit code 0 if the turn was completed, 1 if not, 2 for \
+wrong usage, 3 if an environment was unreachable.";
 
 #[derive(Args)]
 #[command(subcommand_negates_reqs = true)]
@@ -58,9 +58,10 @@ Examples:
   outpost chat resume --last
   printf 'first\\nsecond\\n' | outpost chat     one turn for each line
 
-What you type while a turn runs is told to the agent at its next step. Ctrl-C stops the turn; where none runs, it leaves, as
-Ctrl-D does. A line that ends with a backslash goes on in the next one. `!COMMAND` runs a command of yours, without a sandbox
-and without the model; `/help` lists the rest. The thread stays: `outpost chat resume ID` and `outpost exec resume ID` go on with it.";
+What you type while a turn runs is told to the agent at its next step. Ctrl-C stops the turn; where none runs, it \
+leaves, as Ctrl-D does. A line that ends with a backslash goes on in the next one. `!COMMAND` runs a command of yours, \
+without a sandbox and without the model; `/help` lists the rest. The thread stays: `outpost chat resume ID` and \
+`outpost exec resume ID` go on with it.";
 
 #[derive(Args)]
 pub struct ChatArguments {

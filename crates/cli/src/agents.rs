@@ -17,7 +17,7 @@ use crate::agent_args::{AgentOptions, Which};
 use crate::assembly::{Assembly, Wish};
 use crate::commands::thread::find;
 use crate::config::Config;
-use crate::environments::token;
+use crate::environments::{token, unknown};
 use crate::follow::Follow;
 use crate::home::Home;
 
@@ -127,6 +127,9 @@ impl Agents {
             changes.push(SettingsChanged { settings: self.settings.clone() }.into());
         }
         let selection = self.here.other_selection(self.runtime(), before.selection.as_ref()).await?;
+        if let Some(cwd) = selection.as_ref().and_then(directory).filter(|cwd| before.settings.cwd.as_ref() != Some(cwd)) {
+            changes.push(SettingsChanged { settings: Settings { cwd: Some(cwd), ..Settings::default() } }.into());
+        }
         let capability_roots = Some(self.here.roots.clone()).filter(|roots| !roots.is_empty());
         if selection.is_some() || capability_roots.is_some() {
             changes.push(SelectionChanged { selection, capability_roots }.into());
@@ -138,13 +141,17 @@ impl Agents {
     }
 
     async fn start(&self, birth: Birth) -> anyhow::Result<Open> {
+        // Better told before there is a thread that cannot do anything.
+        self.runtime().models().get(self.settings.model_provider.as_deref())?;
         let mut start = StartThread::new();
         start.created.source = Some(Raw::from(serde_json::Value::from(birth.source)));
         start.created.thread_source = birth.thread_source;
         start.created.originator = birth.originator;
         start.created.program_version = Some(env!("CARGO_PKG_VERSION").into());
         start.created.settings = self.settings.clone();
-        start.created.selection = Some(self.here.selection(self.runtime()).await?);
+        let selection = self.here.selection(self.runtime()).await?;
+        start.created.settings.cwd = directory(&selection);
+        start.created.selection = Some(selection);
         start.created.capability_roots.clone_from(&self.here.roots);
         start.ephemeral = birth.ephemeral;
         let thread = self.runtime().start(start).await?;
@@ -159,6 +166,12 @@ impl Agents {
         let last = page.threads.iter().find(|thread| thread.parent.is_none());
         last.map(|thread| thread.id).context("there is no thread yet")
     }
+}
+
+/// The directory that lists show: the one on this machine, if it works here at all.
+fn directory(selection: &Selection) -> Option<String> {
+    let here = selection.get(&EnvironmentId::local()).or_else(|| selection.primary());
+    here.map(|attachment| attachment.cwd.to_syntax())
 }
 
 /// `NAME=URL`: an executor for this run only, in the place of one of that name that is written down.
@@ -217,10 +230,13 @@ impl Here {
             let (name, directory) = wish.split_once('=').map_or((wish.as_str(), None), |(name, directory)| (name, Some(directory)));
             let id = EnvironmentId::parse(name)?;
             if runtime.registry().status(&id).is_none() {
-                let known: Vec<String> = runtime.registry().list().iter().map(|status| status.id.to_string()).collect();
-                bail!("there is no environment `{id}`; there are: {}", known.join(", "));
+                let known: Vec<EnvironmentId> = runtime.registry().list().iter().map(|status| status.id.clone()).collect();
+                return Err(unknown(&id, &known));
             }
             let directory = match directory {
+                Some(directory) if id.is_local() && Path::new(directory).is_absolute() && !Path::new(directory).is_dir() => {
+                    bail!("-e {wish}: there is no such directory")
+                }
                 Some(directory) => PathUri::from_syntax(directory).with_context(|| format!("`{wish}`: the directory must be absolute"))?,
                 None if id.is_local() => self.cwd.clone(),
                 None => {

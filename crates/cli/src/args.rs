@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::agent_args::{CHAT_HELP, ChatArguments, EXEC_HELP, ExecArguments};
+use crate::config::limits::Limit;
 use crate::serve_args::{SERVE_HELP, ServeArguments, TOKEN_HELP, TokenCommand};
 use crate::thread_args::{THREAD_HELP, ThreadArguments};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
@@ -40,7 +41,8 @@ impl Arguments {
             collected.lock().unwrap_or_else(PoisonError::into_inner).push(text.to_owned());
             Ok(text.to_owned())
         };
-        let matches = Self::command().mut_arg("settings", |setting| setting.value_parser(collect)).get_matches();
+        let matches =
+            Self::command().mut_arg("settings", |setting| setting.value_parser(collect)).get_matches_from(words(std::env::args_os()));
         let mut arguments = Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
         arguments.settings = std::mem::take(&mut *settings.lock().unwrap_or_else(PoisonError::into_inner));
         // They are read verb by verb; what counts is where they stand.
@@ -50,56 +52,60 @@ impl Arguments {
     }
 }
 
+/// `outpost help VERB` is what people type; `help` as a verb of its own would stand in the way of prompts.
+fn words(given: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let mut words: Vec<OsString> = given.collect();
+    if words.get(1).is_some_and(|word| word == "help") {
+        words.remove(1);
+        words.push("--help".into());
+    }
+    words
+}
+
 const FIRST_STEPS: &str = "\
 First steps:
   outpost demo                          see it work, on this machine alone
-  outpost exec '$ make test'            one turn; without a key, the offline provider runs what you write
+  outpost exec '$ make test'            one turn; without a key, what you write is run
   outpost chat                          talk with an agent
   outpost env add box --ssh you@host    another machine to work on
   outpost doctor                        what is wrong, and what to do about it
 
-Exit codes: 0 done, 1 the work failed, 2 wrong usage, 3 an environment was unreachable, 70 a bug of ours.
-`run` and `shell` exit with the command's own code, or 125 for a failure of ours.";
+Exit codes: 0 done, 1 the work failed, 2 wrong usage, 3 an environment was unreachable, 70 a bug of ours. `run` and \
+`shell` exit with the command's own code, or 125 for a failure of ours.";
 
 #[derive(Subcommand)]
 pub enum Command {
-    /// Serve this machine's processes and files to a client
-    #[command(visible_alias = "exec-server", after_help = EXECUTOR_HELP)]
-    Executor(Box<ExecutorArguments>),
-    /// Serve threads to clients of the app protocol: SDKs, editors, terminal UIs
-    #[command(after_help = APP_SERVER_HELP)]
-    AppServer(Box<AppServerArguments>),
-    /// The detached executor behind `--keep`; started by it
-    #[command(name = "__keeper", hide = true)]
-    Keeper(KeeperArguments),
-    /// The page about config.toml, for `cargo xtask docs`
-    #[command(name = "__reference", hide = true)]
-    Reference,
+    /// See it work, on this machine alone: no key, no server, under half a minute
+    #[command(after_help = DEMO_HELP)]
+    Demo,
     /// Let an agent work on a prompt, and show what it does
     #[command(after_help = EXEC_HELP)]
     Exec(Box<ExecArguments>),
     /// Talk with an agent, line by line
     #[command(after_help = CHAT_HELP)]
     Chat(Box<ChatArguments>),
-    /// Run a command in an environment and stay with it, whatever happens to the connection
-    #[command(after_help = RUN_HELP)]
-    Run(RunArguments),
-    /// Open a terminal in an environment that survives a lost connection
-    #[command(after_help = SHELL_HELP)]
-    Shell(ShellArguments),
     /// List, add, remove, check and watch environments
     #[command(after_help = ENV_HELP)]
     Env {
         #[command(subcommand)]
         command: EnvCommand,
     },
+    /// Run a command in an environment and stay with it, whatever happens to the connection
+    #[command(after_help = RUN_HELP)]
+    Run(RunArguments),
+    /// Open a terminal in an environment that survives a lost connection
+    #[command(after_help = SHELL_HELP)]
+    Shell(ShellArguments),
     /// Copy files and directories between environments
     #[command(after_help = CP_HELP)]
     Cp(CpArguments),
     /// List, show, fork, check, import and export threads
     #[command(after_help = THREAD_HELP)]
     Thread(ThreadArguments),
-    /// Serve clients, executors that dial in and metrics on one address
+    /// Look at this machine, its configuration, environments and threads, and say what to do about what is wrong
+    #[command(after_help = DOCTOR_HELP)]
+    Doctor(DoctorArguments),
+    /// Serve clients, a page for browsers, executors that dial in and metrics on one address
     #[command(after_help = SERVE_HELP)]
     Serve(Box<ServeArguments>),
     /// Make, list and revoke tokens for clients and for executors that dial in
@@ -108,12 +114,12 @@ pub enum Command {
         #[command(subcommand)]
         command: TokenCommand,
     },
-    /// Look at this machine, its configuration, environments and threads, and say what to do about what is wrong
-    #[command(after_help = DOCTOR_HELP)]
-    Doctor(DoctorArguments),
-    /// See it work, on this machine alone: no key, no server, under half a minute
-    #[command(after_help = DEMO_HELP)]
-    Demo,
+    /// Serve this machine's processes and files to a client
+    #[command(visible_alias = "exec-server", after_help = EXECUTOR_HELP)]
+    Executor(Box<ExecutorArguments>),
+    /// Serve threads to clients of the app protocol: SDKs, editors, terminal UIs
+    #[command(after_help = APP_SERVER_HELP)]
+    AppServer(Box<AppServerArguments>),
     /// Write JSON Schema of both protocols: what clients say to threads, and what is said to executors
     #[command(after_help = SCHEMA_HELP)]
     Schema(SchemaArguments),
@@ -123,6 +129,12 @@ pub enum Command {
         /// The shell
         shell: clap_complete::Shell,
     },
+    /// The detached executor behind `--keep`; started by it
+    #[command(name = "__keeper", hide = true)]
+    Keeper(KeeperArguments),
+    /// The page about config.toml, for `cargo xtask docs`
+    #[command(name = "__reference", hide = true)]
+    Reference,
 }
 
 const SCHEMA_HELP: &str = "\
@@ -138,9 +150,10 @@ pub struct SchemaArguments {
 }
 
 const DEMO_HELP: &str = "\
-A second executor is started as `worker` in a throw-away directory. One thread works here and there with the offline model, which
-only runs what it is told; the connection is cut, the program is killed, the thread is resumed and forked. Everything but the
-thread is removed at the end. Where the sandbox cannot be held, the demo says so and goes on without one.";
+A second executor is started as `worker` in a throw-away directory. One thread works here and there with the offline \
+model, which only runs what it is told; the connection is cut, the program is killed, the thread is resumed and \
+forked. Everything but the thread is removed at the end. Where the sandbox cannot be held, the demo says so and goes \
+on without one.";
 
 const COMPLETIONS_HELP: &str = "\
 Examples:
@@ -149,9 +162,10 @@ Examples:
   outpost completions fish > ~/.config/fish/completions/outpost.fish";
 
 const DOCTOR_HELP: &str = "\
-It looks at the host, the listeners' tokens, the sandbox, the configuration, every environment that is written down, the newest threads and
-the model provider. A sandbox is tried out, environments are connected, the provider is asked for its models; nothing is changed. What looks
-like a secret is not shown. It exits with 1 if something is broken: a promise of the default policy (workspace-write), a file, a machine.";
+It looks at the host, the listeners' tokens, the sandbox, the configuration, every environment that is written down, \
+the newest threads and the model provider. A sandbox is tried out, environments are connected, the provider is asked \
+for its models; nothing is changed. What looks like a secret is not shown. It exits with 1 if something is broken: a \
+promise of the default policy (workspace-write), a file, a machine.";
 
 #[derive(Args)]
 pub struct DoctorArguments {
@@ -177,17 +191,19 @@ impl Command {
 
 const EXECUTOR_HELP: &str = "\
 Examples:
-  outpost executor                                        this machine only; clients show the token of its home
-  outpost executor --no-auth                              this machine only, nobody is asked who they are
-  outpost executor --listen unix:///run/user/1000/x.sock  only this user can connect
-  outpost executor --listen ws://10.0.0.5:7000 --ws-auth capability-token --ws-token-file /etc/outpost/token
-  ssh -T box outpost executor --listen stdio --keep       for `outpost run --via`; sessions survive a dropped ssh
+  outpost executor                                     this machine only; clients show a token
+  outpost executor --no-auth                           this machine only, nobody is asked
+  outpost executor --listen unix:///run/user/1000/x.sock
+                                                       only this user can connect
+  outpost executor --listen ws://10.0.0.5:7000 \\
+    --ws-auth capability-token --ws-token-file /etc/outpost/token
+  ssh -T box outpost executor --listen stdio --keep    for `outpost run --via`
   OUTPOST_TOKEN=… outpost executor --join wss://hub.example.org --id gpu
-                                                          no port is opened here; `outpost token create --executor gpu`
-                                                          on the server prints the token
+                                                       no port is opened here; the server makes the
+                                                       token: `outpost token create --executor gpu`
 
-The first line of standard output is the URL to connect to. GET /readyz answers 200 once it serves. Without --ws-auth
-and --no-auth, a websocket asks for the token in OUTPOST_HOME/tokens/executor, which is made on the first start;
+The first line of standard output is the URL to connect to. GET /readyz answers 200 once it serves. Without --ws-auth \
+and --no-auth, a websocket asks for the token in OUTPOST_HOME/tokens/executor, which is made on the first start; \
 `outpost run -e ws://127.0.0.1:PORT` finds it there, other clients send it as `Authorization: Bearer TOKEN`.";
 
 #[derive(Args)]
@@ -231,13 +247,13 @@ pub struct ExecutorArguments {
 
 const APP_SERVER_HELP: &str = "\
 Examples:
-  outpost app-server                                      for a client that starts it: one JSON message per line
-  outpost app-server --listen ws://127.0.0.1:7001         clients show the token of this home
-  outpost app-server --listen off                         only for this user, at OUTPOST_HOME/run/app.sock
+  outpost app-server                                for a client that starts it: a message a line
+  outpost app-server --listen ws://127.0.0.1:7001   clients show the token of this home
+  outpost app-server --listen off                   for this user, at OUTPOST_HOME/run/app.sock
 
-With a websocket the first line of standard output is the URL to connect to. GET /readyz answers 200 once it serves. Without --ws-auth
-and --no-auth a websocket asks for the token in OUTPOST_HOME/tokens/app, which is made on the first start. A server on
-standard input and output ends with its input.";
+With a websocket the first line of standard output is the URL to connect to. GET /readyz answers 200 once it serves. \
+Without --ws-auth and --no-auth a websocket asks for the token in OUTPOST_HOME/tokens/app, which is made on the first \
+start. A server on standard input and output ends with its input.";
 
 #[derive(Args)]
 pub struct AppServerArguments {
@@ -274,33 +290,19 @@ pub struct ConfinementArguments {
     #[arg(long, value_name = "NAME")]
     pub sandbox_user: Option<String>,
     /// Change what a session may use; may be given several times. NAME is processes, memory, open-files, file-size, free-space
-    /// or cpu-seconds; VALUE a number (with K, M, G or T for bytes) or `none`
+    /// or cpu-seconds; VALUE a number (with K, M, G or T for bytes) or `none`. Without it, `[limits]` of config.toml counts
     #[arg(long = "limit", value_name = "NAME=VALUE", value_parser = limit)]
-    pub limits: Vec<(String, Option<u64>)>,
+    pub limits: Vec<(String, Limit)>,
 }
 
 const LIMITS: [&str; 6] = ["processes", "memory", "open-files", "file-size", "free-space", "cpu-seconds"];
 
-fn limit(text: &str) -> Result<(String, Option<u64>), String> {
+fn limit(text: &str) -> Result<(String, Limit), String> {
     let (name, value) = text.split_once('=').ok_or("NAME=VALUE was expected")?;
     if !LIMITS.contains(&name) {
         return Err(format!("`{name}` is no limit; there are {}", LIMITS.join(", ")));
     }
-    if value == "none" {
-        return Ok((name.to_owned(), None));
-    }
-    let digits = value.trim_end_matches(['K', 'M', 'G', 'T']);
-    let shift = match &value[digits.len()..] {
-        "" => 0,
-        "K" => 10,
-        "M" => 20,
-        "G" => 30,
-        "T" => 40,
-        other => return Err(format!("`{other}` is no unit")),
-    };
-    let number: u64 = digits.parse().map_err(|error| format!("`{value}`: {error}"))?;
-    let bytes = number.checked_mul(1 << shift).filter(|bytes| *bytes > 0).ok_or_else(|| format!("`{value}` is not a sensible limit"))?;
-    Ok((name.to_owned(), Some(bytes)))
+    Ok((name.to_owned(), Limit::parse(value)?))
 }
 
 #[derive(Args)]
@@ -378,9 +380,9 @@ Examples:
   outpost run --via 'ssh -T box outpost executor --listen stdio --keep' -- make test
   outpost run -t -- top                              on a terminal of its own
 
-Standard input, signals and the size of the window are passed on; the exit code is the command's
-own (128 + the signal if one killed it). A lost connection is taken up again and no byte of output
-is lost or doubled. A token for -e ws:// is taken from OUTPOST_TOKEN, or for this machine from OUTPOST_HOME/tokens/executor.";
+Standard input, signals and the size of the window are passed on; the exit code is the command's own (128 + the signal \
+if one killed it). A lost connection is taken up again and no byte of output is lost or doubled. A token for -e ws:// \
+is taken from OUTPOST_TOKEN, or for this machine from OUTPOST_HOME/tokens/executor.";
 
 impl PlaceArguments {
     /// Whether this very process is the executor.
@@ -413,10 +415,10 @@ Examples:
   outpost shell -e box
   outpost shell --via 'docker exec -i web outpost executor --listen stdio --keep'
 
-The user's own shell is started there as a login shell, on a terminal that has the size of this
-one. A lost connection is taken up again and the shell never notices. At the beginning of a line,
-`~.` leaves at once, also while there is no connection; `~~` types a tilde and `~?` lists these
-keys. The exit code is the shell's own, or 125 for a failure of ours.";
+The user's own shell is started there as a login shell, on a terminal that has the size of this one. A lost connection \
+is taken up again and the shell never notices. At the beginning of a line, `~.` leaves at once, also while there is no \
+connection; `~~` types a tilde and `~?` lists these keys. The exit code is the shell's own, or 125 for a failure of \
+ours.";
 
 #[derive(Args)]
 pub struct ShellArguments {
@@ -436,9 +438,8 @@ Examples:
   outpost env watch box                            connects, and tells every change
   outpost env remove box
 
-Environments are written down in environments.toml in OUTPOST_HOME (by default ~/.outpost), which
-may be edited by hand; comments and order are kept. `run -e NAME`, `shell -e NAME` and `cp
-NAME:PATH` use them.";
+Environments are written down in environments.toml in OUTPOST_HOME (by default ~/.outpost), which may be edited by \
+hand; comments and order are kept. `run -e NAME`, `shell -e NAME` and `cp NAME:PATH` use them.";
 
 #[derive(Subcommand)]
 pub enum EnvCommand {
@@ -486,10 +487,10 @@ pub struct WatchArguments {
 }
 
 const ADD_HELP: &str = "\
-With --ssh, ssh is asked what kind of machine is there, and a fitting program is copied into the
-far home (~/.outpost/bin, checked by its digest) unless it is there already. Nothing else is
-needed there: no root, no network. Whether the machine is the right one is decided by ssh and its
-known hosts alone; later connections ask for nothing, so a key or an agent is needed (BatchMode).";
+With --ssh, ssh is asked what kind of machine is there, and a fitting program is copied into the far home \
+(~/.outpost/bin, checked by its digest) unless it is there already. Nothing else is needed there: no root, no network. \
+Whether the machine is the right one is decided by ssh and its known hosts alone; later connections ask for nothing, \
+so a key or an agent is needed (BatchMode).";
 
 #[derive(Args)]
 pub struct AddArguments {
@@ -551,11 +552,10 @@ Examples:
   outpost cp x ws://127.0.0.1:7000:/tmp/x            to an executor that listens
   outpost cp --via 'docker exec -i web outpost executor --listen stdio' via:/etc/hosts .
 
-ENV:PATH is a path in an environment; PATH is absolute, or begins in the home there. Anything
-else, and whatever has a slash before its first colon, is a path of this machine. Permissions are
-kept and links inside a directory stay links. What is there is replaced in one step when the copy
-is whole; nothing half-written is left in its place. A lost connection is taken up again where it
-broke.";
+ENV:PATH is a path in an environment; PATH is absolute, or begins in the home there. Anything else, and whatever has a \
+slash before its first colon, is a path of this machine. Permissions are kept and links inside a directory stay links. \
+What is there is replaced in one step when the copy is whole; nothing half-written is left in its place. A lost \
+connection is taken up again where it broke.";
 
 #[derive(Args)]
 pub struct CpArguments {
@@ -585,5 +585,44 @@ fn name_and_value(text: &str) -> Result<(String, Option<String>), String> {
         Some(("", _)) => Err("a variable needs a name".into()),
         Some((name, value)) => Ok((name.to_owned(), Some(value.to_owned()))),
         None => Ok((text.to_owned(), None)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As wide as help is printed.
+    const WIDTH: usize = 100;
+
+    fn helps(command: &clap::Command, path: &str, found: &mut Vec<(String, String)>) {
+        found.push((path.to_owned(), command.get_after_help().map(ToString::to_string).unwrap_or_default()));
+        for inner in command.get_subcommands() {
+            helps(inner, &format!("{path} {}", inner.get_name()), found);
+        }
+    }
+
+    #[test]
+    fn help_may_be_asked_for_as_a_verb() {
+        let words = |text: &str| words(text.split(' ').map(OsString::from)).join(&OsString::from(" "));
+        assert_eq!(words("outpost help"), "outpost --help");
+        assert_eq!(words("outpost help env add"), "outpost env add --help");
+        assert_eq!(words("outpost exec help"), "outpost exec help");
+    }
+
+    /// Paragraphs are wrapped by whoever prints them; what is wrapped twice is torn.
+    #[test]
+    fn help_is_not_torn() {
+        let mut found = Vec::new();
+        helps(&Arguments::command(), "outpost", &mut found);
+        assert!(found.len() > 30);
+        for (path, help) in found {
+            let lines: Vec<&str> = help.lines().collect();
+            for (line, next) in lines.iter().zip(lines.iter().skip(1).chain([&""])) {
+                assert!(!line.starts_with(' ') || line.chars().count() <= WIDTH, "{path}: this example is too wide: {line}");
+                let is_prose = |line: &str| !line.is_empty() && !line.starts_with(' ') && !line.ends_with(':');
+                assert!(!is_prose(line) || !is_prose(next), "{path}: a paragraph is one line: {line}");
+            }
+        }
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use futures_util::future::join_all;
 use outpost_environment::{Registry, SessionMemory};
 use outpost_executor::Executor;
 use outpost_runtime::config::RuntimeConfig;
@@ -15,13 +16,14 @@ use outpost_runtime::models::{Models, Variables as ModelVariables};
 use outpost_runtime::rules::{Rule, Rules};
 use outpost_runtime::skills::host::{HostRoot, SkillScope};
 use outpost_runtime::{Parts, Runtime};
+use outpost_sandbox::Limits;
 use outpost_store::{Clock, MemoryStore, Store};
 use outpost_thread::ThreadId;
 use outpost_wire::PathUri;
 use serde::Deserialize;
 use uuid::Uuid;
 
-use crate::config::Config;
+use crate::config::{Config, wrong_line};
 use crate::environments::Known;
 use crate::home::Home;
 use crate::reach::{Caller, local};
@@ -51,9 +53,9 @@ impl Assembly {
     pub async fn new(home: &Home, wish: Wish, own: &Process) -> anyhow::Result<Self> {
         let Wish { config, provider, model, questions, keeps_sessions } = wish;
         let clock: Clock = Arc::new(store::now);
-        home.make().context("the home cannot be made")?;
+        home.usable()?;
         let (provider, note) = choose(provider.or_else(|| config.model_provider.clone()), &own.variables);
-        let (connector, executor) = local(own)?;
+        let (connector, executor) = local(config.limits.over(Limits::default()), own)?;
         let caller = Caller { client: "outpost", patience: Duration::from_secs(600) };
         let mut options = caller.options();
         if keeps_sessions {
@@ -100,6 +102,15 @@ impl Assembly {
     /// Ends what runs here.
     pub async fn shut_down(self) {
         self.runtime.shutdown(Duration::from_secs(10)).await;
+        // What a sandbox needs in a workspace elsewhere goes with its session; it should not lie there until the grace is over.
+        let registry = self.runtime.registry();
+        let elsewhere = registry.list().into_iter().filter(|status| !status.id.is_local()).filter_map(|status| registry.get(&status.id));
+        join_all(elsewhere.map(|environment| async move {
+            if let Err(error) = environment.end_if_idle().await {
+                tracing::debug!(%error, "a session was not ended");
+            }
+        }))
+        .await;
         self.executor.shut_down().await;
     }
 }
@@ -186,6 +197,6 @@ pub fn rules(home: &Home) -> anyhow::Result<Rules> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Rules::default()),
         Err(error) => return Err(error).with_context(|| format!("{} cannot be read", file.display())),
     };
-    let parsed: RuleFile = toml::from_str(&text).with_context(|| format!("{}", file.display()))?;
+    let parsed: RuleFile = toml::from_str(&text).map_err(|error| wrong_line(&file, &text, &error))?;
     Rules::new(parsed.rules).with_context(|| format!("{}", file.display()))
 }

@@ -1,17 +1,23 @@
 //! `config.toml`: what is in it, and what it means.
 
+pub mod limits;
 pub mod reference;
+pub mod serve;
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use outpost_runtime::config::Budgets;
 use outpost_runtime::model::Provider;
 use outpost_runtime::permissions::SandboxMode;
 use outpost_runtime::policy::ApprovalPolicy;
 use serde::Deserialize;
 use toml::{Table, Value};
+
+use limits::LimitTable;
+use serve::ServeTable;
 
 /// Everything that a user can set. Keys that are not known are told and ignored.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -32,6 +38,8 @@ pub struct Config {
     pub store: Option<String>,
     pub durability: Option<Durability>,
     pub budgets: Budgets,
+    pub limits: LimitTable,
+    pub serve: ServeTable,
     /// Everything, as it was written, for those who want to see it.
     #[serde(skip)]
     written: Table,
@@ -64,11 +72,22 @@ pub enum Durability {
 }
 
 impl Config {
-    /// Reads the file, if there is one, and puts `key=value` over it.
+    /// Reads the file, if there is one, puts `key=value` over it, and tells which keys have no effect.
+    #[expect(clippy::print_stderr, reason = "this is where the program speaks to people")]
     pub fn load(file: Option<&Path>, overrides: &[String]) -> anyhow::Result<Self> {
+        let config = Self::read(file, overrides)?;
+        for key in reference::unknown(&config.written) {
+            eprintln!("outpost: config.toml: `{key}` is not known and has no effect; docs/configuration.md lists every key");
+        }
+        Ok(config)
+    }
+
+    /// The same, for those who tell it in another way, or have told it already.
+    pub fn read(file: Option<&Path>, overrides: &[String]) -> anyhow::Result<Self> {
         let mut table = match file.map(std::fs::read_to_string) {
-            Some(Ok(text)) => text.parse::<Table>().with_context(|| format!("{}", file.unwrap_or(Path::new("")).display()))?,
-            Some(Err(error)) if error.kind() != std::io::ErrorKind::NotFound => {
+            Some(Ok(text)) => text.parse::<Table>().map_err(|error| wrong_line(file.unwrap_or(Path::new("")), &text, &error))?,
+            // A home that cannot be one is told by whoever needs it.
+            Some(Err(error)) if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
                 return Err(error).with_context(|| format!("{} cannot be read", file.unwrap_or(Path::new("")).display()));
             }
             _ => Table::new(),
@@ -76,10 +95,7 @@ impl Config {
         for setting in overrides {
             put(&mut table, setting)?;
         }
-        for key in table.keys().filter(|key| !reference::is_known(key)) {
-            tracing::warn!(key, "config.toml: this key is not known and has no effect");
-        }
-        let mut config: Self = Value::Table(table.clone()).try_into().context("config.toml")?;
+        let mut config: Self = Value::Table(table.clone()).try_into().map_err(|error| wrong_value(file, overrides, &error))?;
         config.written = table;
         config.from = From { file: file.map(Path::to_path_buf), overrides: overrides.to_vec() };
         Ok(config)
@@ -87,7 +103,7 @@ impl Config {
 
     /// The same file as it is now, with the same settings over it.
     pub fn read_again(&self) -> anyhow::Result<Self> {
-        Self::load(self.from.file.as_deref(), &self.from.overrides)
+        Self::read(self.from.file.as_deref(), &self.from.overrides)
     }
 
     /// Whether a text would do as the file.
@@ -107,7 +123,7 @@ impl Config {
     /// Keys of a file that have no effect.
     pub fn unknown_keys(file: &Path) -> Vec<String> {
         let table = std::fs::read_to_string(file).ok().and_then(|text| text.parse::<Table>().ok()).unwrap_or_default();
-        table.keys().filter(|key| !reference::is_known(key)).cloned().collect()
+        reference::unknown(&table)
     }
 
     /// The sandbox of threads that choose none.
@@ -127,6 +143,25 @@ impl Config {
             other => other,
         })
     }
+}
+
+/// In one line, with its number.
+pub fn wrong_line(file: &Path, text: &str, error: &toml::de::Error) -> anyhow::Error {
+    let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+    anyhow!("{}:{}: {}", file.display(), before.matches('\n').count() + 1, error.message())
+}
+
+/// In one line, with the key and with whoever set it.
+fn wrong_value(file: Option<&Path>, overrides: &[String], error: &toml::de::Error) -> anyhow::Error {
+    let shown = error.to_string();
+    let key = shown.lines().find_map(|line| line.strip_prefix("in `")).map_or("", |key| key.trim_end_matches('`'));
+    let by_hand = overrides.iter().rev().find(|setting| setting.split('=').next().map(str::trim) == Some(key));
+    let place = match (by_hand, file) {
+        (Some(setting), _) => format!("-c {setting}"),
+        (None, Some(file)) => file.display().to_string(),
+        (None, None) => "config.toml".to_owned(),
+    };
+    anyhow!("{place}: `{key}`: {}; docs/configuration.md shows an example of every key", error.message())
 }
 
 /// Sets `a.b.c=value`. A value that is no TOML is a text.
@@ -204,6 +239,27 @@ mod tests {
         assert_eq!(table["model_providers"]["a.b"]["base_url"], Value::String("http://x".into()));
         assert_eq!(table["serve"]["my key"], Value::Integer(1));
         assert_eq!(table["model"], Value::String("c".into()));
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_in_one_line_with_its_place() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("config.toml");
+        let told = |text: &str, settings: &[&str]| {
+            std::fs::write(&file, text).unwrap();
+            let settings: Vec<String> = settings.iter().map(|setting| (*setting).to_owned()).collect();
+            format!("{:#}", Config::read(Some(&file), &settings).unwrap_err())
+        };
+        for (text, place, what) in [
+            ("model = \"a\"\n[limits", "config.toml:2: ", "unclosed table"),
+            ("approval_policy = \"always\"", "config.toml: `approval_policy`: ", "untrusted, on-request and never"),
+            ("[budgets]\nturn_tokens = \"many\"", "config.toml: `budgets.turn_tokens`: ", "expected u64"),
+            ("[serve]\nlisten = \"localhost:80\"", "config.toml: `serve.listen`: ", "use ws://IP:PORT"),
+        ] {
+            let error = told(text, &[]);
+            assert!(error.contains(place) && error.contains(what) && error.lines().count() == 1, "{error}");
+        }
+        assert!(told("", &["limits.memory=8 GB"]).starts_with("-c limits.memory=8 GB: `limits.memory`: "));
     }
 
     #[test]

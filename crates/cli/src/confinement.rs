@@ -1,4 +1,4 @@
-//! What the operator says about sandboxes, from the command line.
+//! What the operator says about sandboxes, on the command line and in config.toml.
 
 use std::ffi::OsString;
 
@@ -8,10 +8,13 @@ use outpost_sandbox::Limits;
 use outpost_sandbox::policy::Policy;
 
 use crate::args::ConfinementArguments;
+use crate::config::Config;
+use crate::config::limits::{Limit, LimitTable};
+use crate::home::Home;
 use crate::local::Confinement;
 
 impl ConfinementArguments {
-    pub fn read(&self) -> anyhow::Result<Confinement> {
+    pub fn read(&self, settings: &[String]) -> anyhow::Result<Confinement> {
         let ceiling = match &self.ceiling {
             None => Policy::Open,
             Some(file) => {
@@ -20,23 +23,23 @@ impl ConfinementArguments {
             }
         };
         let sandbox_user = self.sandbox_user.as_deref().map(user).transpose()?;
-        Ok(Confinement { ceiling, sandbox_user, limits: self.limits() })
+        Ok(Confinement { ceiling, sandbox_user, limits: self.limits(settings)? })
     }
 
-    fn limits(&self) -> Limits {
-        let mut limits = Limits::default();
-        for (name, value) in &self.limits {
-            let limit = match name.as_str() {
-                "processes" => &mut limits.processes,
-                "memory" => &mut limits.memory,
-                "open-files" => &mut limits.open_files,
-                "file-size" => &mut limits.file_size,
-                "free-space" => &mut limits.free_space,
-                _ => &mut limits.cpu_seconds,
-            };
-            *limit = *value;
+    /// Those of the command line, over those of the configuration.
+    fn limits(&self, settings: &[String]) -> anyhow::Result<Limits> {
+        let mut given = LimitTable::default();
+        for (name, limit) in &self.limits {
+            *match name.as_str() {
+                "processes" => &mut given.processes,
+                "memory" => &mut given.memory,
+                "open-files" => &mut given.open_files,
+                "file-size" => &mut given.file_size,
+                "free-space" => &mut given.free_space,
+                _ => &mut given.cpu_seconds,
+            } = Some(*limit);
         }
-        limits
+        Ok(given.over(configured_limits(settings)?))
     }
 
     /// The same again, for a program that is started in our place.
@@ -49,12 +52,18 @@ impl ConfinementArguments {
         if let Some(user) = &self.sandbox_user {
             arguments.extend(["--sandbox-user".into(), user.into()]);
         }
-        for (name, value) in &self.limits {
+        for (name, Limit(value)) in &self.limits {
             let value = value.map_or("none".into(), |value| value.to_string());
             arguments.extend(["--limit".into(), format!("{name}={value}").into()]);
         }
         Ok(arguments)
     }
+}
+
+/// What a session of this machine may use, as config.toml has it.
+pub fn configured_limits(settings: &[String]) -> anyhow::Result<Limits> {
+    let file = Home::from_environment().map(|home| home.config());
+    Ok(Config::load(file.as_deref(), settings)?.limits.over(Limits::default()))
 }
 
 /// Numbers of a user and its group, by the machine's list of users.

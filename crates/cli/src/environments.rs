@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use outpost_environment::{
     Configuration, Connector, Definition, Environment, EnvironmentOptions, Registry, RegistryError, RegistryOptions, Snapshot, Token,
-    Variable, config,
+    Variable, Way, config,
 };
 use outpost_wire::EnvironmentId;
 
@@ -51,11 +51,7 @@ impl Known {
         match snapshot.entries.iter().find(|entry| entry.id == *id).map(|entry| &entry.definition) {
             Some(Ok(definition)) => Ok(definition),
             Some(Err(what)) => bail!("environment `{id}` cannot be used: {what}"),
-            None => {
-                let names: Vec<String> = snapshot.ids().iter().map(|id| format!("`{id}`")).collect();
-                let names = if names.is_empty() { "there are none".to_owned() } else { format!("there are {}", names.join(", ")) };
-                bail!("there is no environment `{id}`; {names}")
-            }
+            None => Err(unknown(id, &snapshot.ids())),
         }
     }
 
@@ -70,6 +66,35 @@ impl Known {
     /// All of them.
     pub fn registry(&self, options: EnvironmentOptions, local: Connector) -> anyhow::Result<Registry> {
         Ok(Registry::configured(RegistryOptions { environment: options, local: Some(local) }, self.configuration.clone())?)
+    }
+}
+
+/// A name that nobody has written down, told with those that are.
+pub fn unknown(id: &EnvironmentId, known: &[EnvironmentId]) -> anyhow::Error {
+    let names = known.iter().map(|id| format!("`{id}`")).collect::<Vec<_>>().join(", ");
+    let known = match known {
+        [] => "there are none".to_owned(),
+        [_] => format!("there is only {names}"),
+        _ => format!("there are {names}"),
+    };
+    anyhow!("there is no environment `{id}`; {known}. `outpost env add {id} --ssh USER@HOST` adds a machine")
+}
+
+/// What to look at when an environment does not answer, for the reason that it gave.
+pub fn advice(name: &str, reason: &str) -> Option<String> {
+    if reason.contains("401") {
+        return Some("it asks for a token: pass it in OUTPOST_TOKEN, or name a `token_file` in environments.toml".to_owned());
+    }
+    let snapshot = config::read(&Home::from_environment()?.environments()).ok()??;
+    let definition = snapshot.entries.iter().find(|entry| entry.id.as_str() == name)?.definition.as_ref().ok()?;
+    match &definition.way {
+        // What is wrong with the file is told already.
+        Way::Listening { .. } if reason.contains("token file") => None,
+        Way::Listening { target, .. } => {
+            Some(format!("`{name}` is {target} in environments.toml; does an executor listen there, and does the network let you through?"))
+        }
+        Way::Ssh(ssh) => Some(format!("`{name}` is behind ssh; does `ssh {} true` work without a password?", ssh.destination)),
+        Way::Program(line) => Some(format!("`{name}` is behind a command; does `{line}` start an executor?")),
     }
 }
 

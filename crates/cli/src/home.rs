@@ -5,6 +5,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use anyhow::Context;
+use rustix::fs::{Access, access};
 use uuid::Uuid;
 
 /// The name of an executor's token.
@@ -65,6 +67,14 @@ impl Home {
     pub fn make(&self) -> io::Result<PathBuf> {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.0)?;
         Ok(self.0.clone())
+    }
+
+    /// Makes it if it is not there, and looks whether anything can be put there.
+    pub fn usable(&self) -> anyhow::Result<()> {
+        let place = self.0.display();
+        let advice = "; make it writable, or set OUTPOST_HOME to another place";
+        self.make().with_context(|| format!("the home {place} cannot be made{advice}"))?;
+        access(&self.0, Access::WRITE_OK).with_context(|| format!("the home {place} cannot be written to{advice}"))
     }
 
     /// Closes the home to others. One that somebody made for us may be open; a directory that holds other things as well

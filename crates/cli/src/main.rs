@@ -14,6 +14,7 @@ mod follow;
 mod home;
 mod local;
 mod logging;
+mod out;
 mod outages;
 mod panics;
 mod progress;

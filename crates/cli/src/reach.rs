@@ -7,11 +7,13 @@ use outpost_environment::{Connector, Definition, Environment, EnvironmentOptions
 use outpost_executor::{Executor, Lifetime};
 use outpost_rpc::PeerOptions;
 use outpost_rpc::link::memory;
+use outpost_sandbox::Limits;
 use outpost_wire::EnvironmentId;
 use outpost_wire::exec::environment::EnvironmentInfo;
 
 use crate::Process;
 use crate::args::PlaceArguments;
+use crate::confinement::configured_limits;
 use crate::environments::{Known, token};
 use crate::local::{Confinement, ExecutorSettings, executor_config};
 
@@ -98,12 +100,12 @@ fn there(connector: Connector, caller: Caller) -> Reached {
 
 /// This machine.
 pub fn here(caller: Caller, own: &Process) -> anyhow::Result<Reached> {
-    let (connector, executor) = local(own)?;
+    let (connector, executor) = local(configured_limits(&own.settings)?, own)?;
     Ok(Reached { environment: Environment::new(connector, caller.options()), executor: Some(executor) })
 }
 
 /// An executor of this very process, and the way to it.
-pub fn local(own: &Process) -> anyhow::Result<(Connector, Executor)> {
+pub fn local(limits: Limits, own: &Process) -> anyhow::Result<(Connector, Executor)> {
     let settings = ExecutorSettings {
         grace: Duration::from_secs(600),
         spool: 64 << 20,
@@ -111,7 +113,7 @@ pub fn local(own: &Process) -> anyhow::Result<(Connector, Executor)> {
         keeps_fates: false,
         listener: "this process".into(),
         http_allow: Vec::new(),
-        confinement: Confinement::default(),
+        confinement: Confinement { limits, ..Confinement::default() },
     };
     let executor = Executor::new(executor_config(settings, &own.variables)?);
     let serving = executor.clone();

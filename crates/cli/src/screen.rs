@@ -3,13 +3,14 @@
 //! On a terminal the last line tells what is being waited for, and for how long; it is gone when something is said. Where
 //! nobody looks there is no such line and there are no colours.
 
+use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
 use std::time::Instant;
 
 use outpost_runtime::live::Event;
 use outpost_runtime::mcp::McpEvent;
 use outpost_runtime::model::Progress;
-use outpost_thread::{CallFinished, CallOutcome, CallStarted, Fact, InterruptReason, Raw, ThreadId, TurnFinished, TurnStatus};
+use outpost_thread::{CallFinished, CallId, CallOutcome, CallStarted, Fact, InterruptReason, Raw, ThreadId, TurnFinished, TurnStatus};
 use rustix::termios::tcgetwinsize;
 use serde_json::Value;
 
@@ -26,6 +27,10 @@ pub struct Screen {
     live: bool,
     waits_for: Option<(String, Instant)>,
     is_drawn: bool,
+    /// Calls that run, as they were announced. Several may run at once.
+    running: BTreeMap<CallId, String>,
+    /// The call that was announced by the line above.
+    above: Option<CallId>,
     /// A line that was begun and not ended: a prompt, or a part of an answer.
     open: Option<Open>,
 }
@@ -47,7 +52,7 @@ impl Screen {
             Colour::Never => false,
             Colour::Auto => live && !is_set("NO_COLOR"),
         };
-        Self { colours, live, waits_for: None, is_drawn: false, open: None }
+        Self { colours, live, waits_for: None, is_drawn: false, running: BTreeMap::new(), above: None, open: None }
     }
 
     pub fn thread(&mut self, id: ThreadId) {
@@ -83,7 +88,10 @@ impl Screen {
         match detail["type"].as_str() {
             Some("commandExecution") => {
                 let command = detail["command"].as_str().unwrap_or_default();
-                self.say(Style::Strong, &format!("{place}$ {command}"));
+                let line = format!("{place}$ {command}");
+                self.say(Style::Strong, &line);
+                self.running.insert(started.call.clone(), line);
+                self.above = Some(started.call.clone());
                 self.wait_for(command);
             }
             Some("fileChange") => {
@@ -112,6 +120,11 @@ impl Screen {
 
     fn finished(&mut self, finished: &CallFinished) {
         let detail: Value = read(finished.detail.as_ref());
+        // Whose output it is shows only as long as nothing stands between.
+        let announced = self.running.remove(&finished.call);
+        if let (Some(line), true) = (announced, self.above.as_ref() != Some(&finished.call)) {
+            self.say(Style::Quiet, &line);
+        }
         if let Some(output) = detail["aggregatedOutput"].as_str() {
             let lines: Vec<&str> = output.lines().collect();
             for line in lines.iter().take(LINES) {
@@ -217,6 +230,7 @@ impl Screen {
     }
 
     pub fn say(&mut self, style: Style, text: &str) {
+        self.above = None;
         self.wipe();
         self.end_line();
         self.put(style, text);

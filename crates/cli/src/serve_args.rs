@@ -9,19 +9,23 @@ use crate::args::AuthArguments;
 
 pub const SERVE_HELP: &str = "\
 Examples:
-  outpost serve                                          this machine only; clients show the token in OUTPOST_HOME/tokens/app
-  outpost serve --listen ws://0.0.0.0:443 --allow-host hub.example.org --tls-cert chain.pem --tls-key key.pem
-  outpost serve --listen ws://10.0.0.5:7000 --behind-proxy   a proxy in front of it speaks TLS
+  outpost serve                               this machine only, at ws://127.0.0.1:7633
+  outpost serve --listen ws://0.0.0.0:443 --allow-host hub.example.org \\
+    --tls-cert chain.pem --tls-key key.pem    for a team
+  outpost serve --listen ws://10.0.0.5:7000 --behind-proxy --allow-host hub.example.org
+                                              a proxy in front of it speaks TLS
 
-The first line of standard output is the URL to connect to. Executors dial in with `outpost executor --join URL --id ID`
-and a token from `outpost token create --executor ID`; clients and other servers use one from `outpost token create --client`.
-Behind the same address: /metrics for Prometheus, /readyz and /healthz, and /executors/reach/ID for other Outposts.";
+The first line of standard output is the URL to connect to. Executors dial in with `outpost executor --join URL --id \
+ID` and a token from `outpost token create --executor ID`; clients and other servers use one from `outpost token \
+create --client`. All flags but those of --ws-auth and --no-auth can be keys of `[serve]` in config.toml. Behind the \
+same address: the page for browsers, /metrics for Prometheus, /readyz and /healthz, and /executors/reach/ID for other \
+Outposts.";
 
 #[derive(Args)]
 pub struct ServeArguments {
-    /// Where to listen
-    #[arg(long, value_name = "ws://IP:PORT", default_value = "ws://127.0.0.1:7633")]
-    pub listen: ListenAddr,
+    /// Where to listen [default: ws://127.0.0.1:7633]
+    #[arg(long, value_name = "ws://IP:PORT")]
+    pub listen: Option<ListenAddr>,
     /// The server's certificate and those that lead to one that clients trust, in PEM
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub tls_cert: Option<PathBuf>,
@@ -37,14 +41,14 @@ pub struct ServeArguments {
 
 pub const TOKEN_HELP: &str = "\
 Examples:
-  outpost token create --executor gpu      for `outpost executor --join … --id gpu`, and nothing else
+  outpost token create --executor gpu      for `outpost executor --join … --id gpu` only
   outpost token create --client            for clients, which may do everything
   outpost token create --metrics           for reading /metrics, and nothing else
   outpost token list
   outpost token revoke 3f9c2a51d07e        closes what is open by it within seconds
 
-Only digests are kept, in OUTPOST_HOME/tokens: a secret is shown once. An executor's id belongs to the install that first
-joins with it, until all its tokens are revoked.";
+Only digests are kept, in OUTPOST_HOME/tokens: a secret is shown once. An executor's id belongs to the install that \
+first joins with it, until all its tokens are revoked.";
 
 #[derive(Subcommand)]
 pub enum TokenCommand {

@@ -25,6 +25,9 @@ pub async fn open(asked: Option<&str>, settings: &[String]) -> anyhow::Result<St
     if config.store.as_deref() == Some("memory") {
         bail!("the store `memory` holds threads of one running program; there is nothing to see from here");
     }
+    if config.store.as_deref().unwrap_or("local") == "local" {
+        home.usable()?;
+    }
     open_for(&config, &home, None).await
 }
 

@@ -6,12 +6,12 @@ use clap::{Args, Subcommand, ValueEnum};
 
 pub const THREAD_HELP: &str = "\
 Examples:
-  outpost thread list --search 'flaky test'        threads in which these words occur, newest first
-  outpost thread show 4f21                         the last turns; any unique part of an id or a name will do
-  outpost thread fork 4f21 --before-message 2      a new thread that shares everything before the third message
-  outpost thread import ~/.codex                   every session of that program; importing again changes nothing
-  outpost thread export 4f21 -o thread.jsonl       one file that needs nothing else; `import` reads it
-  outpost thread verify                            reads every byte of every thread and names what is wrong
+  outpost thread list --search 'flaky test'     threads in which these words occur, newest first
+  outpost thread show 4f21                      the last turns; a unique part of an id will do
+  outpost thread fork 4f21 --before-message 2   a new thread that shares what is before message 2
+  outpost thread import ~/.codex                every session of Codex; again changes nothing
+  outpost thread export 4f21 -o thread.jsonl    one file with all of it; `import` reads it
+  outpost thread verify                         reads every byte and names what is wrong
 
 Threads are in $OUTPOST_HOME (~/.outpost), or in the database that `store` in its config.toml or --store names.";
 

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use outpost_rpc::CallError;
-use outpost_wire::exec::environment::EnvironmentInfo;
+use outpost_wire::exec::environment::{EnvironmentInfo, Unit};
+use outpost_wire::exec::process::List;
 use outpost_wire::exec::session::{Empty, SessionEnd};
 use outpost_wire::{EnvironmentId, Fault, Method};
 use thiserror::Error;
@@ -24,6 +25,9 @@ use crate::session::Processes;
 use crate::state::{Connected, Failure, FailureKind, Identity, State};
 use crate::supervisor::Supervisor;
 use crate::watching::Watches;
+
+/// Nobody waits longer to take leave.
+const GOODBYE: Duration = Duration::from_secs(2);
 
 /// When a connection is made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -276,12 +280,25 @@ impl Environment {
         // Nobody waits for a connection only to say good-bye; the session's grace ends it then.
         let State::Ready(connected) = self.state() else { return Ok(()) };
         if connected.info.capabilities.session_end {
-            let ended = timeout(Duration::from_secs(2), connected.peer.0.call::<SessionEnd>(&Some(Empty {}))).await;
+            let ended = timeout(GOODBYE, connected.peer.0.call::<SessionEnd>(&Some(Empty {}))).await;
             if let Ok(Err(CallError::Fault(fault))) = ended {
                 return Err(EnvironmentError::Fault(fault));
             }
         }
         Ok(())
+    }
+
+    /// The same, unless something still runs there that the next start of a program may ask for.
+    pub async fn end_if_idle(&self) -> Result<(), EnvironmentError> {
+        let State::Ready(connected) = self.state() else { return Ok(()) };
+        if !connected.info.capabilities.process_list {
+            return Ok(());
+        }
+        let listed = timeout(GOODBYE, connected.peer.0.call::<List>(&Unit)).await;
+        match listed {
+            Ok(Ok(listed)) if listed.processes.iter().all(|process| process.exited) => self.end().await,
+            _ => Ok(()),
+        }
     }
 
     /// Ends a start that has not come to its end. A connection that works is left to those who hold the handle.

@@ -272,7 +272,8 @@ impl Registry {
     /// News from now on, after how everything stands.
     pub fn watch(&self) -> Watcher {
         let told = self.lock().feed.subscribe();
-        Watcher { registry: self.clone(), told, ready: VecDeque::new(), read: None }
+        let (read, ready) = self.news(None);
+        Watcher { registry: self.clone(), told, ready, read }
     }
 
     /// What came after that number, or how everything stands.

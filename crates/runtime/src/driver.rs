@@ -270,9 +270,8 @@ impl Driver {
         let entries: Vec<Entry> = (self.thread.last + 1..).zip(facts).map(entry).collect();
         let appended = loop {
             match self.store.append(&self.lease, entries.clone(), need).await {
-                Err(AppendError::NoSpace) if !self.is_asked => {
-                    let reason = AppendError::NoSpace.to_string();
-                    self.set_status(Status::Broken { reason });
+                Err(error @ AppendError::NoSpace { .. }) if !self.is_asked => {
+                    self.set_status(Status::Broken { reason: error.to_string() });
                     tokio::time::sleep(SPACE_AGAIN).await;
                 }
                 other => break other?,

@@ -107,7 +107,7 @@ pub type OnProgress<'a> = &'a (dyn Fn(Progress) + Send + Sync);
 
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum ModelError {
-    #[error("{0}")]
+    #[error(transparent)]
     Provider(#[from] ProviderError),
     #[error("{provider} cannot be reached: {reason}")]
     Unreachable { provider: String, reason: String },

@@ -6,7 +6,7 @@ use crate::rules::Verdict;
 
 /// When the user is asked.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(rename_all = "kebab-case", expecting = "it is one of untrusted, on-request and never, or a table `granular`")]
 pub enum ApprovalPolicy {
     /// Before every command that no rule allows.
     Untrusted,

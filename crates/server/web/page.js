@@ -122,8 +122,25 @@ function badge(id) {
   return h("span", { className: "badge", data: { tint: tint(id) }, title: `environment ${id}` }, id);
 }
 
+/** More environments than this are folded: what is in use, and what is in trouble, is what people look for. */
+const FEW = 8;
+const IDLE = new Set(["idle", "disabled"]);
+const unfolded = new Set();
+
+/** All of them if that is asked for, and else the first few; the button says how many there are. */
+function folded(button, all, first = all) {
+  const isOpen = unfolded.has(button);
+  $(button).hidden = all.length <= FEW;
+  $(button).textContent = isOpen ? "Show fewer" : `Show all ${all.length}`;
+  $(button).setAttribute("aria-expanded", String(isOpen));
+  return isOpen ? all : first.slice(0, FEW);
+}
+
 function drawEnvironments() {
-  keyed($("environments"), [...environments].map(([id, entry]) => [id, { id, state: entry.state, reason: entry.reason }]), ({ id, state, reason }) =>
+  const all = [...environments].map(([id, entry]) => [id, { id, state: entry.state, reason: entry.reason }]);
+  const isIdle = ([, { state }]) => IDLE.has(state);
+  const first = [...all.filter((one) => !isIdle(one)), ...all.filter(isIdle)];
+  keyed($("environments"), folded("all-environments", all, first), ({ id, state, reason }) =>
     h("li", { data: { state, environment: id } },
       h("span", { className: "dot", data: { state }, "aria-hidden": "true" }),
       badge(id),
@@ -132,6 +149,10 @@ function drawEnvironments() {
   show("no-environments", environments.size === 0);
   drawPlaces();
   drawAttached();
+}
+
+for (const button of ["all-environments", "all-places"]) {
+  $(button).onclick = () => { if (!unfolded.delete(button)) unfolded.add(button); drawEnvironments(); };
 }
 
 const hear = {
@@ -155,7 +176,8 @@ function refresh() {
   refreshing ??= (async () => {
     await new Promise((resolve) => setTimeout(resolve, 50));
     refreshing = null;
-    const page = await link.call("thread/list", { limit: shown, sortKey: "recency_at" });
+    const searchTerm = $("search").value.trim() || undefined;
+    const page = await link.call("thread/list", { limit: shown, sortKey: "recency_at", searchTerm });
     cursor = page.nextCursor;
     const ids = page.data.map((thread) => thread.id);
     const about = new Map();
@@ -203,6 +225,21 @@ function holder(thread) {
   return thread.holder.isHere ? "held here" : `held by ${thread.holder.host}, process ${thread.holder.pid}`;
 }
 
+/** How long ago, in one unit. */
+function ago(seconds) {
+  const past = Math.max(0, Date.now() / 1000 - seconds);
+  if (past < 60) return "just now";
+  if (past < 3600) return `${Math.floor(past / 60)} min ago`;
+  return past < 86_400 ? `${Math.floor(past / 3600)} h ago` : `${Math.floor(past / 86_400)} d ago`;
+}
+
+/** Badges of the first few, and how many more there are. */
+function badges(ids) {
+  const more = ids.length - 3;
+  if (more <= 1) return ids.map(badge);
+  return [...ids.slice(0, 3).map(badge), h("span", { title: ids.slice(3).join(", ") }, `and ${more} more`)];
+}
+
 function turns(thread) { return thread.turns === 1 ? "1 turn" : `${thread.turns ?? 0} turns`; }
 
 /** The forest of forks: a fork stands below what it was forked from, if that is shown. */
@@ -217,7 +254,7 @@ function drawThreads() {
   const current = location.hash.match(/^#\/thread\/(.+)$/)?.[1];
   const branch = (parent) => below.get(parent).map((thread) => [thread.id, {
     id: thread.id, title: title(thread), standing: standing(thread), places: (thread.environments ?? []).map((place) => place.environmentId),
-    about: [turns(thread), tokens(thread.totalTokens), holder(thread)], isFork: Boolean(thread.forkedFromId), current: thread.id === current,
+    about: [ago(thread.updatedAt), turns(thread), tokens(thread.totalTokens), thread.holder ? holder(thread) : null].filter(Boolean), isFork: Boolean(thread.forkedFromId), current: thread.id === current,
     below: below.has(thread.id) ? branch(thread.id) : [],
   }]);
   const make = (entry) => {
@@ -228,15 +265,18 @@ function drawThreads() {
       h("a", { href: `#/thread/${entry.id}`, "aria-current": entry.current ? "page" : null },
         h("span", { className: "title" }, entry.isFork ? "↳ " : "", entry.title),
         h("span", { className: "about" },
-          h("span", { className: "state", data: { kind } }, word), ...entry.places.map(badge), ...entry.about.map((text) => h("span", {}, text)))),
+          h("span", { className: "state", data: { kind } }, word), ...badges(entry.places), ...entry.about.map((text) => h("span", {}, text)))),
       entry.below.length ? inner : null);
   };
   keyed($("threads"), branch(null), make);
-  show("no-threads", threads.size === 0);
+  const searches = $("search").value.trim() !== "";
+  show("no-threads", threads.size === 0 && !searches);
+  show("none-found", threads.size === 0 && searches);
   show("more", Boolean(cursor));
 }
 
 $("more").onclick = () => { shown += 50; refresh(); };
+$("search").oninput = () => { shown = 50; refresh(); };
 
 // ---------------------------------------------------------------- one thread
 
@@ -344,6 +384,7 @@ Object.assign(hear, {
 function drawThread() {
   const thread = { ...open.thread, ...threads.get(open.id) };
   $("thread-title").textContent = thread.preview !== undefined || thread.name ? title(thread) : "…";
+  document.title = `${$("thread-title").textContent} · Outpost`;
   drawAttached();
   show("stop", Boolean(open.turn));
   $("send").textContent = open.turn ? "Steer" : "Send";
@@ -353,7 +394,7 @@ function drawThread() {
 /** Where the open thread works, and how it stands there. */
 function drawAttached() {
   const places = (open?.environments ?? []).map((place) => [place.environmentId, { ...place, state: environments.get(place.environmentId)?.state ?? "missing" }]);
-  keyed($("thread-environments"), places, ({ environmentId, cwd, state }) => h("li", {},
+  keyed($("thread-environments"), folded("all-places", places), ({ environmentId, cwd, state }) => h("li", {},
     h("span", { className: "dot", data: { state }, "aria-hidden": "true" }), badge(environmentId), h("span", { className: "hint" }, state), h("code", {}, cwd)));
 }
 
@@ -410,7 +451,9 @@ function how(item, waits) {
 
 /** Text that may be long: it can be scrolled with the keyboard, too. */
 function long(text, label, live) {
-  return h("pre", { tabIndex: 0, role: "region", "aria-label": label, data: live ? { live: "1" } : {} }, text.slice(-20_000));
+  const kept = text.slice(-20_000);
+  const shown = kept.length < text.length ? `… ${text.length - kept.length} characters before this are not shown\n${kept}` : kept;
+  return h("pre", { tabIndex: 0, role: "region", "aria-label": label.slice(0, 120), data: live ? { live: "1" } : {} }, shown);
 }
 
 function drawItem({ item, output, waits }) {
@@ -507,7 +550,7 @@ function drawQuestions() {
     if (method === "item/tool/requestUserInput") return drawInput(id, params, where);
     const what = method === "item/fileChange/requestApproval" ? "Change files" : `$ ${params.command ?? ""}`;
     return h("li", {},
-      h("p", {}, badge(params.environmentId), " ", h("span", { className: "command" }, what)),
+      h("div", { className: "head" }, badge(params.environmentId), long(what, `Asked: ${what}`)),
       h("p", { className: "hint" }, [params.cwd && `in ${params.cwd}`, params.reason].filter(Boolean).join(" · ")),
       where,
       h("div", { className: "buttons" },
@@ -624,10 +667,18 @@ async function route() {
   document.title = view === "new" ? "New thread · Outpost" : "Outpost";
   if (view !== "thread") open = null;
   drawThreads();
+  document.querySelector('#threads [aria-current="page"]')?.scrollIntoView({ block: "nearest" });
   if (id) await openThread(id);
 }
 
-addEventListener("hashchange", () => { route().catch((error) => console.warn(error.message)); scrollTo(0, 0); });
+/** Whoever goes somewhere with the keyboard goes on from there. */
+function arrive() {
+  scrollTo(0, 0);
+  const place = { new: "first", thread: "main" }[document.body.dataset.view];
+  if (place) $(place).focus({ preventScroll: true });
+}
+
+addEventListener("hashchange", () => { route().catch((error) => console.warn(error.message)); arrive(); });
 // What other programs of this home do to threads is not told, so it is looked up now and then.
 setInterval(() => { if (link.socket?.readyState === WebSocket.OPEN && !document.hidden) refresh(); }, 10_000);
 

@@ -462,7 +462,7 @@ impl Home {
         }
         let space = rustix::fs::statvfs(&self.config.home).map_err(io::Error::from)?;
         if space.f_bavail.saturating_mul(space.f_frsize) < ROOM.min(space.f_blocks.saturating_mul(space.f_frsize) / 16) {
-            return Err(AppendError::NoSpace);
+            return Err(self.no_space());
         }
         self.is_full.store(false, Ordering::Relaxed);
         Ok(())
@@ -471,9 +471,13 @@ impl Home {
     pub(crate) fn failed(&self, error: io::Error) -> AppendError {
         if matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) {
             self.is_full.store(true, Ordering::Relaxed);
-            return AppendError::NoSpace;
+            return self.no_space();
         }
         AppendError::Io(error)
+    }
+
+    fn no_space(&self) -> AppendError {
+        AppendError::NoSpace { place: self.config.home.clone() }
     }
 
     fn head(&self, thread: ThreadId) -> Result<Head, ReadError> {

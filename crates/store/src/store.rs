@@ -1,5 +1,6 @@
 //! The one face of all stores, and the words that they share.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use outpost_thread::{Checkpoint, Cut, Entry, Seq, ThreadForked, ThreadId};
@@ -75,8 +76,8 @@ pub enum AppendError {
     Conflict { expected: Seq, found: Seq },
     #[error("the lease of thread {thread} is lost: {holder} took it over")]
     LeaseLost { thread: ThreadId, holder: String },
-    #[error("no space is left: the store only reads until there is some again")]
-    NoSpace,
+    #[error("no space is left in {}: free some and go on; what was written is safe, and nothing more is until then", place.display())]
+    NoSpace { place: PathBuf },
     #[error("an entry of kind `{kind}` cannot be written: {why}")]
     Unwritable { kind: String, why: String },
     #[error("what was written before could not be made durable; the store only reads: {0}")]

@@ -50,7 +50,7 @@ async fn writer() {
                     *last = appended.last;
                     say(&format!("ack {} {} {}", lease.thread, appended.last, appended.durable));
                 }
-                Err(AppendError::NoSpace) => {
+                Err(AppendError::NoSpace { .. }) => {
                     say("full");
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
@@ -395,7 +395,7 @@ async fn a_full_disk_is_told_and_loses_nothing() {
             Err(error) => break error,
         }
     };
-    assert!(matches!(refused, AppendError::NoSpace), "{refused}");
+    assert!(matches!(refused, AppendError::NoSpace { .. }), "{refused}");
     assert!(store.head(id(1)).await.unwrap().last >= last);
     check(&store, |thread| acks[thread].last).await;
 }

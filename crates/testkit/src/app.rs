@@ -46,6 +46,10 @@ impl AppServer {
         &self.url
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub fn home(&self) -> &Path {
         self.home.path()
     }

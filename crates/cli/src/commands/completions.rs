@@ -1,6 +1,5 @@
 //! `outpost completions`: words for a shell.
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use clap::CommandFactory;
@@ -11,8 +10,5 @@ use crate::commands;
 pub fn run(shell: clap_complete::Shell) -> ExitCode {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Arguments::command(), "outpost", &mut script);
-    match std::io::stdout().write_all(&script) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => commands::complain(&error.into(), commands::FAILED),
-    }
+    commands::printed(&String::from_utf8_lossy(&script))
 }

@@ -7,21 +7,24 @@ mod cable;
 mod players;
 mod show;
 
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use outpost_store::{PageRequest, Store};
+use outpost_store::{ClaimMode, PageRequest, Store};
 use outpost_thread::ThreadId;
 use serde_json::Value;
 
-use self::players::{Company, Run};
+use self::players::{Company, Run, Scratch};
 use self::show::Show;
 use crate::Process;
 use crate::commands;
 use crate::commands::thread::transcript::{Piece, pieces};
+use crate::config::Config;
 use crate::home::Home;
+use crate::signals::Signals;
 use crate::store;
 
 /// Counts to eight, slowly, and leaves a trace of every step: whoever reads it knows how often it ran.
@@ -39,29 +42,58 @@ const STRAY: &str = "echo stray > ../stray.txt";
 
 pub async fn run(own: &Process) -> ExitCode {
     match perform(own).await {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => ExitCode::from(code),
         Err(error) => commands::failure(&error),
     }
 }
 
-async fn perform(own: &Process) -> anyhow::Result<()> {
+async fn perform(own: &Process) -> anyhow::Result<u8> {
     let home = Home::from_environment().context("there is no home for the thread: set OUTPOST_HOME")?;
-    home.make().with_context(|| format!("the home {} cannot be made", home.path().display()))?;
+    home.usable()?;
+    // The programs of the demo read it as well, and are not heard as well as this one.
+    Config::read(Some(&home.config()), &own.settings)?;
+    let mut signals = Signals::listen()?;
     let mut show = Show::new(own);
-    let company = Company::gather(&home).await?;
-    let story = Story { company: &company, show: &mut show, home: &home };
+    let scratch = Scratch::new()?;
+    let made = RefCell::new(Vec::new());
     let told = tokio::select! {
-        told = story.tell() => told,
-        _ = tokio::signal::ctrl_c() => Err(anyhow::anyhow!("stopped")),
+        told = play(&scratch, &mut show, &home, &made) => told.map(|()| 0),
+        code = signals.stop() => Ok(code),
     };
+    // Whoever played is gone by now, in whatever way it ended.
+    scratch.remove().await;
+    if !matches!(told, Ok(0)) {
+        forget(&made.into_inner()).await;
+    }
+    if matches!(told, Ok(code) if code != 0) {
+        show.plain("\nStopped. Nothing is left of the demo.")?;
+    }
+    told
+}
+
+async fn play(scratch: &Scratch, show: &mut Show, home: &Home, made: &RefCell<Vec<String>>) -> anyhow::Result<()> {
+    let company = Company::gather(scratch.path(), home).await?;
+    let told = Story { company: &company, show, home, made }.tell().await;
     company.leave().await;
     told
+}
+
+/// Removes threads that nobody can make sense of: the machine that they worked on is gone.
+async fn forget(threads: &[String]) {
+    let Ok(store) = store::open(Some("local"), &[]).await else { return };
+    for id in threads.iter().filter_map(|thread| thread.parse::<ThreadId>().ok()) {
+        if let Err(error) = store.delete(id, ClaimMode::TakeOver).await {
+            tracing::debug!(%error, "a thread of the demo stays");
+        }
+    }
 }
 
 struct Story<'a> {
     company: &'a Company,
     show: &'a mut Show,
     home: &'a Home,
+    /// The threads of the demo.
+    made: &'a RefCell<Vec<String>>,
 }
 
 impl Story<'_> {
@@ -92,6 +124,7 @@ impl Story<'_> {
         let prompt = format!("$ {HERE}\n@worker $ {THERE}{stray}\n> Both files are made.");
         let mut run = self.company.begin(&prompt)?;
         let thread = run.thread(PATIENCE).await?;
+        self.made.borrow_mut().push(thread.clone());
         let done = run.end(PATIENCE).await?;
         let said = outputs(&done);
         self.show.command("local", HERE, said.get(HERE).map_or("", String::as_str))?;
@@ -143,6 +176,7 @@ impl Story<'_> {
     async fn fork(&mut self, thread: &str) -> anyhow::Result<()> {
         self.show.step("A fork: one past, two futures")?;
         let fork = self.company.words(&["thread", "--store", "local", "fork", thread]).await?;
+        self.made.borrow_mut().push(fork.clone());
         self.company.resume(&fork, Some("> The fork goes its own way."))?.end(PATIENCE).await?;
         self.company.resume(thread, Some("> The original goes on."))?.end(PATIENCE).await?;
         let store = store::open(Some("local"), &[]).await?;
@@ -161,9 +195,11 @@ impl Story<'_> {
     fn end(self, thread: &str) -> anyhow::Result<()> {
         let outpost = self.company.called();
         let journal = journal(self.home, thread).map_or_else(|| "in the home".to_owned(), |path| short(&path));
+        // Its end is enough to name it.
+        let part = thread.rsplit('-').next().unwrap_or(thread);
         self.show.end(&[
             ("You saw", "one agent work on two machines; a cut cable and a kill -9 cost it nothing; its history forked.".to_owned()),
-            ("It lies", format!("in {journal}; `{outpost} thread show {thread}` prints it.")),
+            ("It lies", format!("in {journal}; `{outpost} thread show {part}` prints it.")),
             (
                 "Next",
                 format!(

@@ -1,6 +1,5 @@
 //! `outpost doctor`.
 
-use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -10,15 +9,13 @@ use crate::Process;
 use crate::args::DoctorArguments;
 use crate::doctor::{Patient, examine};
 use crate::home::Home;
+use crate::out;
 
 /// Fails if something is broken.
 pub async fn run(arguments: &DoctorArguments, own: &Process) -> ExitCode {
     let report = examine(&Patient { home: Home::from_environment(), own }).await;
     let text = if arguments.json { report.json(&own.secrets) } else { Ok(report.text(&own.secrets)) };
-    let written = text.context("the report cannot be written").and_then(|text| {
-        let mut out = std::io::stdout().lock();
-        writeln!(out, "{}", text.trim_end()).and_then(|()| out.flush()).context("the report cannot be written")
-    });
+    let written = text.context("the report cannot be written").and_then(|text| out::print(&format!("{}\n", text.trim_end())));
     match written {
         Err(error) => complain(&error, FAILED),
         Ok(()) if report.holds() => ExitCode::SUCCESS,

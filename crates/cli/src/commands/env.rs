@@ -51,8 +51,9 @@ fn remove(name: &str) -> anyhow::Result<u8> {
 
 /// Changes `environments.toml` in one step, one at a time.
 fn change(home: &Home, edit: impl FnOnce(&str) -> Result<String, edit::EditError>) -> anyhow::Result<()> {
-    let directory = home.make().context("the home cannot be made")?;
-    let lock = File::open(&directory).with_context(|| format!("cannot open {}", directory.display()))?;
+    home.usable()?;
+    let directory = home.path();
+    let lock = File::open(directory).with_context(|| format!("cannot open {}", directory.display()))?;
     flock(&lock, FlockOperation::LockExclusive).with_context(|| format!("cannot lock {}", directory.display()))?;
     // What a link leads to is changed, not the link.
     let file = home.environments();

@@ -17,7 +17,7 @@ use outpost_rpc::{Dispatch, PeerOptions};
 use outpost_wire::secrets::Secrets;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{FAILED, USAGE, complain};
+use super::{FAILED, USAGE, cannot_listen, complain};
 use crate::args::{AuthArguments, ExecutorArguments, WsAuth};
 use crate::home::{EXECUTOR, Home};
 use crate::local::{Confinement, ExecutorSettings, executor_config};
@@ -63,7 +63,7 @@ async fn serve(
     }
     settings.peer.dispatch = dispatch(arguments);
     settings.http_allow = arguments.http_allow.clone();
-    settings.confinement = arguments.confinement.read()?;
+    settings.confinement = arguments.confinement.read(&own.settings)?;
     // On stdio a session ends with its link, so there is nothing that a later start could be asked about.
     settings.keeps_fates = listen != Some(ListenAddr::Stdio);
     let executor = Executor::new(executor_config(settings, &own.variables)?);
@@ -95,7 +95,7 @@ async fn serve(
         ListenAddr::Ws(address) => Listener::ws(*address).await,
         ListenAddr::Unix(path) => Listener::unix(path).await,
     }
-    .with_context(|| format!("cannot listen on {listen}"))?;
+    .map_err(|error| cannot_listen(&listen, error))?;
     announce(listener.address())?;
     let serving = executor.clone();
     let on_link = move |link| {

@@ -115,12 +115,15 @@ fn lock(path: &Path) -> anyhow::Result<File> {
 
 /// Starts a keeper that has nothing to do with us any more: no terminal, no descriptor of ours, no directory but home.
 fn start(arguments: &ExecutorArguments, own: &Process) -> anyhow::Result<()> {
+    // The keeper itself is heard by nobody, so what is wrong is told here.
+    arguments.confinement.read(&own.settings)?;
     let (grace, spool) = (arguments.grace.to_string(), arguments.spool.to_string());
     Command::new(std::env::current_exe().context("this program cannot be found again")?)
         .args(["__keeper", "--grace", &grace, "--spool", &spool])
         .args(arguments.http_allow.iter().flat_map(|target| ["--http-allow".into(), target.to_string()]))
         .envs(own.variables.secrets())
         .args(arguments.confinement.arguments()?)
+        .args(own.settings.iter().flat_map(|setting| ["-c", setting]))
         .current_dir(std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_dir()).unwrap_or_else(|| "/".into()))
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -159,7 +162,7 @@ async fn keep(arguments: KeeperArguments, own: &Process) -> anyhow::Result<()> {
     let listen = ListenAddr::Unix(socket.clone());
     let mut settings = settings(arguments.grace, arguments.spool, Some(&listen));
     settings.http_allow = arguments.http_allow;
-    settings.confinement = arguments.confinement.read()?;
+    settings.confinement = arguments.confinement.read(&own.settings)?;
     let executor = Executor::new(executor_config(settings, &own.variables)?);
     let listener = Listener::unix(&socket).await.with_context(|| format!("cannot listen on {}", socket.display()))?;
     let stop = stop_signal()?;

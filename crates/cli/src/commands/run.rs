@@ -42,7 +42,7 @@ async fn run_to_end(arguments: RunArguments, own: &Process) -> anyhow::Result<u8
     let line_end = if terminal.is_some() { "\r\n" } else { "\n" };
     let pipe_stdin = arguments.tty || info.capabilities.stdin_close || !signals::stdin_is_null();
     let start = ProcessStart { pipe_stdin, env: set, ..start(&arguments, &info, reached.is_here())? };
-    let what = format!("cannot run `{}` in {} on {}", arguments.command[0], start.cwd, environment.name());
+    let what = format!("cannot run `{}` in {} on {}", arguments.command[0], start.cwd.to_syntax(), environment.name());
     let listening = Signals::listen().context("signals cannot be passed on")?;
     let process = Arc::new(environment.start(start).await.context(what)?);
     let forwarding = Forwarding { process: process.clone(), environment: environment.clone(), capabilities: info.capabilities.clone() };

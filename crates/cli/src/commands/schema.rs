@@ -5,17 +5,15 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 
-use super::{FAILED, complain};
+use super::{FAILED, complain, printed};
 use crate::args::SchemaArguments;
 
 const APP: &str = include_str!("../../../../schema/app.json");
 const EXEC: &str = include_str!("../../../../schema/exec.json");
 
-#[expect(clippy::print_stdout, reason = "it is what this verb is for")]
 pub fn run(arguments: &SchemaArguments) -> ExitCode {
     let Some(directory) = &arguments.out else {
-        println!("{{\"app\": {},\n\"exec\": {}}}", APP.trim_end(), EXEC.trim_end());
-        return ExitCode::SUCCESS;
+        return printed(&format!("{{\"app\": {},\n\"exec\": {}}}\n", APP.trim_end(), EXEC.trim_end()));
     };
     match write(directory) {
         Ok(()) => ExitCode::SUCCESS,

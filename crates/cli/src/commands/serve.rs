@@ -1,13 +1,14 @@
 //! `outpost serve`: the app protocol, executors that dial in, and metrics, behind one listener.
 
 use std::io::Write;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow, ensure};
 use outpost_rpc::auth::Auth;
-use outpost_rpc::door::{Door, Threshold};
+use outpost_rpc::door::{Door, HostName, Origin, Threshold};
 use outpost_rpc::listen::{ListenAddr, Listener};
 use outpost_rpc::tls;
 use outpost_server::admission::Admission;
@@ -18,8 +19,10 @@ use outpost_server::web::Sessions;
 
 use super::app_server::{assemble, on_link, own_socket};
 use super::executor::{door_rules, stop_signal};
-use super::{FAILED, USAGE, complain, token};
+use super::{FAILED, USAGE, cannot_listen, complain, token};
 use crate::Process;
+use crate::config::Config;
+use crate::config::serve::ServeTable;
 use crate::home::{APP, Home};
 use crate::serve_args::ServeArguments;
 use crate::tokens;
@@ -29,7 +32,7 @@ pub async fn run(arguments: Box<ServeArguments>, own: &Process) -> ExitCode {
         Ok(checked) => checked,
         Err(error) => return complain(&error, USAGE),
     };
-    match serve(&arguments, home, plan, own).await {
+    match serve(home, plan, own).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => complain(&error, FAILED),
     }
@@ -40,30 +43,50 @@ struct Plan {
     address: SocketAddr,
     access: Access,
     tls: Option<Arc<tls::ServerConfig>>,
+    behind_proxy: bool,
+    origins: Vec<Origin>,
+    hosts: Vec<HostName>,
 }
+
+/// Where it listens if nobody says where.
+const USUAL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7633);
 
 fn plan(arguments: &ServeArguments, own: &Process) -> anyhow::Result<(Home, Plan)> {
     let home = Home::from_environment().context("serving needs a home; set OUTPOST_HOME")?;
-    let ListenAddr::Ws(address) = arguments.listen else {
-        return Err(anyhow!("{}: `serve` listens on ws://IP:PORT; `outpost app-server` knows other ways", arguments.listen));
+    let ServeTable { listen, tls_cert, tls_key, behind_proxy, allow_host, allow_origin } =
+        Config::read(Some(&home.config()), &own.settings)?.serve;
+    let listen = arguments.listen.clone().or(listen).unwrap_or(ListenAddr::Ws(USUAL));
+    let ListenAddr::Ws(address) = listen else {
+        return Err(anyhow!("{listen}: `serve` listens on ws://IP:PORT; `outpost app-server` knows other ways"));
     };
-    let tls = match (&arguments.tls_cert, &arguments.tls_key) {
-        (Some(certificates), Some(key)) => Some(Arc::new(tls::server(certificates, key)?)),
-        _ => None,
+    // What the command line says about TLS counts instead of all that the file says about it.
+    let (certificates, key, behind_proxy) = if arguments.tls_cert.is_some() || arguments.behind_proxy {
+        (arguments.tls_cert.clone(), arguments.tls_key.clone(), arguments.behind_proxy)
+    } else {
+        let below_home = |path: Option<PathBuf>| path.map(|path| home.path().join(path));
+        (below_home(tls_cert), below_home(tls_key), behind_proxy)
     };
+    let tls = match (certificates, key) {
+        (Some(certificates), Some(key)) => Some(Arc::new(tls::server(&certificates, &key)?)),
+        (None, None) => None,
+        _ => return Err(anyhow!("[serve] of config.toml has one of tls_cert and tls_key; TLS needs both")),
+    };
+    ensure!(tls.is_none() || !behind_proxy, "[serve] of config.toml has both TLS and behind_proxy; only one of them can speak it");
     ensure!(
-        address.ip().is_loopback() || tls.is_some() || arguments.behind_proxy,
+        address.ip().is_loopback() || tls.is_some() || behind_proxy,
         "{} is beyond this machine: give --tls-cert and --tls-key, or --behind-proxy if a proxy in front of it speaks TLS",
         address.ip()
     );
-    let access = access(arguments, &home, own)?;
-    Ok((home, Plan { address, access, tls }))
+    let access = access(arguments, &listen, &home, own)?;
+    let origins = [allow_origin, arguments.auth.allow_origin.clone()].concat();
+    let hosts = [allow_host, arguments.auth.allow_host.clone()].concat();
+    Ok((home, Plan { address, access, tls, behind_proxy, origins, hosts }))
 }
 
 #[expect(clippy::print_stderr, reason = "this is where the program speaks to people")]
-fn access(arguments: &ServeArguments, home: &Home, own: &Process) -> anyhow::Result<Access> {
+fn access(arguments: &ServeArguments, listen: &ListenAddr, home: &Home, own: &Process) -> anyhow::Result<Access> {
     if arguments.auth.ws_auth.is_some() || arguments.auth.no_auth {
-        return Ok(match door_rules(&arguments.auth, &arguments.listen, APP, &own.secrets)?.auth {
+        return Ok(match door_rules(&arguments.auth, listen, APP, &own.secrets)?.auth {
             Auth::Open => Access::Open,
             asked => Access::Tokens(asked),
         });
@@ -75,10 +98,10 @@ fn access(arguments: &ServeArguments, home: &Home, own: &Process) -> anyhow::Res
     Ok(Access::Tokens(Auth::token(&token)))
 }
 
-async fn serve(arguments: &ServeArguments, home: Home, plan: Plan, own: &Process) -> anyhow::Result<()> {
+async fn serve(home: Home, plan: Plan, own: &Process) -> anyhow::Result<()> {
     let (assembly, server) = assemble(&home, own).await?;
     let stop = stop_signal()?;
-    let listener = Listener::ws(plan.address).await.with_context(|| format!("cannot listen on {}", arguments.listen))?;
+    let listener = Listener::ws(plan.address).await.map_err(|error| cannot_listen(&format!("ws://{}", plan.address), error))?;
     let (listener, scheme) = match plan.tls {
         Some(config) => (listener.with_tls(config), "wss"),
         None => (listener, "ws"),
@@ -92,11 +115,10 @@ async fn serve(arguments: &ServeArguments, home: Home, plan: Plan, own: &Process
         executors: executors.clone(),
         on_client: Arc::new(on_link(server.clone())),
         sessions: Sessions::new(Arc::new(|| tokens::random().ok())),
-        is_private: scheme == "wss" || arguments.behind_proxy,
+        is_private: scheme == "wss" || plan.behind_proxy,
         metrics: Metrics::new(Sources { server: server.clone(), executors: executors.clone() }),
     };
-    let (origins, hosts) = (arguments.auth.allow_origin.clone(), arguments.auth.allow_host.clone());
-    let threshold = Threshold { origins, hosts, own_pages: true, ..Threshold::default() };
+    let threshold = Threshold { origins: plan.origins, hosts: plan.hosts, own_pages: true, ..Threshold::default() };
     let socket = own_socket(&home).await;
     let at_home = async {
         match socket {
@@ -105,6 +127,7 @@ async fn serve(arguments: &ServeArguments, home: Home, plan: Plan, own: &Process
         }
     };
     announce(scheme, listener.address())?;
+    tell_page(scheme, listener.address());
     tokio::select! {
         () = at_home => {}
         never = listener.serve_door(Door::to(threshold, Arc::new(site))) => match never {},
@@ -114,6 +137,14 @@ async fn serve(arguments: &ServeArguments, home: Home, plan: Plan, own: &Process
     }
     assembly.shut_down().await;
     Ok(())
+}
+
+/// People do not read websocket addresses.
+#[expect(clippy::print_stderr, reason = "this is where the program speaks to people")]
+fn tell_page(scheme: &str, address: &ListenAddr) {
+    if let ListenAddr::Ws(address) = address {
+        eprintln!("outpost: the page for browsers is {}://{address}", if scheme == "wss" { "https" } else { "http" });
+    }
 }
 
 /// Launchers read this line to know where to connect.

@@ -18,6 +18,7 @@ use outpost_thread::ThreadId;
 
 use super::{FAILED, complain};
 use crate::Process;
+use crate::out::print;
 use crate::store;
 use crate::thread_args::{ThreadArguments, ThreadCommand};
 
@@ -33,10 +34,6 @@ struct Desk {
 pub async fn run(arguments: ThreadArguments, own: &Process) -> ExitCode {
     match dispatch(arguments, own).await {
         Ok(code) => code,
-        // Whoever reads what is printed has seen enough.
-        Err(error) if error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == std::io::ErrorKind::BrokenPipe) => {
-            ExitCode::SUCCESS
-        }
         Err(error) => complain(&error, FAILED),
     }
 }
@@ -98,14 +95,6 @@ pub async fn find(store: &Store, name: &str) -> anyhow::Result<ThreadId> {
             bail!("`{name}` could be {} threads: {}{}", several.len(), ids.join(", "), if several.len() > 5 { ", …" } else { "" })
         }
     }
-}
-
-/// Prints; a reader that went away is an error that ends the program quietly.
-fn print(text: &str) -> anyhow::Result<()> {
-    let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    out.flush()?;
-    Ok(())
 }
 
 fn print_json(value: &serde_json::Value) -> anyhow::Result<()> {

@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use toml::{Table, Value};
+
 /// A key, as people read about it.
 pub struct Key {
     /// With dots; `NAME` stands for a name of the user's.
@@ -105,11 +107,77 @@ pub const KEYS: &[Key] = &[
     key("budgets.thread_tokens", "2000000", "no limit", "What a thread may use."),
     key("budgets.tree_tokens", "5000000", "no limit", "What a thread and all its agents may use."),
     key("budgets.turn_seconds", "3600", "no limit", "How long a turn may take."),
+    key(
+        "limits.processes",
+        "512",
+        "`4096`",
+        "Processes and threads of a session on this machine. Of all limits: a number, with `K`, `M`, `G` or `T` for bytes, or `\"none\"`; \
+         `--limit` of `outpost executor` counts before them. See [sandbox.md](sandbox.md#limits).",
+    ),
+    key("limits.memory", r#""8G""#, "three quarters of the machine", "Memory of a session."),
+    key("limits.open_files", "1024", "`65536`", "Open files of one process."),
+    key("limits.file_size", r#""1G""#, "`\"32G\"`", "The size of one file."),
+    key("limits.free_space", r#""2G""#, "`\"256M\"`", "What stays free where a session writes."),
+    key("limits.cpu_seconds", "600", "no limit", "Processor time of one process."),
+    key(
+        "serve.listen",
+        r#""ws://10.0.0.5:7000""#,
+        "`ws://127.0.0.1:7633`",
+        "Where `outpost serve` listens. Its flags count before this table. See [serve.md](serve.md).",
+    ),
+    key(
+        "serve.tls_cert",
+        r#""tls/chain.pem""#,
+        "no TLS",
+        "Its certificate and those that lead to one that clients trust; relative to the home.",
+    ),
+    key("serve.tls_key", r#""tls/key.pem""#, "no TLS", "The key of the certificate."),
+    key("serve.behind_proxy", "true", "`false`", "Whether a proxy in front of it speaks TLS."),
+    key("serve.allow_host", r#"["hub.example.org"]"#, "none", "Names by which it may be called, besides its address."),
+    key("serve.allow_origin", r#"["https://example.org"]"#, "none", "Origins whose pages may connect."),
 ];
 
-/// Whether a key at the top of the file is one of ours.
-pub fn is_known(top: &str) -> bool {
-    KEYS.iter().any(|key| key.name.split('.').next() == Some(top))
+/// The keys of a file that have no effect, with dots.
+pub fn unknown(table: &Table) -> Vec<String> {
+    let mut unknown = Vec::new();
+    collect(table, &mut Vec::new(), &mut unknown);
+    unknown
+}
+
+fn collect<'a>(table: &'a Table, path: &mut Vec<&'a str>, unknown: &mut Vec<String>) {
+    for (name, value) in table {
+        path.push(name);
+        // What is in a server's own table is told by whoever reads it.
+        if path.first() != Some(&"mcp_servers") {
+            match (standing(path), value) {
+                (Standing::Key, _) => {}
+                (Standing::Table, Value::Table(inner)) => collect(inner, path, unknown),
+                (Standing::Table, _) => {} // A wrong type is an error of its own.
+                (Standing::Unknown, _) => unknown.push(path.join(".")),
+            }
+        }
+        path.pop();
+    }
+}
+
+enum Standing {
+    Key,
+    /// There are keys below it.
+    Table,
+    Unknown,
+}
+
+fn standing(path: &[&str]) -> Standing {
+    let begins = |key: &&Key| {
+        let mut parts = key.name.split('.');
+        path.iter().all(|name| parts.next().is_some_and(|part| part == "NAME" || part == *name))
+    };
+    let found: Vec<usize> = KEYS.iter().filter(begins).map(|key| key.name.split('.').count()).collect();
+    match found.as_slice() {
+        [] => Standing::Unknown,
+        lengths if lengths.contains(&path.len()) => Standing::Key,
+        _ => Standing::Table,
+    }
 }
 
 /// The page about all keys.
@@ -179,16 +247,23 @@ mod tests {
         let mut fields: &[&str] = &[];
         assert!(Config::deserialize(Fields(&mut fields)).is_err());
         assert!(fields.len() > 10);
-        let missing: Vec<_> = fields.iter().filter(|field| !is_known(field)).collect();
+        let missing: Vec<_> = fields.iter().filter(|field| matches!(standing(&[*field]), Standing::Unknown)).collect();
         assert!(missing.is_empty(), "{missing:?} can be written into config.toml, but the page does not say so");
         let idle: Vec<_> = KEYS.iter().map(|key| key.name).filter(|name| !fields.contains(&name.split('.').next().unwrap())).collect();
         assert!(idle.is_empty(), "{idle:?} are on the page, but nobody reads them");
     }
 
     #[test]
+    fn keys_without_effect_are_found_at_every_depth() {
+        let text = "modle = 1\n[limits]\nmemroy = \"1G\"\nmemory = 5\n[model_providers.box]\nbase_url = \"x\"\nwire = 1\nhttp_headers = { a = \"b\" }\n\
+                    [serve.tls]\nkey = 1\n[mcp_servers.x]\nanything = 1\n[model_context_windows]\n\"qwen3:8b\" = 1";
+        assert_eq!(unknown(&text.parse().unwrap()), ["limits.memroy", "model_providers.box.wire", "modle", "serve.tls"]);
+    }
+
+    #[test]
     fn every_example_is_valid() {
         for key in KEYS {
-            Config::load(None, &[format!("{}={}", key.name, key.example)]).unwrap_or_else(|error| panic!("{}: {error:#}", key.name));
+            Config::read(None, &[format!("{}={}", key.name, key.example)]).unwrap_or_else(|error| panic!("{}: {error:#}", key.name));
         }
     }
 }

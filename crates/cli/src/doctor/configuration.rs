@@ -17,16 +17,18 @@ pub fn findings(patient: &Patient<'_>) -> Vec<Finding> {
     findings.push(match Known::load(&patient.own.variables) {
         Ok(known) if !known.from_file => Finding::good("environments.toml", "OUTPOST_EXEC_SERVER_URL counts instead"),
         Ok(_) => Finding::good("environments.toml", state(&home.environments())),
-        Err(error) => Finding::broken("environments.toml", format!("{error:#}"), "see docs/environments.md"),
+        Err(error) => {
+            Finding::broken("environments.toml", format!("{error:#}"), "put that line right; docs/environments.md shows every key")
+        }
     });
     findings
 }
 
 fn config(file: &Path, settings: &[String]) -> Finding {
-    let loaded = Config::load(Some(file), settings).and_then(|config| config.sandbox().map(|mode| (config, mode)));
+    let loaded = Config::read(Some(file), settings).and_then(|config| config.sandbox().map(|mode| (config, mode)));
     let unknown = Config::unknown_keys(file);
     match loaded {
-        Err(error) => Finding::broken("config.toml", format!("{error:#}"), "docs/configuration.md lists every key"),
+        Err(error) => Finding::broken("config.toml", format!("{error:#}"), "put that right; docs/configuration.md lists every key"),
         Ok(_) if !unknown.is_empty() => Finding::weak(
             "config.toml",
             format!("not known, without effect: {}", unknown.join(", ")),

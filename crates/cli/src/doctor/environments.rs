@@ -9,9 +9,9 @@ use outpost_wire::exec::environment::EnvironmentInfo;
 use outpost_wire::exec::process::{EnvPolicy, Inherit};
 use tokio::time::timeout;
 
-use super::{Finding, Patient};
+use super::{Finding, Patient, not_looked_at};
 use crate::Process;
-use crate::environments::Known;
+use crate::environments::{Known, advice};
 use crate::reach::{self, Caller};
 use crate::store::now;
 
@@ -22,8 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(15);
 const SKEW: u64 = 5_000;
 
 pub async fn findings(patient: &Patient<'_>) -> Vec<Finding> {
-    // What is wrong with the file itself is told elsewhere.
-    let Ok(known) = Known::load(&patient.own.variables) else { return vec![] };
+    let Ok(known) = Known::load(&patient.own.variables) else { return not_looked_at("environments", "environments.toml") };
     let Ok(snapshot) = known.snapshot() else {
         return vec![Finding::weak("environments", "switched off by OUTPOST_EXEC_SERVER_URL=none", "unset it to use machines again")];
     };
@@ -37,7 +36,12 @@ pub async fn findings(patient: &Patient<'_>) -> Vec<Finding> {
 async fn look(name: &str, own: &Process) -> Vec<Finding> {
     match timeout(PATIENCE, ask(name, own)).await {
         Ok(Ok(findings)) => findings,
-        Ok(Err(error)) => vec![Finding::broken(name, format!("{error:#}"), format!("`outpost env check {name}` tries it again"))],
+        Ok(Err(error)) => {
+            let told = format!("{error:#}");
+            let advice =
+                advice(name, &told).unwrap_or_else(|| "put its entry in environments.toml right; see docs/environments.md".to_owned());
+            vec![Finding::broken(name, told, format!("{advice}; `outpost env check {name}` tries it again"))]
+        }
         Err(_) => {
             let detail = format!("no answer within {} s", PATIENCE.as_secs());
             vec![Finding::broken(name, detail, "is the machine up, and does its network let you through?")]

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use rustix::fs::statvfs;
+use rustix::fs::{Access, access, statvfs};
 use rustix::process::{Resource, geteuid, getrlimit};
 
 use super::{Finding, Patient};
@@ -64,6 +64,10 @@ fn home_findings(home: &Path) -> Vec<Finding> {
     } else {
         Finding::good("home", format!("{place}, mode {mode:03o}"))
     }];
+    if let Err(error) = access(home, Access::WRITE_OK) {
+        let detail = format!("{place} cannot be written to: {}", io::Error::from(error));
+        findings.push(Finding::broken("home", detail, "make it writable, or set OUTPOST_HOME to another place"));
+    }
     match statvfs(home) {
         Ok(disk) => {
             let free = disk.f_bavail.saturating_mul(disk.f_frsize);

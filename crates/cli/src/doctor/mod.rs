@@ -91,6 +91,11 @@ impl Finding {
     }
 }
 
+/// What could not be looked at because a file cannot be read. What is wrong with it is told where it is read.
+fn not_looked_at(what: &str, file: &str) -> Vec<Finding> {
+    vec![Finding::weak(what, format!("not looked at, because {file} cannot be read"), format!("put {file} right and ask again"))]
+}
+
 impl Report {
     /// Whether nothing is broken: every promise of the default policy holds here, and everything can be read and reached.
     pub fn holds(&self) -> bool {

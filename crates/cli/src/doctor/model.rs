@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use outpost_runtime::model::{ModelError, ProviderError};
 use tokio::time::timeout;
 
-use super::{Finding, Patient};
+use super::{Finding, Patient, not_looked_at};
 use crate::assembly::default_provider;
 use crate::config::Config;
 
@@ -12,18 +13,20 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 pub async fn findings(patient: &Patient<'_>) -> Vec<Finding> {
     let file = patient.home.as_ref().map(crate::home::Home::config);
-    // What is wrong with the file itself is told elsewhere.
-    let Ok(config) = Config::load(file.as_deref(), &patient.own.settings) else { return vec![] };
+    let Ok(config) = Config::read(file.as_deref(), &patient.own.settings) else { return not_looked_at("provider", "config.toml") };
     let (name, note, model) = default_provider(&config, &patient.own.variables);
     let what = format!("provider {name}");
     let model = match model {
         Ok(model) => model,
+        Err(error @ ModelError::Provider(ProviderError::NoKey { .. })) => {
+            return vec![Finding::broken(what, error.to_string(), "set the variable in the environment of whoever starts outpost")];
+        }
         Err(error) => return vec![Finding::broken(what, error.to_string(), "see docs/agent.md, Providers")],
     };
     if let Some(note) = note {
         return vec![Finding::weak(what, note, "set OPENAI_API_KEY, or `model_provider` in config.toml, to talk to a model")];
     }
-    let place = model.provider().base_url.clone();
+    let place = model.provider().place();
     vec![match timeout(PATIENCE, model.reach()).await {
         Ok(Ok(None)) => Finding::good(what, "needs no network, and understands nothing"),
         Ok(Ok(Some(401 | 403))) => {
@@ -33,6 +36,8 @@ pub async fn findings(patient: &Patient<'_>) -> Vec<Finding> {
         Ok(Ok(Some(status @ 500..))) => Finding::weak(what, format!("{place} answers with {status}"), "try again later"),
         // Not every server has a list of models.
         Ok(Ok(Some(_))) => Finding::good(what, format!("{place} answers")),
+        Ok(Err(error)) if name == "ollama" => Finding::broken(what, error.to_string(), "`ollama serve` starts it on this machine"),
+        Ok(Err(error @ ModelError::Provider(_))) => Finding::broken(what, error.to_string(), "see docs/agent.md, Providers"),
         Ok(Err(error)) => Finding::broken(what, error.to_string(), format!("is {place} right, and does the network let you through?")),
         Err(_) => {
             Finding::broken(what, format!("{place} does not answer within {} s", PATIENCE.as_secs()), "look at the network, and at proxies")

@@ -5,7 +5,7 @@ use std::time::Duration;
 use outpost_store::{ListQuery, Shelf, Store};
 use tokio::time::timeout;
 
-use super::{Finding, Patient};
+use super::{Finding, Patient, not_looked_at};
 use crate::config::Config;
 use crate::home::Home;
 use crate::store;
@@ -16,8 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(15);
 
 pub async fn findings(patient: &Patient<'_>) -> Vec<Finding> {
     let Some(home) = &patient.home else { return vec![] };
-    // What is wrong with the file itself is told elsewhere.
-    let Ok(config) = Config::load(Some(&home.config()), &patient.own.settings) else { return vec![] };
+    let Ok(config) = Config::read(Some(&home.config()), &patient.own.settings) else { return not_looked_at("store", "config.toml") };
     let kept = if config.store.as_deref().is_some_and(|store| store.starts_with("postgres")) { "Postgres" } else { "the home" };
     if config.store.is_none() && !home.path().join("threads").exists() {
         return vec![Finding::good("store", "in the home; there is no thread yet")];
@@ -25,7 +24,12 @@ pub async fn findings(patient: &Patient<'_>) -> Vec<Finding> {
     match timeout(PATIENCE, look(&config, home, kept)).await {
         Ok(Ok(findings)) => findings,
         Ok(Err(error)) => {
-            vec![Finding::broken("store", format!("{kept}: {error:#}"), "threads cannot be read or written before this is put right")]
+            let to_do = if kept == "Postgres" {
+                "is `store` in config.toml right, does the database run, and does it let you in? See docs/postgres.md"
+            } else {
+                "threads cannot be read or written before this is put right"
+            };
+            vec![Finding::broken("store", format!("{kept}: {error:#}"), to_do)]
         }
         Err(_) => vec![Finding::weak(
             "store",

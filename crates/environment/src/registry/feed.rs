@@ -90,11 +90,11 @@ pub struct Watcher {
     pub(super) registry: Registry,
     pub(super) told: watch::Receiver<u64>,
     pub(super) ready: VecDeque<Change>,
-    pub(super) read: Option<u64>,
+    pub(super) read: u64,
 }
 
 impl Watcher {
-    /// The next news; at first, how every environment stands.
+    /// The next news; at first, how every environment stood when the watching began.
     pub async fn next(&mut self) -> Change {
         loop {
             if let Some(change) = self.ready.pop_front() {
@@ -102,9 +102,7 @@ impl Watcher {
             }
             // Marked before looking, so that nothing between the two is missed.
             self.told.mark_unchanged();
-            let (last, changes) = self.registry.news(self.read);
-            self.read = Some(last);
-            self.ready = changes;
+            (self.read, self.ready) = self.registry.news(Some(self.read));
             if self.ready.is_empty() && self.told.changed().await.is_err() {
                 // The watcher itself keeps the registry, and that keeps the sender.
                 std::future::pending::<()>().await;

@@ -283,7 +283,7 @@ fn answer<T>(outcome: Outcome<T>, reply: crate::live::Reply<T>) -> Result<(), St
         Err(stop) => {
             let _ = reply.send(Err(CommandError::NotStored(stop.to_string())));
             // On a full disk only what was asked is refused; the thread itself is whole.
-            if matches!(stop, Stop::Append(AppendError::NoSpace)) { Ok(()) } else { Err(stop) }
+            if matches!(stop, Stop::Append(AppendError::NoSpace { .. })) { Ok(()) } else { Err(stop) }
         }
     }
 }

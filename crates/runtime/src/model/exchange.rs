@@ -67,7 +67,10 @@ impl Call<'_> {
     }
 
     fn unreachable(&self, error: &dyn std::error::Error) -> ModelError {
-        ModelError::Unreachable { provider: self.provider.name.clone(), reason: with_causes(error) }
+        ModelError::Unreachable {
+            provider: self.provider.name.clone(),
+            reason: format!("{}: {}", self.provider.place(), first_cause(error)),
+        }
     }
 
     fn silent(&self) -> ModelError {
@@ -190,6 +193,15 @@ impl Events {
             }
         }
     }
+}
+
+/// What it comes down to: the layers above say the same in more words.
+fn first_cause(error: &dyn std::error::Error) -> String {
+    let mut first = error;
+    while let Some(cause) = first.source() {
+        first = cause;
+    }
+    first.to_string()
 }
 
 fn with_causes(error: &dyn std::error::Error) -> String {

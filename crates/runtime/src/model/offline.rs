@@ -14,7 +14,8 @@ I am the offline model: I do not understand text, I only do what I am told line 
   $ COMMAND            runs a command in the primary environment
   @NAME $ COMMAND      runs it in the environment NAME
   > TEXT               answers with TEXT
-Lines without an empty line between them are done at once. To talk to a real model, set `model_provider` in config.toml.";
+Lines without an empty line between them are done at once. To talk to a real model: set OPENAI_API_KEY, say --provider ollama, or \
+choose a `model_provider` in config.toml.";
 
 #[derive(Debug, PartialEq)]
 enum Line {
@@ -92,8 +93,19 @@ fn call(line: &Line, ids: &(dyn Fn() -> String + Send + Sync)) -> Option<Value> 
 }
 
 fn summary(outputs: &[Value]) -> String {
-    let count = outputs.len();
-    format!("Done: {count} command{} ran; the output is above.", if count == 1 { "" } else { "s" })
+    let commands = |count: usize| if count == 1 { "1 command".to_owned() } else { format!("{count} commands") };
+    let (count, ran) = (outputs.len(), outputs.iter().filter(|output| has_run(output)).count());
+    match ran {
+        0 => format!("{} did not run; the reason is above.", commands(count)),
+        _ if ran < count => format!("{ran} of {} ran; the output, and why the rest did not, is above.", commands(count)),
+        _ => format!("Done: {} ran; the output is above.", commands(count)),
+    }
+}
+
+/// What a command that was started tells begins with the time it took; a refusal does not.
+fn has_run(output: &Value) -> bool {
+    let text = output.as_str().or_else(|| output[0]["text"].as_str());
+    text.is_some_and(|text| text.starts_with("Time: "))
 }
 
 /// The steps of a script, each a list of lines that are done at once.
@@ -170,6 +182,14 @@ mod tests {
     fn a_here_document_is_one_command() {
         let script = "$ cat <<'EOF'\na\n\nb\nEOF\n$ next";
         assert_eq!(respond(script, &[], &ids), [call_of("cat <<'EOF'\na\n\nb\nEOF", None), call_of("next", None)]);
+    }
+
+    #[test]
+    fn what_did_not_run_is_not_said_to_have_run() {
+        let (ran, refused) = (json!("Time: 0.1 s\nExit code: 0\n"), json!("environment `box` is not ready"));
+        assert_eq!(summary(std::slice::from_ref(&ran)), "Done: 1 command ran; the output is above.");
+        assert_eq!(summary(std::slice::from_ref(&refused)), "1 command did not run; the reason is above.");
+        assert!(summary(&[ran, refused]).starts_with("1 of 2 commands ran; "));
     }
 
     #[test]

@@ -125,6 +125,21 @@ impl Provider {
         Duration::from_millis(self.stream_idle_timeout_ms.max(1))
     }
 
+    /// Its address for people: without what may be a secret.
+    pub fn place(&self) -> String {
+        let Ok(mut url) = self.base_url.parse::<reqwest::Url>() else { return self.base_url.clone() };
+        // Neither can fail with an address that has a host.
+        let _ = url.set_username("");
+        let _ = url.set_password(None);
+        url.set_query(None);
+        url.to_string()
+    }
+
+    /// Whether its address can be one.
+    pub fn check(&self) -> Result<(), ProviderError> {
+        if self.wire_api == WireApi::Offline { Ok(()) } else { self.endpoint("").map(drop) }
+    }
+
     pub(super) fn endpoint(&self, path: &str) -> Result<reqwest::Url, ProviderError> {
         let bad = || ProviderError::BadUrl { provider: self.name.clone(), url: self.base_url.clone() };
         let base: reqwest::Url = self.base_url.parse().map_err(|_| bad())?;

@@ -18,6 +18,7 @@ use crate::agents::Seat;
 use crate::capabilities::StepCapabilities;
 use crate::live::{Command, LiveThread};
 use crate::mcp::layers::{Layer, SESSION_LAYER, merged, problems};
+use crate::model::ProviderError;
 
 #[derive(Debug, Error)]
 pub enum ThreadError {
@@ -205,7 +206,8 @@ impl Shared {
         if let Some(provider) = &created.settings.model_provider
             && !self.models.providers().contains_key(provider)
         {
-            return Err(ThreadError::Invalid(format!("there is no model provider `{provider}`")));
+            let known = self.models.providers().keys().cloned().collect::<Vec<_>>().join(", ");
+            return Err(ThreadError::Invalid(ProviderError::Unknown { provider: provider.clone(), known }.to_string()));
         }
         self.take_servers(&mut created.settings)?;
         let id = reserved.unwrap_or_else(|| (self.thread_ids)());

@@ -12,6 +12,7 @@ mod lists;
 mod mcp;
 mod models;
 mod overview;
+mod pages;
 mod place;
 mod queue;
 mod reading;

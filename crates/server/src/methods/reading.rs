@@ -16,6 +16,7 @@ use outpost_wire::app::turn::{ItemsView, Turn};
 use outpost_wire::app::{SortDirection, ThreadParams};
 use serde_json::Value;
 
+use super::pages::{self, Place, Wanted};
 use super::thread_id;
 use crate::connection::Connection;
 use crate::fault;
@@ -264,12 +265,12 @@ async fn materialized(server: &Shared, id: ThreadId) -> Result<(State, Store), F
 
 async fn turns_list(connection: Arc<Connection>, params: ThreadTurnsListParams) -> Result<ThreadTurnsListResponse, Fault> {
     let id = thread_id(&params.thread_id)?;
-    let direction = params.sort_direction.unwrap_or(SortDirection::Desc);
-    let slice = Slice::read(params.cursor.as_deref(), params.limit, direction)?;
+    let place = params.cursor.as_deref().map(|text| text.parse::<Place>().map_err(|_| fault::cursor(text))).transpose()?;
+    let limit = params.limit.unwrap_or(PAGE).clamp(1, LARGEST_PAGE) as usize;
+    let wanted = Wanted { place, limit, direction: params.sort_direction.unwrap_or(SortDirection::Desc) };
     let (state, store) = materialized(&connection.server, id).await?;
-    let all = turns(&connection.server, &store, id, state.last).await?.into_turns();
-    let page = slice.of(all)?;
-    let data = page.data.into_iter().map(|turn| viewed(turn, Some(params.items_view.unwrap_or(ItemsView::Summary)))).collect();
+    let page = pages::page(&connection.server, &store, &state, &wanted).await?;
+    let data = page.turns.into_iter().map(|turn| viewed(turn, Some(params.items_view.unwrap_or(ItemsView::Summary)))).collect();
     Ok(ThreadTurnsListResponse { data, next_cursor: page.next, backwards_cursor: page.back })
 }
 

@@ -89,10 +89,16 @@ impl Projector {
         }
     }
 
-    /// In the middle of a thread. `recent` are the entries that [`Projector::needs`] names, in their order.
-    pub fn at(thread: &Thread, recent: &[Entry], defaults: Arc<Defaults>) -> Self {
+    /// For entries from the middle of a thread. What they rely on and what came before them is not known.
+    pub fn amid(thread: &Thread, defaults: Arc<Defaults>) -> Self {
         let mut made = Self::new(thread.id, defaults);
         made.offers(&thread.dynamic_tools);
+        made
+    }
+
+    /// In the middle of a thread. `recent` are the entries that [`Projector::needs`] names, in their order.
+    pub fn at(thread: &Thread, recent: &[Entry], defaults: Arc<Defaults>) -> Self {
+        let mut made = Self::amid(thread, defaults);
         for entry in recent.iter().filter(|entry| entry.seq <= thread.last) {
             made.entry(entry);
         }
@@ -117,6 +123,11 @@ impl Projector {
     /// Questions that are still open.
     pub fn open_questions(&self) -> &[Ask] {
         &self.asked
+    }
+
+    /// Whether a call that began has not ended.
+    pub fn has_open_calls(&self) -> bool {
+        self.calls.values().any(|doing| !doing.is_over)
     }
 
     /// Notes what the client knows already of how the thread stands.

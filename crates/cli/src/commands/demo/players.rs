@@ -47,16 +47,7 @@ pub struct Run {
 }
 
 impl Company {
-    pub async fn gather(home: &Home) -> anyhow::Result<Self> {
-        let scratch = scratch()?;
-        let gathered = Self::gather_in(&scratch, home).await;
-        if gathered.is_err() {
-            remove(&scratch).await;
-        }
-        gathered
-    }
-
-    async fn gather_in(scratch: &Path, home: &Home) -> anyhow::Result<Self> {
+    pub async fn gather(scratch: &Path, home: &Home) -> anyhow::Result<Self> {
         let (local, worker) = (scratch.join("local"), scratch.join("worker"));
         let worker_home = scratch.join("worker-home");
         for directory in [&local, &worker, &worker_home, &scratch.join("user")] {
@@ -161,10 +152,9 @@ impl Company {
         timeout(within, counted).await.with_context(|| format!("the command at `worker` does not get to line {count}"))
     }
 
-    /// Ends the second executor and removes everything.
+    /// Ends the second executor.
     pub async fn leave(mut self) {
         let _ = self.executor.kill().await;
-        remove(&self.scratch).await;
     }
 }
 
@@ -215,30 +205,42 @@ fn plain(program: &Path, scratch: &Path) -> Command {
 }
 
 /// A throw-away directory. Not below `/tmp`, where every sandbox may write.
-fn scratch() -> anyhow::Result<PathBuf> {
-    let name = format!("outpost-demo-{}", &Uuid::new_v4().simple().to_string()[..8]);
-    let places = [PathBuf::from("/var/tmp"), std::env::temp_dir()];
-    let mut last = None;
-    for place in places {
-        let path = place.join(&name);
-        match DirBuilder::new().mode(0o700).create(&path) {
-            Ok(()) => return Ok(path),
-            Err(error) => last = Some(anyhow::anyhow!(error).context(format!("{} cannot be made", path.display()))),
-        }
-    }
-    Err(last.unwrap_or_else(|| anyhow::anyhow!("there is no place for a throw-away directory")))
-}
+pub struct Scratch(PathBuf);
 
-/// Something that is just ending may still write there.
-async fn remove(scratch: &Path) {
-    for _ in 0..50 {
-        match std::fs::remove_dir_all(scratch) {
-            Ok(()) => return,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return,
-            Err(_) => tokio::time::sleep(LOOK).await,
+impl Scratch {
+    pub fn new() -> anyhow::Result<Self> {
+        let name = format!("outpost-demo-{}", &Uuid::new_v4().simple().to_string()[..8]);
+        let places = [PathBuf::from("/var/tmp"), std::env::temp_dir()];
+        let mut last = None;
+        for place in places {
+            let path = place.join(&name);
+            match DirBuilder::new().mode(0o700).create(&path) {
+                Ok(()) => return Ok(Self(path)),
+                Err(error) => last = Some(anyhow::anyhow!(error).context(format!("{} cannot be made", path.display()))),
+            }
         }
+        Err(last.unwrap_or_else(|| anyhow::anyhow!("there is no place for a throw-away directory")))
     }
-    tracing::warn!(directory = %scratch.display(), "it could not be removed");
+
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Something that is just ending may still write there, so it is gone only when it stays away.
+    pub async fn remove(self) {
+        let mut quiet = 0;
+        for _ in 0..100 {
+            quiet = match std::fs::remove_dir_all(&self.0) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => quiet + 1,
+                _ => 0,
+            };
+            if quiet > 2 {
+                return;
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+        tracing::warn!(directory = %self.0.display(), "it could not be removed");
+    }
 }
 
 fn log(file: &Path) -> io::Result<Stdio> {

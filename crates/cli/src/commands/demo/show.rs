@@ -1,40 +1,55 @@
 //! The demo as it is read.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
+
+use rustix::termios::tcgetwinsize;
 
 use crate::Process;
+use crate::out;
 
-/// So many characters of a message are shown.
-const WIDTH: usize = 80;
+/// So wide a turn is, and everything on a terminal.
+const WIDTH: usize = 100;
+/// So far to the right begins what was said in a turn.
+const TURN: usize = 16;
+/// So far to the right begins what the last lines say.
+const END: usize = 9;
 
 pub struct Show {
     colours: bool,
     steps: usize,
+    /// Of the terminal; elsewhere nothing is broken into lines.
+    width: Option<usize>,
 }
 
 impl Show {
     pub fn new(own: &Process) -> Self {
         let is_set = |name: &str| own.variables.get(name).is_some_and(|value| !value.is_empty());
         let dumb = own.variables.get("TERM").is_none_or(|term| term == "dumb");
-        Self { colours: io::stdout().is_terminal() && !dumb && !is_set("NO_COLOR"), steps: 0 }
+        let width = tcgetwinsize(io::stdout()).ok().map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0);
+        let width = width.map(|columns| columns.clamp(40, WIDTH));
+        Self { colours: io::stdout().is_terminal() && !dumb && !is_set("NO_COLOR"), steps: 0, width }
     }
 
     pub fn title(&mut self, text: &str) -> anyhow::Result<()> {
-        self.line(&self.dressed("1", text))
+        wrapped(text, self.room(0)).iter().try_for_each(|line| self.line(&self.dressed("1", line)))
     }
 
     pub fn plain(&mut self, text: &str) -> anyhow::Result<()> {
-        self.line(text)
+        wrapped(text, self.room(0)).iter().try_for_each(|line| self.line(line))
     }
 
     pub fn warning(&mut self, text: &str) -> anyhow::Result<()> {
-        self.line(&self.dressed("33", text))
+        wrapped(text, self.room(0)).iter().try_for_each(|line| self.line(&self.dressed("33", line)))
     }
 
     pub fn step(&mut self, text: &str) -> anyhow::Result<()> {
         self.steps += 1;
         self.line("")?;
-        self.line(&self.dressed("1", &format!("{}  {text}", self.steps)))
+        for (number, line) in wrapped(text, self.room(3)).iter().enumerate() {
+            let step = if number == 0 { self.steps.to_string() } else { " ".to_owned() };
+            self.line(&self.dressed("1", &format!("{step}  {line}")))?;
+        }
+        Ok(())
     }
 
     /// A command, where it runs, and what it printed.
@@ -55,13 +70,24 @@ impl Show {
     /// A turn of a history.
     pub fn turn(&mut self, whose: &str, number: usize, said: &str) -> anyhow::Result<()> {
         let said = said.lines().filter(|line| !line.is_empty()).collect::<Vec<_>>().join("  ");
-        let cut = said.char_indices().nth(WIDTH).map(|(end, _)| format!("{}…", &said[..end]));
+        let cut = said.char_indices().nth(self.width.unwrap_or(WIDTH) - TURN).map(|(end, _)| format!("{}…", &said[..end]));
         self.line(&format!("   {} {number}  {}", self.dressed("36", &format!("{whose:<9}")), cut.unwrap_or(said)))
     }
 
     pub fn end(&mut self, lines: &[(&str, String)]) -> anyhow::Result<()> {
         self.line("")?;
-        lines.iter().try_for_each(|(what, text)| self.line(&format!("{}  {text}", self.dressed("1", &format!("{what:<7}")))))
+        for (what, text) in lines {
+            for (number, line) in wrapped(text, self.room(END)).iter().enumerate() {
+                let what = if number == 0 { what } else { "" };
+                self.line(&format!("{}  {line}", self.dressed("1", &format!("{what:<7}"))))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// How wide a text may be that begins so far to the right.
+    fn room(&self, indent: usize) -> usize {
+        self.width.map_or(usize::MAX, |columns| columns - indent)
     }
 
     fn dressed(&self, code: &str, text: &str) -> String {
@@ -69,8 +95,43 @@ impl Show {
     }
 
     fn line(&self, text: &str) -> anyhow::Result<()> {
-        let mut out = io::stdout().lock();
-        writeln!(out, "{text}")?;
-        Ok(out.flush()?)
+        out::print(&format!("{text}\n"))
+    }
+}
+
+/// A text in lines of that width. What somebody may want to copy stays whole: a word, and what stands between backquotes.
+fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines = Vec::new();
+    for paragraph in text.split('\n') {
+        let mut line = String::new();
+        let mut quoted = false;
+        let words = paragraph.split(|c| {
+            quoted ^= c == '`';
+            c == ' ' && !quoted
+        });
+        for word in words {
+            if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > width {
+                lines.push(std::mem::take(&mut line));
+            }
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+        lines.push(line);
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_as_wide_as_they_may_be_and_words_stay_whole() {
+        assert_eq!(wrapped("a bc def", 4), ["a bc", "def"]);
+        assert_eq!(wrapped("a much-too-long b", 4), ["a", "much-too-long", "b"]);
+        assert_eq!(wrapped("do `a b c`, then d", 6), ["do", "`a b c`,", "then d"]);
+        assert_eq!(wrapped("\na", 4), ["", "a"]);
     }
 }

@@ -12,7 +12,7 @@ use super::{print, table};
 use crate::Process;
 use crate::args::CheckArguments;
 use crate::commands::{FAILED, UNREACHABLE};
-use crate::environments::Known;
+use crate::environments::{self, Known};
 use crate::reach::{self, Caller};
 
 const CALLER: Caller = Caller { client: "outpost-env", patience: Duration::from_secs(10) };
@@ -29,6 +29,7 @@ pub async fn run(arguments: CheckArguments, own: &Process) -> anyhow::Result<u8>
         print(&json!({"environments": all}).to_string());
     } else {
         table(&std::iter::once(Found::heading()).chain(found.iter().map(Found::row)).collect::<Vec<_>>());
+        found.iter().filter_map(Found::complaint).for_each(|complaint| print(&complaint));
     }
     Ok(found.iter().map(|found| found.code).max().unwrap_or(0))
 }
@@ -79,7 +80,7 @@ impl Found {
 
     fn row(&self) -> Vec<String> {
         match &self.answer {
-            Err(reason) => vec![self.name.clone(), format!("failed: {reason}")],
+            Err(_) => vec![self.name.clone(), "failed".into()],
             Ok(Answer { info, connect, latency }) => {
                 let known = |text: &Option<String>| text.clone().unwrap_or_else(|| "unknown".into());
                 let identity = known(&info.executor_id);
@@ -95,6 +96,14 @@ impl Found {
                 ]
             }
         }
+    }
+
+    /// Why it failed, and what to look at. Too long for a table.
+    fn complaint(&self) -> Option<String> {
+        let reason = self.answer.as_ref().err()?;
+        let advice = environments::advice(&self.name, reason).filter(|_| self.code == UNREACHABLE);
+        let advice = advice.map(|advice| format!("\n  {advice}")).unwrap_or_default();
+        Some(format!("\n{reason}{advice}"))
     }
 
     fn json(&self) -> Value {

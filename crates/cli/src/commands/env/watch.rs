@@ -12,6 +12,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::{print, say};
 use crate::Process;
 use crate::args::WatchArguments;
+use crate::confinement::configured_limits;
 use crate::environments::Known;
 use crate::home::Home;
 use crate::reach::{self, Caller};
@@ -26,7 +27,7 @@ pub async fn run(arguments: WatchArguments, own: &Process) -> anyhow::Result<u8>
     for id in ids.iter().filter(|id| !id.is_local()) {
         known.definition(id)?;
     }
-    let (local, executor) = reach::local(own)?;
+    let (local, executor) = reach::local(configured_limits(&own.settings)?, own)?;
     let registry = known.registry(CALLER.options(), local)?;
     let mut signals = Signals::listen().context("signals cannot be taken")?;
     let mut watcher = registry.watch();

@@ -6,7 +6,7 @@ use outpost_store::{ClaimMode, Store};
 use outpost_thread::{Seq, ThreadId};
 use serde_json::json;
 
-use super::{Desk, confirm, print, print_json};
+use super::{Desk, confirm, print, print_json, times};
 use crate::commands::FAILED;
 use crate::thread_args::{RepairArguments, VerifyArguments};
 
@@ -40,7 +40,7 @@ impl Desk {
         if self.json {
             print_json(&json!({"threads": reports, "damaged": bad}))?;
         } else {
-            print(&format!("{} threads, {bad} damaged\n", reports.len()))?;
+            print(&format!("{}, {bad} damaged\n", times::counted(reports.len() as u64, "thread")))?;
         }
         Ok(if bad == 0 { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
     }

@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::process::ExitCode;
 
 use outpost_store::{Coverage, Direction, Kin, ListPage, ListQuery, Order, Shelf, Store, Summary};
+use rustix::termios::tcgetwinsize;
 use serde_json::json;
 
 use super::{Desk, print, print_json, times};
@@ -40,6 +41,9 @@ impl Desk {
             // This program asks once and ends; half an answer would be of no use.
             store.index()?.complete().await;
         }
+        let is_search = query.search.is_some();
+        let is_narrow =
+            is_search || query.shelf == Shelf::Archived || !query.sources.is_empty() || !query.cwds.is_empty() || query.kin.is_some();
         let page = self.store.list(query).await?;
         if self.json {
             print_json(&json!({
@@ -49,6 +53,13 @@ impl Desk {
             }))?;
         } else {
             print(&table(&page))?;
+            if page.threads.is_empty() {
+                let words = "no threads; `outpost exec PROMPT` starts one\n";
+                print(if is_narrow { "no thread fits; `outpost thread list --all` shows all of them\n" } else { words })?;
+            }
+            if let (true, Coverage::Filling { done, total }) = (is_search, page.coverage) {
+                print(&format!("words are still being read ({done} of {total} bytes): more may be found later\n"))?;
+            }
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -57,20 +68,21 @@ impl Desk {
 fn table(page: &ListPage) -> String {
     let mut text = String::new();
     let now = now();
+    // On a terminal a thread is one line; elsewhere somebody may look for words.
+    let width = tcgetwinsize(std::io::stdout()).ok().map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0);
     for thread in &page.threads {
         let marks = if thread.archived { " (archived)" } else { "" };
         let age = times::age(now, thread.updated_at);
         // Writing into a text cannot fail.
-        let _ = writeln!(text, "{}  {age:>6}  {:>4} turns  {}{marks}", thread.id, thread.turns, title(thread));
-    }
-    if page.threads.is_empty() {
-        text.push_str("no threads\n");
+        let turns = times::counted(thread.turns, "turn");
+        let line = format!("{}  {age:>6} ago  {turns:>9}  {}{marks}", thread.id, title(thread));
+        let _ = match line.char_indices().nth(width.unwrap_or(usize::MAX)) {
+            Some(_) => writeln!(text, "{}…", line.chars().take(width.unwrap_or(1) - 1).collect::<String>()),
+            None => writeln!(text, "{line}"),
+        };
     }
     if let Some(next) = page.next {
         let _ = writeln!(text, "there are more: --after {next}");
-    }
-    if let Coverage::Filling { done, total } = page.coverage {
-        let _ = writeln!(text, "words are still being read ({done} of {total} bytes): more may be found later");
     }
     text
 }

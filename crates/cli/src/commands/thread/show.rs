@@ -51,7 +51,8 @@ fn as_text(summary: &Summary, id: ThreadId, page: &Page, full: bool) -> String {
     let mut text = String::new();
     // Writing into a text cannot fail, here and below.
     let _ = writeln!(text, "{id}  {}", title(summary));
-    let _ = writeln!(text, "made {}, changed {}, {} turns", times::utc(summary.created_at), times::utc(summary.updated_at), summary.turns);
+    let turns = times::counted(summary.turns, "turn");
+    let _ = writeln!(text, "made {}, changed {}, {turns}", times::utc(summary.created_at), times::utc(summary.updated_at));
     let model = summary.model.as_ref().map(|model| summary.provider.as_ref().map_or_else(|| model.clone(), |by| format!("{model} ({by})")));
     let facts = [
         ("source", summary.source.clone()),
@@ -76,8 +77,9 @@ fn as_text(summary: &Summary, id: ThreadId, page: &Page, full: bool) -> String {
             Piece::Turn { id, at } => writeln!(text, "\n── turn {id}, {}", times::utc(at)),
             Piece::User(said) => writeln!(text, "> {}", said.replace('\n', "\n> ")),
             Piece::Agent(said) => writeln!(text, "{said}"),
-            Piece::Call { tool, parameters } => writeln!(text, "$ {tool} {}", parameters.trim()),
-            Piece::Output { text: output, outcome } => writeln!(text, "{}", indented(&output, outcome, full)),
+            Piece::Command { environment, command } => writeln!(text, "[{environment}] $ {command}"),
+            Piece::Call { tool, parameters } => writeln!(text, "{tool} {}", parameters.trim()),
+            Piece::Output { text: output, outcome } => writeln!(text, "{}", indented(&output, &outcome, full)),
             Piece::Note(note) => writeln!(text, "({note})"),
         };
     }

@@ -1,5 +1,10 @@
 //! Times for people.
 
+/// So many of them, in words.
+pub fn counted(count: u64, one: &str) -> String {
+    if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") }
+}
+
 /// How long ago, in one unit.
 pub fn age(now: u64, then: u64) -> String {
     let seconds = now.saturating_sub(then) / 1000;

@@ -1,7 +1,9 @@
 //! Entries as text for people: who said what, which calls were made and what came of them.
 
+use std::collections::BTreeMap;
+
 use outpost_store::words_of;
-use outpost_thread::{CallOutcome, Entry, Fact, InputOrigin, Kept, Raw, TurnStatus, is_user_message};
+use outpost_thread::{CallFinished, CallOutcome, CallStarted, Entry, Fact, InputOrigin, Kept, Raw, TurnStatus, is_user_message};
 use serde_json::Value;
 
 /// One thing to show.
@@ -13,14 +15,19 @@ pub enum Piece {
     },
     User(String),
     Agent(String),
-    /// Its name and parameters.
+    /// A command, and where it ran.
+    Command {
+        environment: String,
+        command: String,
+    },
+    /// Any other call: its name and parameters.
     Call {
         tool: String,
         parameters: String,
     },
     Output {
         text: String,
-        outcome: &'static str,
+        outcome: String,
     },
     /// Something else worth a line.
     Note(String),
@@ -31,6 +38,7 @@ pub fn pieces(entries: &[Entry]) -> Vec<Piece> {
     let mut pieces = Vec::new();
     // Inputs stand before the turn that takes them up; people read it the other way round.
     let mut waiting: Vec<Piece> = Vec::new();
+    let commands = commands(entries);
     for entry in entries {
         match &entry.fact {
             Fact::InputReceived(input) => {
@@ -47,11 +55,8 @@ pub fn pieces(entries: &[Entry]) -> Vec<Piece> {
                 pieces.push(Piece::Turn { id: turn.turn.to_string(), at: entry.at });
                 pieces.append(&mut waiting);
             }
-            Fact::ModelAnswered(answer) => pieces.extend(answer.items.iter().filter_map(answered)),
-            Fact::CallFinished(end) => {
-                let text = end.items.iter().map(words_of).collect::<Vec<_>>().join("\n");
-                pieces.push(Piece::Output { text: text.trim_end().to_owned(), outcome: outcome(end.outcome) });
-            }
+            Fact::ModelAnswered(answer) => pieces.extend(answer.items.iter().filter_map(|item| answered(item, &commands))),
+            Fact::CallFinished(end) => pieces.push(output(end)),
             Fact::ContextCompacted(compacted) => {
                 let kept = compacted.kept.iter().filter(|kept| matches!(kept, Kept::Item(_))).count();
                 pieces.push(Piece::Note(format!("the context was compacted to {kept} items")));
@@ -76,7 +81,33 @@ pub fn pieces(entries: &[Entry]) -> Vec<Piece> {
     pieces
 }
 
-fn answered(item: &Raw) -> Option<Piece> {
+/// The commands of calls that were started, by their ids.
+fn commands(entries: &[Entry]) -> BTreeMap<String, Piece> {
+    let started = entries.iter().filter_map(|entry| if let Fact::CallStarted(started) = &entry.fact { Some(started) } else { None });
+    let command = |started: &CallStarted| {
+        let detail: Value = started.detail.as_ref()?.read().ok()?;
+        let command = detail["command"].as_str().filter(|_| detail["type"] == "commandExecution")?.to_owned();
+        let environment = started.environment.as_ref()?.to_string();
+        Some((started.call.to_string(), Piece::Command { environment, command }))
+    };
+    started.filter_map(|started| command(started)).collect()
+}
+
+/// What came of a call. Of a command, what the model is told besides its output is left out.
+fn output(end: &CallFinished) -> Piece {
+    let text = end.items.iter().map(words_of).collect::<Vec<_>>().join("\n");
+    let detail: Value = end.detail.as_ref().and_then(|detail| detail.read().ok()).unwrap_or_default();
+    let is_command = detail.get("aggregatedOutput").is_some();
+    let shown = text.split_once("\nOutput:\n").map(|(_, output)| output).filter(|_| is_command).unwrap_or(&text);
+    let outcome = match (end.outcome, detail["exitCode"].as_i64()) {
+        (CallOutcome::Completed, Some(code)) if code != 0 => format!("exit code {code}"),
+        (CallOutcome::Completed, None) if is_command => "it goes on".to_owned(),
+        (outcome, _) => told(outcome).to_owned(),
+    };
+    Piece::Output { text: shown.trim_end().to_owned(), outcome }
+}
+
+fn answered(item: &Raw, commands: &BTreeMap<String, Piece>) -> Option<Piece> {
     let value: Value = item.read().ok()?;
     let member = |name: &str| value.get(name).and_then(Value::as_str);
     match member("type")? {
@@ -86,6 +117,9 @@ fn answered(item: &Raw) -> Option<Piece> {
             (!text.trim().is_empty()).then(|| Piece::Note(format!("thought: {}", text.trim())))
         }
         kind if kind.ends_with("_call") => {
+            if let Some(command) = member("call_id").and_then(|id| commands.get(id)) {
+                return Some(command.clone());
+            }
             let tool = member("name").unwrap_or(kind).to_owned();
             let parameters = member("arguments").or_else(|| member("input")).map_or_else(|| words_of(item), str::to_owned);
             Some(Piece::Call { tool, parameters })
@@ -94,7 +128,7 @@ fn answered(item: &Raw) -> Option<Piece> {
     }
 }
 
-const fn outcome(outcome: CallOutcome) -> &'static str {
+const fn told(outcome: CallOutcome) -> &'static str {
     match outcome {
         CallOutcome::Completed => "",
         CallOutcome::Failed => "failed",

@@ -51,7 +51,7 @@ impl Desk {
         if self.json {
             print_json(&json!({"imported": reports, "failed": failures}))?;
         } else {
-            print(&format!("{} threads, {failures} failed\n", reports.len()))?;
+            print(&format!("{}, {failures} failed\n", times::counted(reports.len() as u64, "thread")))?;
         }
         Ok(if failures == 0 { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
     }
@@ -75,7 +75,7 @@ impl Desk {
         let unreadable: Vec<String> =
             imported.unreadable.iter().map(|bad| format!("{}:{}: {}", bad.path.display(), bad.number, bad.reason)).collect();
         if !self.json {
-            let mut text = format!("{}  {:>4} turns  {outcome}\n", imported.thread, imported.turns);
+            let mut text = format!("{}  {:>9}  {outcome}\n", imported.thread, times::counted(imported.turns, "turn"));
             if !imported.carried.is_empty() {
                 let kinds: Vec<String> = imported.carried.iter().map(|(kind, count)| format!("{kind} ×{count}")).collect();
                 let _ = writeln!(text, "    carried, not understood: {}", kinds.join(", "));
@@ -108,7 +108,7 @@ impl Desk {
             .create_new(true)
             .mode(0o600)
             .open(path)
-            .with_context(|| format!("cannot make {}", path.display()))?;
+            .with_context(|| format!("cannot make {}, and nothing is written over", path.display()))?;
         let mut out = BufWriter::new(file);
         let written = self.write(id, arguments.markdown, &mut out).await;
         let written = written.and_then(|()| Ok(out.into_inner().map_err(std::io::IntoInnerError::into_error)?.sync_all()?));
@@ -149,7 +149,8 @@ fn paragraph(piece: &Piece) -> String {
         Piece::User(said) => format!("\n**User**\n\n> {}\n", said.replace('\n', "\n> ")),
         Piece::Agent(said) => format!("\n**Agent**\n\n{said}\n"),
         Piece::Call { tool, parameters } => format!("\n**{tool}**\n\n{}\n", fenced(parameters)),
-        Piece::Output { text, outcome: "" } => format!("\n{}\n", fenced(text)),
+        Piece::Command { environment, command } => format!("\n**{environment}**\n\n{}\n", fenced(&format!("$ {command}"))),
+        Piece::Output { text, outcome } if outcome.is_empty() => format!("\n{}\n", fenced(text)),
         Piece::Output { text, outcome } => format!("\n{}\n\n*{outcome}*\n", fenced(text)),
         Piece::Note(note) => format!("\n*{note}*\n"),
     }

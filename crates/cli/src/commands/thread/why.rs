@@ -8,6 +8,7 @@ use outpost_runtime::capabilities::{RootReport, StepCapabilities};
 use outpost_runtime::plugins::Plugin;
 use serde_json::json;
 
+use super::times::counted;
 use super::{Desk, print, print_json};
 use crate::Process;
 use crate::assembly::{Assembly, Wish};
@@ -16,7 +17,7 @@ use crate::home::Home;
 
 pub async fn why(name: &str, store: Option<String>, as_json: bool, own: &Process) -> anyhow::Result<ExitCode> {
     let home = Home::from_environment().context("there is no home: set OUTPOST_HOME")?;
-    let mut config = Config::load(Some(&home.config()), &[])?;
+    let mut config = Config::load(Some(&home.config()), &own.settings)?;
     config.store = store.or(config.store);
     let wish = Wish { config, provider: None, model: None, questions: false, keeps_sessions: false };
     let assembly = Assembly::new(&home, wish, own).await?;
@@ -93,7 +94,7 @@ fn declares(plugin: &Plugin, out: &mut String) {
 fn reason(root: &RootReport) -> String {
     match (&root.reason, &root.plugin) {
         (Some(reason), _) => reason.clone(),
-        (None, Some(plugin)) => format!("plugin `{plugin}`, {} skills", root.skills),
-        (None, None) => format!("{} skills", root.skills),
+        (None, Some(plugin)) => format!("plugin `{plugin}`, {}", counted(root.skills as u64, "skill")),
+        (None, None) => counted(root.skills as u64, "skill"),
     }
 }

@@ -1,0 +1,95 @@
+//! Much in one server: many threads that name many environments, most of which nobody uses; and long threads, of which only a page is
+//! wanted.
+
+use std::fs;
+use std::net::TcpListener;
+
+use outpost_testkit::app::{AppServer, thread, turn};
+use outpost_testkit::model::Reply;
+use serde_json::{Value, json};
+
+use super::OUTPOST;
+
+/// Open files, threads of the system and resident kilobytes of a process.
+fn held(process: u32) -> (usize, usize, usize) {
+    let count = |what: &str| fs::read_dir(format!("/proc/{process}/{what}")).unwrap().count();
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    (count("fd"), count("task"), line.split_whitespace().next().unwrap().parse().unwrap())
+}
+
+#[tokio::test]
+async fn a_thousand_threads_with_fifty_idle_environments_hold_nothing_open() {
+    const THREADS: usize = 1000;
+    let mut app = AppServer::start(OUTPOST, vec![Reply::message("one")]).await;
+    // Whoever connects is seen: nobody takes the connections, but the system keeps them.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let address = listener.local_addr().unwrap();
+    let tables = (0..50).map(|n| format!("[[environments]]\nid = \"machine-{n}\"\nurl = \"ws://{address}\"\nconnect = \"lazy\"\n"));
+    fs::write(app.home().join("environments.toml"), tables.collect::<String>()).unwrap();
+    app.restart();
+    let mut client = app.client().await;
+    let known = client.result("environment/list", json!({})).await;
+    assert!(known["data"].as_array().unwrap().len() >= 50, "{known}");
+    let named: Vec<Value> = (0..50).map(|n| json!({"environmentId": format!("machine-{n}"), "cwd": "/srv"})).collect();
+    // What every thread needs is there before it is counted.
+    for _ in 0..20 {
+        thread(&mut client, json!({"environments": named})).await;
+    }
+    let before = held(app.pid());
+    for _ in 0..THREADS {
+        thread(&mut client, json!({"environments": named})).await;
+    }
+    let after = held(app.pid());
+    let loaded = client.result("thread/loaded/list", json!({})).await;
+    assert_eq!(loaded["data"].as_array().unwrap().len(), THREADS + 20);
+    assert!(after.0 <= before.0 + 8, "open files: {before:?}, {after:?}");
+    assert!(after.1 <= before.1 + 8, "threads of the system: {before:?}, {after:?}");
+    assert!(after.2 <= before.2 + 100 * THREADS, "kilobytes: {before:?}, {after:?}");
+    assert!(listener.accept().is_err(), "somebody connected to an environment that nobody uses");
+}
+
+#[tokio::test]
+async fn pages_of_turns_lead_in_both_directions() {
+    let replies: Vec<Reply> = (0..7).map(|n| Reply::message(&format!("answer {n}"))).collect();
+    let app = AppServer::start(OUTPOST, replies).await;
+    let mut client = app.client().await;
+    let id = thread(&mut client, json!({})).await;
+    for n in 0..7 {
+        turn(&mut client, &id, &format!("question {n}")).await;
+    }
+    let said = |page: &Value| -> Vec<String> {
+        let turns = page["data"].as_array().unwrap().iter();
+        turns.map(|turn| turn["items"].as_array().unwrap().iter().map(spoken).collect::<Vec<_>>().join(" ")).collect()
+    };
+    let of = |numbers: &[usize]| -> Vec<String> { numbers.iter().map(|n| format!("question {n} answer {n}")).collect() };
+    let page = async |client: &mut outpost_testkit::Client, cursor: &Value, direction: &str| {
+        let params = json!({"threadId": id, "limit": 3, "cursor": cursor, "sortDirection": direction, "itemsView": "full"});
+        client.result("thread/turns/list", params).await
+    };
+    let newest = page(&mut client, &Value::Null, "desc").await;
+    assert_eq!(said(&newest), of(&[6, 5, 4]));
+    let middle = page(&mut client, &newest["nextCursor"], "desc").await;
+    assert_eq!(said(&middle), of(&[3, 2, 1]));
+    let oldest = page(&mut client, &middle["nextCursor"], "desc").await;
+    assert_eq!((said(&oldest), &oldest["nextCursor"]), (of(&[0]), &Value::Null));
+    // Back again: from where a page ended, in the other direction.
+    assert_eq!(said(&page(&mut client, &middle["nextCursor"], "asc").await), of(&[1, 2, 3]));
+    assert_eq!(said(&page(&mut client, &newest["backwardsCursor"], "asc").await), of(&[]));
+    let first = page(&mut client, &Value::Null, "asc").await;
+    assert_eq!(said(&first), of(&[0, 1, 2]));
+    let second = page(&mut client, &first["nextCursor"], "asc").await;
+    assert_eq!(said(&second), of(&[3, 4, 5]));
+    let last = page(&mut client, &second["nextCursor"], "asc").await;
+    assert_eq!((said(&last), &last["nextCursor"]), (of(&[6]), &Value::Null));
+    assert_eq!(said(&page(&mut client, &last["backwardsCursor"], "desc").await), of(&[5, 4, 3]));
+    // A search tells how many turns lie before the one it found.
+    assert_eq!(said(&page(&mut client, &json!("5"), "asc").await), of(&[5, 6]));
+    client.error("thread/turns/list", json!({"threadId": id, "cursor": "garbage"})).await;
+}
+
+/// What an item says.
+fn spoken(item: &Value) -> String {
+    item["text"].as_str().or_else(|| item["content"][0]["text"].as_str()).unwrap_or_default().to_owned()
+}

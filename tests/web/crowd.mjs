@@ -1,0 +1,69 @@
+// The page with more of everything than fits: machines, threads, forks, output, a long command to allow.
+import { PAGE, check, logIn, look, page, play, text } from "./stage.mjs";
+
+const MACHINES = 61;
+/** Whether it is on a screen of that height without scrolling. */
+const isInSight = async (locator, height) => {
+  const box = await locator.boundingBox();
+  return box !== null && box.y >= 0 && box.y + box.height <= height;
+};
+
+await play(async () => {
+  await page.goto(PAGE);
+  await page.getByLabel("Token of a client").waitFor();
+  await logIn();
+
+  // Machines do not bury the threads.
+  await page.locator("#threads > li").first().waitFor();
+  await look("crowd");
+  await page.setViewportSize({ width: 390, height: 844 });
+  check(await isInSight(page.getByRole("link", { name: "New thread" }), 844), "on a phone the threads begin on the first screen");
+  await page.setViewportSize({ width: 1280, height: 900 });
+  check(await page.locator("#environments li").count() === 8, "machines are folded");
+  const fold = page.getByRole("button", { name: `Show all ${MACHINES}` });
+  await fold.click();
+  check(await page.locator("#environments li").count() === MACHINES, "and unfolded");
+  await look("crowd-unfolded");
+  await page.getByRole("button", { name: "Show fewer" }).click();
+
+  // Threads are found by their words.
+  const all = await page.locator("#threads li").count();
+  check(all === 50, `the first fifty threads are shown, not ${all}`);
+  await page.getByLabel("Find threads").fill("needle");
+  await page.waitForFunction(() => document.querySelectorAll("#threads li").length === 1);
+  await page.getByLabel("Find threads").fill("no such words");
+  await text("#none-found", "Nothing was found");
+  await page.getByLabel("Find threads").fill("");
+  await page.waitForFunction(() => document.querySelectorAll("#threads li").length === 50);
+
+  // By keyboard: the first stop leads past everything, and whoever opens a thread is in it.
+  await page.reload();
+  await page.locator("#threads > li").first().waitFor();
+  await page.keyboard.press("Tab");
+  check(await page.evaluate(() => document.activeElement.textContent) === "Skip to the thread", "the first stop is the way past the lists");
+  await page.locator("#threads a").first().focus();
+  await page.keyboard.press("Enter");
+  await text("#items pre", "100");
+  check(await page.evaluate(() => document.activeElement.id) === "main", "whoever opens a thread goes on from there");
+  await look("crowd-thread");
+
+  // What is to be allowed can be read, and the buttons are in sight.
+  await page.getByRole("link", { name: "New thread" }).click();
+  check(await page.evaluate(() => document.activeElement.id) === "first", "what is to be done is asked first");
+  await look("crowd-new");
+  await page.locator("#places label").filter({ hasText: "local" }).getByRole("checkbox").check();
+  await page.getByLabel("Ask me").selectOption("untrusted");
+  const script = Array.from({ length: 80 }, (_, line) => `line ${line} of something that is longer than a phone is wide, or high`);
+  await page.getByLabel("What is to be done").fill(["$ cat <<'EOF'", ...script, "EOF"].join("\n"));
+  await page.getByRole("button", { name: "Start", exact: true }).click();
+  await page.locator("#questions .badge").waitFor();
+  await look("crowd-asked");
+  for (const [width, height] of [[1280, 900], [390, 844]]) {
+    await page.setViewportSize({ width, height });
+    await page.evaluate(() => scrollTo(0, 0));
+    check(await isInSight(page.getByRole("button", { name: "Allow once" }), height), `the answer is in sight at a width of ${width}`);
+  }
+  check((await page.locator("#questions pre").textContent()).split("\n").length === 82, "the command is shown line by line");
+  await page.getByRole("button", { name: "Do not allow" }).click();
+  await text("#items .turn-end", "end of the turn");
+});

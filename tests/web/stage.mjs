@@ -1,0 +1,82 @@
+// A browser with the page in it, and a way to look at it. Whatever is wrong is collected and told at the end.
+import { createRequire } from "node:module";
+import { createInterface } from "node:readline";
+import { mkdirSync, readFileSync } from "node:fs";
+import { join } from "node:path";
+
+export const { PAGE, TOKEN, WORK } = process.env;
+const { TOOLS, PICTURES } = process.env;
+const require = createRequire(join(TOOLS, "package.json"));
+const { chromium } = require("playwright-core");
+const axe = readFileSync(require.resolve("axe-core/axe.min.js"), "utf8");
+mkdirSync(PICTURES, { recursive: true });
+
+const lines = createInterface({ input: process.stdin })[Symbol.asyncIterator]();
+export async function wish(what) {
+  console.log(`wish ${what}`);
+  await lines.next();
+}
+
+export const problems = [];
+export const check = (fine, what) => { if (!fine) problems.push(what); };
+
+const browser = await chromium.launch({
+  executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium",
+  args: ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"],
+});
+export const context = await browser.newContext({ viewport: { width: 1280, height: 900 }, reducedMotion: "reduce" });
+export const page = await context.newPage();
+page.setDefaultTimeout(30_000);
+page.on("console", (message) => { if (message.type() === "error") problems.push(`console: ${message.text()}`); });
+page.on("pageerror", (error) => problems.push(`error: ${error.message}`));
+
+// For work on the page: its looks and its script from the disk, so that nothing has to be built in between.
+for (const [name, contentType] of process.env.FILES ? [["page.css", "text/css"], ["page.js", "text/javascript"]] : []) {
+  await page.route(new URL(name, PAGE).href, (route) => route.fulfill({ contentType, body: readFileSync(join(process.env.FILES, name)) }));
+}
+
+/** Looks at the page as it is: accessible, no wider than the screen, and a picture of it. */
+export async function look(name) {
+  for (const [size, width, height] of [["desktop", 1280, 900], ["phone", 390, 844]]) {
+    await page.setViewportSize({ width, height });
+    await page.waitForTimeout(100);
+    const wide = await page.evaluate(() => document.documentElement.scrollWidth);
+    check(wide <= width, `${name} is ${wide} pixels wide on a screen of ${width}`);
+    // In the page's own world scripts from elsewhere are forbidden, as they should be; a debugger may.
+    const found = await page.evaluate(`(() => { ${axe}; return axe.run(document, { resultTypes: ["violations"] }); })()`);
+    for (const one of found.violations.filter((one) => ["serious", "critical"].includes(one.impact))) {
+      problems.push(`${name}, ${size}: ${one.id}: ${one.help}: ${one.nodes.map((node) => node.html).slice(0, 3).join(" | ")}`);
+    }
+    await page.screenshot({ path: join(PICTURES, `${name}-${size}.png`) });
+  }
+  await page.setViewportSize({ width: 1280, height: 900 });
+}
+
+/** The same in the dark. */
+export async function lookInTheDark(name) {
+  await page.emulateMedia({ colorScheme: "dark" });
+  await look(name);
+  await page.emulateMedia({ colorScheme: "light" });
+}
+
+export const text = (selector, wanted) => page.locator(selector).filter({ hasText: wanted }).first().waitFor();
+
+/** Comes in with the token of a client. */
+export async function logIn() {
+  await page.getByLabel("Token of a client").fill(TOKEN);
+  await page.getByRole("button", { name: "Log in" }).click();
+  await text("#link-text", /^connected$/);
+}
+
+/** Plays a story, and tells what was wrong with it. */
+export async function play(story) {
+  try {
+    await story();
+  } catch (error) {
+    problems.push(error.stack ?? String(error));
+    await page.screenshot({ path: join(PICTURES, "trouble.png") }).catch(() => {});
+  }
+  await browser.close();
+  for (const problem of problems) console.log(problem);
+  process.exit(problems.length ? 1 : 0);
+}
