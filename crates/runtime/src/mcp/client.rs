@@ -273,8 +273,9 @@ impl Connection {
         self.why_over().await
     }
 
+    /// Also if the process is known to have ended and the library has not noticed yet: whoever asks next must not be given this one.
     pub fn is_over(&self) -> bool {
-        *self.ended.borrow()
+        *self.ended.borrow() || self.stdio.as_ref().is_some_and(|stdio| stdio.end().is_some())
     }
 
     async fn why_over(&self) -> String {
