@@ -20,6 +20,7 @@ pub async fn run(arguments: AddArguments, own: &Process) -> anyhow::Result<u8> {
     let file = home.environments();
     let entry = entry(&arguments)?;
     // Everything that can be wrong here is told before anybody goes anywhere.
+    home.usable()?;
     let text = match std::fs::read_to_string(&file) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
         other => other.with_context(|| format!("cannot read {}", file.display()))?,
