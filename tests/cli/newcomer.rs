@@ -85,6 +85,20 @@ fn commands_that_did_not_run_are_not_said_to_have_run() {
     me.write("environments.toml", "[[environments]]\nid = \"box\"\nurl = \"ws://127.0.0.1:1\"\n");
     let output = me.command(&["exec", "--provider", "offline", "@box $ true"]).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout), "1 command did not run; the reason is above.\n", "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("[box] $ true\n  environment `box` is not ready"), "{output:?}");
+}
+
+/// As ssh to a far machine does: the first connection takes longer than a step waits for a machine.
+#[test]
+fn a_machine_that_is_named_is_waited_for() {
+    let me = Newcomer::new();
+    let slow = format!("sleep 4; exec '{OUTPOST}' executor --listen stdio");
+    me.write("environments.toml", &format!("[[environments]]\nid = \"slow\"\nprogram = \"sh\"\nargs = [\"-c\", \"{slow}\"]\n"));
+    let place = format!("slow={}", me.work.path().display());
+    let script = "$ echo here\n@slow $ echo there";
+    let arguments = ["exec", "--provider", "offline", "--sandbox", "danger-full-access", "-e", "local", "-e", &place, script];
+    let output = me.command(&arguments).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "Done: 2 commands ran; the output is above.\n", "{output:?}");
 }
 
 #[test]

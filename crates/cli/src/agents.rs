@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use futures_util::future::join_all;
 use outpost_environment::{Definition, Registry};
 use outpost_runtime::live::LiveThread;
 use outpost_runtime::policy::ApprovalPolicy;
@@ -225,6 +226,7 @@ impl Here {
 
     /// `-e ENV[=CWD]`.
     async fn named(&self, runtime: &Runtime) -> anyhow::Result<Selection> {
+        self.wake(runtime).await;
         let mut attachments = Vec::new();
         for wish in &self.environments {
             let (name, directory) = wish.split_once('=').map_or((wish.as_str(), None), |(name, directory)| (name, Some(directory)));
@@ -247,6 +249,20 @@ impl Here {
             attachments.push(Attachment::new(id, directory));
         }
         Selection::new(attachments).map_err(|duplicate| anyhow::anyhow!("environment `{}` is named twice", duplicate.0))
+    }
+
+    /// Connects the machines that were named, all at once, and waits until each of them is there or known not to be: a first
+    /// connection by ssh takes longer than a step waits.
+    async fn wake(&self, runtime: &Runtime) {
+        let names = self.environments.iter().map(|wish| wish.split('=').next().unwrap_or(wish));
+        let ids = names.filter_map(|name| EnvironmentId::parse(name).ok()).filter(|id| !id.is_local());
+        let ids: Vec<EnvironmentId> = ids.filter(|id| runtime.registry().status(id).is_some()).collect();
+        join_all(ids.iter().map(|id| async move {
+            if let Err(error) = runtime.registry().info(id).await {
+                tracing::debug!(%id, %error, "it is not there; whoever uses it is told so");
+            }
+        }))
+        .await;
     }
 
     /// `--cd` and `--add-dir` are about this machine and change nothing elsewhere.
