@@ -50,7 +50,6 @@ pub(crate) struct Bind<'a> {
 /// How long is waited for servers that are starting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Patience {
-    None,
     /// A little, and longer for those that are required.
     Step,
     /// Until each has started or failed.
@@ -206,13 +205,11 @@ pub(crate) async fn bind(mcp: &Mcp, bind: Bind<'_>) -> Binding {
     let leased: Vec<_> = declared.iter().map(|(name, server)| (name, leasing.lease(server))).collect();
     let mut binding = Binding { servers: Vec::new(), problems };
     let mut names = HashSet::new();
-    let now = Instant::now();
     for (name, leased) in leased {
         let server = match leased {
             Err(without) => *without,
             Ok((server, lease)) => {
                 let until = match patience {
-                    Patience::None => now,
                     Patience::Step if server.required => lease.began() + server.startup_timeout,
                     // It is waited for once, not again at every step.
                     Patience::Step => lease.began() + limits.patience,

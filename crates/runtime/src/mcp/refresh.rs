@@ -5,8 +5,9 @@
 //! that happens by itself does what it can. Servers whose declaration is the same keep running.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
+use futures_util::{StreamExt, stream};
 use outpost_environment::StepView;
 use outpost_thread::{Thread, ThreadId};
 use serde::Serialize;
@@ -22,6 +23,9 @@ use super::watching::Place;
 use super::{Binding, Configured, Declared, McpError, Requirements, ToolResult, project};
 use crate::live::LiveThread;
 use crate::runtime::{Runtime, Shared, ThreadError};
+
+/// So many threads have their servers started at the same time after a refresh.
+const AT_ONCE: usize = 8;
 
 /// How a server stands, for clients.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -205,14 +209,12 @@ impl Shared {
             self.mcp.set_requirements(*thread, self.mcp.read(None).requirements);
         }
         self.mcp.pool.forgive();
-        let mut starting = Vec::new();
+        let mut concerned = Vec::new();
         for plan in planned {
             report.refreshed.push(plan.thread.id);
-            starting.extend(self.apply(plan).await);
+            concerned.push(self.adopt(plan));
         }
-        if !starting.is_empty() {
-            tokio::spawn(self.clone().tell_started(starting));
-        }
+        tokio::spawn(rebind(Arc::downgrade(self), concerned));
         report.refreshed.sort();
         Ok(report)
     }
@@ -241,8 +243,8 @@ impl Shared {
         if wrong.is_empty() { Ok(Some(Planned { live, thread, view, files, requirements, projects })) } else { Err(wrong.join("; ")) }
     }
 
-    /// Returns the thread if some of its servers are only starting.
-    async fn apply(&self, plan: Planned) -> Option<LiveThread> {
+    /// Takes over what was planned. From now on every step of the thread has it.
+    fn adopt(&self, plan: Planned) -> LiveThread {
         let Planned { live, thread, view, files, requirements, projects } = plan;
         self.mcp.set_layers(thread.id, files, requirements);
         let places: Vec<_> = view.workplaces().collect();
@@ -251,21 +253,22 @@ impl Shared {
                 self.mcp.projects.set(thread.id, place, project, number);
             }
         }
-        // The new binding is there before the old one goes, so that what is the same in both keeps running.
-        let binding = self.bind_anew(&thread, Patience::None).await;
-        let is_starting = binding.servers.iter().any(|server| server.state == "starting");
-        live.keep_servers(Arc::new(binding)).await;
-        is_starting.then_some(live)
+        live
     }
+}
 
-    /// Nobody waits for servers that a refresh has started, but clients of idle threads want to know what became of them.
-    async fn tell_started(self: Arc<Self>, threads: Vec<LiveThread>) {
-        for live in threads {
-            let Ok(thread) = live.snapshot().await else { continue };
-            let binding = self.bind_anew(&thread, Patience::Full).await;
-            live.keep_servers(Arc::new(binding)).await;
-        }
-    }
+/// Starts what is new and lets go of what is gone, also for threads that do nothing, and tells their clients. A few threads at a time: each
+/// may have a process of its own to start.
+async fn rebind(shared: Weak<Shared>, threads: Vec<LiveThread>) {
+    let shared = &shared;
+    let each = stream::iter(threads).map(|live| async move {
+        let Ok(thread) = live.snapshot().await else { return };
+        let Some(shared) = shared.upgrade() else { return };
+        // The new binding is there before the old one goes, so that what is the same in both keeps running.
+        let binding = shared.bind_anew(&thread, Patience::Full).await;
+        live.keep_servers(Arc::new(binding)).await;
+    });
+    each.buffer_unordered(AT_ONCE).collect::<()>().await;
 }
 
 /// The directory that a thread works in on this machine, if it does.
