@@ -97,13 +97,93 @@ async fn an_input_waits_for_its_turn() {
     assert!(submission["clientUserMessageId"] == "k" && submission["input"][0]["text"] == "next", "{added}");
     let list = client.result("thread/queue/list", json!({"threadId": id})).await;
     assert_eq!(list, json!({"data": [submission], "nextCursor": null}));
-    let (_, message) = client.error("thread/queue/delete", json!({"threadId": id, "queuedSubmissionId": submission["id"]})).await;
-    assert!(message.contains("written down"), "{message}");
     std::fs::write(app.work().join("go"), "").unwrap();
     completed(&mut client, &first).await;
     let second = client.until(|message| message["method"] == "turn/completed").await["params"]["turn"].take();
     assert_ne!(second["id"], first);
     assert_eq!(client.result("thread/queue/list", json!({"threadId": id})).await["data"], json!([]));
+}
+
+/// Everything that changes what waits; and what the model hears in the end.
+#[tokio::test]
+async fn what_waits_can_be_changed_moved_and_taken_back() {
+    let replies = vec![Reply::call("c", "exec_command", &json!({"cmd": "while [ ! -e go ]; do sleep 0.05; done"})), Reply::message("one")];
+    let app = AppServer::start(OUTPOST, replies).await;
+    app.model.push(Reply::message("two"));
+    let mut client = app.client().await;
+    let id = thread(&mut client, json!({})).await;
+    let first = begin(&mut client, &id, "wait").await;
+    client.until(|message| message["method"] == "item/started" && message["params"]["item"]["type"] == "commandExecution").await;
+    for name in ["a", "b", "c", "d"] {
+        let said = json!({"threadId": id, "clientUserMessageId": name, "input": text(&format!("say {name}"))});
+        let added = client.result("thread/queue/add", said).await;
+        assert_eq!(added["queuedSubmission"]["id"], name);
+        assert_eq!(notice(&mut client, "thread/queue/changed").await, json!({"threadId": id}));
+    }
+    let at = |name: &str| json!({"threadId": id, "queuedSubmissionId": name});
+    let deleted = client.result("thread/queue/delete", at("b")).await;
+    assert_eq!(deleted, json!({"deleted": true}));
+    notice(&mut client, "thread/queue/changed").await;
+    assert_eq!(client.result("thread/queue/delete", at("b")).await, json!({"deleted": false}), "once is enough");
+    let mut other = at("c");
+    other["input"] = text("say something else");
+    let updated = client.result("thread/queue/update", other).await;
+    assert_eq!(
+        (&updated["queuedSubmission"]["id"], &updated["queuedSubmission"]["input"][0]["text"]),
+        (&json!("c"), &json!("say something else"))
+    );
+    client.result("thread/queue/reorder", json!({"threadId": id, "queuedSubmissionIds": ["d", "c", "a"]})).await;
+    for wrong in [json!(["d", "c"]), json!(["d", "c", "a", "a"]), json!(["d", "c", "x"])] {
+        let (code, _) = client.error("thread/queue/reorder", json!({"threadId": id, "queuedSubmissionIds": wrong})).await;
+        assert_eq!(code, -32600);
+    }
+    let list = client.result("thread/queue/list", json!({"threadId": id})).await;
+    let ids: Vec<&str> = list["data"].as_array().unwrap().iter().map(|row| row["id"].as_str().unwrap()).collect();
+    assert_eq!(ids, ["d", "c", "a"]);
+    // One does not wait: it steers the running turn, as `turn/start` would.
+    let taken = client.result("thread/queue/start", at("a")).await;
+    assert_eq!(taken["turn"]["id"], first);
+    let said = client.until(|m| m["method"] == "item/completed" && m["params"]["item"]["clientId"] == "a").await;
+    assert_eq!(said["params"]["turnId"], first);
+    let (_, message) = client.error("thread/queue/start", at("b")).await;
+    assert!(message.contains("no queued submission `b`"), "{message}");
+    std::fs::write(app.work().join("go"), "").unwrap();
+    completed(&mut client, &first).await;
+    notice(&mut client, "thread/queue/changed").await;
+    client.until(|message| message["method"] == "turn/completed").await;
+    let last = app.model.requests().pop().unwrap().body.to_string();
+    let places: Vec<Option<usize>> = ["say a", "say d", "say something else"].iter().map(|said| last.find(said)).collect();
+    assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{places:?}");
+    assert!(!last.contains("say b") && !last.contains("say c"), "{last}");
+    let (_, message) = client.error("thread/queue/start", json!({"threadId": id})).await;
+    assert_eq!(message, "nothing is queued");
+    // The same key is still the same input.
+    let again = client.result("thread/queue/add", json!({"threadId": id, "clientUserMessageId": "d", "input": text("again")})).await;
+    assert_eq!(again["queuedSubmission"]["id"], "d");
+    assert_eq!(client.result("thread/queue/list", json!({"threadId": id})).await["data"], json!([]));
+}
+
+#[tokio::test]
+async fn a_review_is_a_turn_that_says_when_it_begins_and_what_it_found() {
+    let app = AppServer::start(OUTPOST, vec![Reply::message("The loop never ends.")]).await;
+    let mut client = app.client().await;
+    let id = thread(&mut client, json!({})).await;
+    let target = json!({"type": "commit", "sha": "abc123", "title": "A loop"});
+    let begun = client.result("review/start", json!({"threadId": id, "target": target, "delivery": "inline"})).await;
+    assert_eq!((&begun["reviewThreadId"], &begun["turn"]["status"]), (&json!(id), &json!("inProgress")));
+    let turn = begun["turn"]["id"].as_str().unwrap().to_owned();
+    assert_eq!(completed(&mut client, &turn).await["status"], "completed");
+    let read = client.result("thread/read", json!({"threadId": id, "includeTurns": true})).await;
+    let items = read["thread"]["turns"][0]["items"].as_array().unwrap();
+    let kinds: Vec<&str> = items.iter().map(|item| item["type"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["userMessage", "enteredReviewMode", "agentMessage", "exitedReviewMode"]);
+    assert_eq!(items[1]["review"], "Review of commit abc123 (A loop)");
+    assert_eq!(items[3]["review"], "The loop never ends.");
+    let asked = app.model.requests().pop().unwrap().body.to_string();
+    assert!(asked.contains("Review the changes of commit `abc123`") && asked.contains("You are the reviewer"), "{asked}");
+    for wrong in [json!({"type": "custom", "instructions": " "}), json!({"type": "nothing"}), json!("all")] {
+        assert_eq!(client.error("review/start", json!({"threadId": id, "target": wrong})).await.0, -32600);
+    }
 }
 
 #[tokio::test]
@@ -138,7 +218,6 @@ async fn what_there_is_not_is_told_truly() {
     let id = thread(&mut client, json!({})).await;
     for (method, params) in [
         ("account/login/start", json!({"type": "apiKey", "apiKey": "x"})),
-        ("review/start", json!({"threadId": id, "target": {"type": "uncommittedChanges"}})),
         ("mcpServer/tool/call", json!({"threadId": id, "server": "s", "tool": "t"})),
         ("mcpServer/resource/read", json!({"server": "s", "uri": "u"})),
     ] {

@@ -180,3 +180,32 @@ async fn the_user_is_asked_what_the_model_wants_to_know() {
     assert_eq!(completed(&mut client, &turn).await["status"], "completed");
     assert!(app.model.requests().last().unwrap().body.to_string().contains("the left one"));
 }
+
+#[tokio::test]
+async fn a_yes_to_commands_that_begin_alike_is_a_rule_that_stays() {
+    let touch = |id: &str, file: &str| Reply::call(id, "exec_command", &json!({"cmd": format!("touch {file}"), "prefix_rule": ["touch"]}));
+    let replies = vec![touch("c1", "one"), Reply::message("done"), touch("c2", "two"), Reply::message("done"), touch("c3", "three")];
+    let mut app = AppServer::start_with(OUTPOST, replies, ASKING).await;
+    app.model.push(Reply::message("done"));
+    let mut client = app.client().await;
+    let id = thread(&mut client, json!({})).await;
+    let turn = begin(&mut client, &id, "go").await;
+    let request = asked(&mut client, REQUEST).await;
+    assert_eq!(request["params"]["proposedExecpolicyAmendment"], json!(["touch"]));
+    let amended = json!({"acceptWithExecpolicyAmendment": {"execpolicy_amendment": ["touch"]}});
+    assert!(request["params"]["availableDecisions"].as_array().unwrap().contains(&amended), "{request}");
+    answer(&client, &request, json!({"decision": amended}));
+    completed(&mut client, &turn).await;
+    let rules = std::fs::read_to_string(app.home().join("rules.toml")).unwrap();
+    assert!(rules.contains("touch") && rules.contains("allow"), "{rules}");
+    // Another thread is not asked any more, and neither is one after a restart.
+    let other = thread(&mut client, json!({})).await;
+    let turn = begin(&mut client, &other, "go").await;
+    assert_eq!(completed(&mut client, &turn).await["status"], "completed");
+    app.restart();
+    let mut client = app.client().await;
+    let third = thread(&mut client, json!({})).await;
+    let turn = begin(&mut client, &third, "go").await;
+    assert_eq!(completed(&mut client, &turn).await["status"], "completed");
+    assert!(app.work().join("one").exists() && app.work().join("two").exists() && app.work().join("three").exists());
+}

@@ -158,3 +158,123 @@ async fn what_is_read_is_what_was_told(client: &mut Client, thread: &str) {
         read["thread"]["turns"][0]["items"].as_array().unwrap().iter().map(|item| item["type"].as_str().unwrap()).collect();
     assert_eq!(types, ["userMessage", "reasoning", "agentMessage"]);
 }
+
+fn patch(id: &str, lines: &str) -> Reply {
+    Reply::call(id, "apply_patch", &json!({"input": format!("*** Begin Patch\n{lines}\n*** End Patch\n")}))
+}
+
+#[tokio::test]
+async fn the_diff_of_a_turn_adds_up_and_every_change_is_shown_where_it_is() {
+    let replies = vec![
+        patch("p1", "*** Add File: new.txt\n+one\n*** Update File: old.txt\n@@\n-line 9\n+nine"),
+        patch("p2", "*** Update File: new.txt\n@@\n one\n+two\n*** Delete File: gone.txt"),
+        Reply::message("done"),
+        patch("p3", "*** Delete File: new.txt"),
+        Reply::message("done"),
+    ];
+    let app = AppServer::start(OUTPOST, replies).await;
+    let before: String = (1..=12).map(|n| format!("line {n}\n")).collect();
+    std::fs::write(app.work().join("old.txt"), &before).unwrap();
+    std::fs::write(app.work().join("gone.txt"), "was here\n").unwrap();
+    let mut client = app.client().await;
+    let id = thread(&mut client, json!({})).await;
+    let first = begin(&mut client, &id, "go").await;
+    let all = heard(&mut client, &first).await;
+    let changes = |wanted: &str, call: &str| {
+        let fits = |m: &&Value| words(m) == wanted && (m["params"]["item"]["id"] == call || m["params"]["itemId"] == call);
+        let found = all.iter().find(fits).unwrap_or_else(|| panic!("no {wanted} of {call}"));
+        if wanted.starts_with("item/fileChange/") { found["params"]["changes"].clone() } else { found["params"]["item"]["changes"].clone() }
+    };
+    // Before anybody has looked at the file the hunk is well-formed, but stands nowhere; afterwards it says where it is.
+    assert_eq!(changes("item/started fileChange", "p1")[1]["diff"], "@@ -1,1 +1,1 @@\n-line 9\n+nine\n");
+    let placed = "@@ -6,7 +6,7 @@\n line 6\n line 7\n line 8\n-line 9\n+nine\n line 10\n line 11\n line 12\n";
+    assert_eq!(changes("item/completed fileChange", "p1")[1]["diff"], placed);
+    assert_eq!(changes("item/fileChange/patchUpdated", "p1"), changes("item/completed fileChange", "p1"));
+    assert_eq!(changes("item/completed fileChange", "p1")[0]["diff"], "one\n", "a new file is its text");
+    assert_eq!(changes("item/completed fileChange", "p2")[1]["diff"], "was here\n", "so is one that is gone");
+    let diffs: Vec<&Value> = all.iter().filter(|m| m["method"] == "turn/diff/updated").map(|m| &m["params"]).collect();
+    assert_eq!(diffs.len(), 2);
+    let expected = format!(
+        "diff --git a/gone.txt b/gone.txt\ndeleted file mode 100644\n--- a/gone.txt\n+++ /dev/null\n@@ -1,1 +0,0 @@\n-was here\n\
+         diff --git a/new.txt b/new.txt\nnew file mode 100644\n--- /dev/null\n+++ b/new.txt\n@@ -0,0 +1,2 @@\n+one\n+two\n\
+         diff --git a/old.txt b/old.txt\n--- a/old.txt\n+++ b/old.txt\n{placed}"
+    );
+    assert_eq!(diffs[1]["diff"], expected);
+    assert_eq!((&diffs[1]["turnId"], &diffs[1]["threadId"]), (&json!(first), &json!(id)));
+    assert!(diffs[1]["ordinal"].is_u64());
+    // Another turn begins with nothing changed.
+    let second = begin(&mut client, &id, "again").await;
+    let all = heard(&mut client, &second).await;
+    let last = all.iter().rfind(|m| m["method"] == "turn/diff/updated").unwrap();
+    assert!(last["params"]["diff"].as_str().unwrap().starts_with("diff --git a/new.txt b/new.txt\ndeleted file mode"), "{last}");
+    // And what git reads is what was done.
+    let undo = app.work().join("undo.patch");
+    std::fs::write(&undo, &expected).unwrap();
+    std::fs::write(app.work().join("new.txt"), "one\ntwo\n").unwrap();
+    let git = std::process::Command::new("git").args(["apply", "-R", "undo.patch"]).current_dir(app.work()).output().unwrap();
+    assert!(git.status.success(), "{}", String::from_utf8_lossy(&git.stderr));
+    assert_eq!(std::fs::read_to_string(app.work().join("old.txt")).unwrap(), before);
+    assert!(app.work().join("gone.txt").exists() && !app.work().join("new.txt").exists());
+}
+
+#[tokio::test]
+async fn items_say_when_they_began_and_ended_heard_or_read() {
+    let call = Reply::call("c", "exec_command", &json!({"cmd": "true"}));
+    let app = AppServer::start(OUTPOST, vec![call, Reply::message("done")]).await;
+    let mut client = app.client().await;
+    let id = thread(&mut client, json!({})).await;
+    let turn = begin(&mut client, &id, "go").await;
+    let all = heard(&mut client, &turn).await;
+    let read = client.result("thread/read", json!({"threadId": id, "includeTurns": true})).await;
+    let items = read["thread"]["turns"][0]["items"].as_array().unwrap().clone();
+    let completed: Vec<Value> = all.iter().filter(|m| m["method"] == "item/completed").map(|m| m["params"]["item"].clone()).collect();
+    assert_eq!(items, completed);
+    for item in &items {
+        assert!(item["startedAtMs"].as_u64() <= item["completedAtMs"].as_u64() && item["startedAtMs"].is_u64(), "{item}");
+    }
+    let begun = all.iter().find(|m| words(m) == "item/started commandExecution").unwrap();
+    assert_eq!(begun["params"]["item"]["completedAtMs"], Value::Null);
+    assert_eq!(begun["params"]["item"]["startedAtMs"], begun["params"]["startedAtMs"]);
+}
+
+#[tokio::test]
+async fn thoughts_and_their_summaries_are_told_paragraph_by_paragraph() {
+    let delta = |kind: &str, index: &str, at: u32, text: &str| json!({"type": format!("response.{kind}.delta"), "item_id": "r1", index: at, "delta": text});
+    let thought = json!({"type": "reasoning", "id": "r1", "summary": [{"type": "summary_text", "text": "one"}, {"type": "summary_text", "text": "two"}],
+        "content": [{"type": "reasoning_text", "text": "deep"}]});
+    let said = json!({"type": "message", "id": "m1", "role": "assistant", "content": [{"type": "output_text", "text": "done"}]});
+    let chunks = vec![
+        delta("reasoning_text", "content_index", 0, "deep"),
+        delta("reasoning_summary_text", "summary_index", 0, "on"),
+        delta("reasoning_summary_text", "summary_index", 0, "e"),
+        delta("reasoning_summary_text", "summary_index", 1, "two"),
+        json!({"type": "response.output_item.done", "item": thought}),
+        json!({"type": "response.output_item.done", "item": said}),
+        json!({"type": "response.completed", "response": {"usage": {"input_tokens": 1, "output_tokens": 1, "total_tokens": 2}}}),
+    ];
+    let app = AppServer::start(OUTPOST, vec![Reply::Chunks(chunks)]).await;
+    let mut client = app.client().await;
+    let id = thread(&mut client, json!({})).await;
+    let turn = begin(&mut client, &id, "go").await;
+    let all = heard(&mut client, &turn).await;
+    let told: Vec<String> = all
+        .iter()
+        .filter(|m| m["method"].as_str().is_some_and(|method| method.starts_with("item/reasoning/")))
+        .map(|m| {
+            let (params, method) = (&m["params"], m["method"].as_str().unwrap().trim_start_matches("item/reasoning/"));
+            let index = params.get("summaryIndex").or_else(|| params.get("contentIndex")).unwrap();
+            format!("{method} {index} {}", params["delta"].as_str().unwrap_or_default()).trim().to_owned()
+        })
+        .collect();
+    let expected = [
+        "textDelta 0 deep",
+        "summaryPartAdded 0",
+        "summaryTextDelta 0 on",
+        "summaryTextDelta 0 e",
+        "summaryPartAdded 1",
+        "summaryTextDelta 1 two",
+    ];
+    assert_eq!(told, expected);
+    let item = all.iter().find(|m| words(m) == "item/completed reasoning").unwrap();
+    assert_eq!((&item["params"]["item"]["summary"], &item["params"]["item"]["content"]), (&json!(["one", "two"]), &json!(["deep"])));
+}

@@ -94,6 +94,22 @@ async fn watches_tell_changes_until_they_are_ended() {
 }
 
 #[tokio::test]
+async fn one_client_cannot_watch_everything_and_the_others_still_can() {
+    let app = AppServer::start(OUTPOST, vec![]).await;
+    let (mut greedy, mut other) = (app.client().await, app.client().await);
+    for number in 0..256 {
+        greedy.result("fs/watch", json!({"watchId": format!("w{number}"), "path": app.cwd()})).await;
+    }
+    let (code, text) = greedy.error("fs/watch", json!({"watchId": "more", "path": app.cwd()})).await;
+    assert_eq!((code, text.as_str()), (-32600, "a client may have 256 watches at a time; end one with fs/unwatch first"));
+    other.result("fs/watch", json!({"watchId": "mine", "path": app.cwd()})).await;
+    std::fs::write(app.work().join("seen"), "").unwrap();
+    assert_eq!(notice(&mut other, "fs/changed").await["watchId"], "mine");
+    greedy.result("fs/unwatch", json!({"watchId": "w7"})).await;
+    greedy.result("fs/watch", json!({"watchId": "more", "path": app.cwd()})).await;
+}
+
+#[tokio::test]
 async fn files_are_found_by_a_few_letters() {
     let app = AppServer::start(OUTPOST, vec![]).await;
     let mut client = app.client().await;

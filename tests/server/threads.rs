@@ -203,3 +203,96 @@ async fn commands_that_outlive_their_calls_are_listed_and_ended() {
     }
     panic!("they do not end");
 }
+
+#[tokio::test]
+async fn a_fork_need_not_be_kept() {
+    let app = AppServer::start(OUTPOST, vec![Reply::message("first"), Reply::message("aside"), Reply::message("deeper")]).await;
+    let mut app = app;
+    let mut client = app.client().await;
+    let id = thread(&mut client, json!({})).await;
+    let past = turn(&mut client, &id, "remember the blue door").await;
+    let forked = client.result("thread/fork", json!({"threadId": id, "ephemeral": true})).await;
+    let thread = &forked["thread"];
+    assert_eq!((&thread["ephemeral"], &thread["path"], &thread["forkedFromId"]), (&json!(true), &Value::Null, &json!(id)));
+    assert_eq!(thread["turns"][0]["id"], past["id"], "it has the past of the other one");
+    let aside = thread["id"].as_str().unwrap().to_owned();
+    turn(&mut client, &aside, "and aside").await;
+    let heard = app.model.requests().pop().unwrap().body.to_string();
+    assert!(heard.contains("remember the blue door") && heard.contains("and aside"), "{heard}");
+    // A fork of it is as fleeting; one that is kept there cannot be.
+    let (_, message) = client.error("thread/fork", json!({"threadId": aside})).await;
+    assert!(message.starts_with(&format!("no rollout found for thread id {aside}")), "{message}");
+    let deeper = client.result("thread/fork", json!({"threadId": aside, "ephemeral": true, "lastTurnId": past["id"]})).await;
+    let deeper = deeper["thread"]["id"].as_str().unwrap().to_owned();
+    turn(&mut client, &deeper, "deeper").await;
+    assert!(!app.model.requests().pop().unwrap().body.to_string().contains("and aside"));
+    let (_, message) = client.error("thread/read", json!({"threadId": aside, "includeTurns": true})).await;
+    assert_eq!(message, "ephemeral threads do not support includeTurns");
+    let listed = client.result("thread/list", json!({})).await;
+    assert_eq!(listed["data"].as_array().unwrap().len(), 1, "{listed}");
+    let parent = client.result("thread/read", json!({"threadId": id, "includeTurns": true})).await;
+    assert_eq!(parent["thread"]["turns"].as_array().unwrap().len(), 1, "the other one knows nothing of it");
+    app.restart();
+    let mut client = app.client().await;
+    assert_eq!(client.error("thread/resume", json!({"threadId": aside})).await.1, format!("no rollout found for thread id {aside}"));
+    client.result("thread/resume", json!({"threadId": id})).await;
+}
+
+#[tokio::test]
+async fn instructions_may_come_with_a_resume_and_stay() {
+    let app = AppServer::start(OUTPOST, vec![Reply::message("1"), Reply::message("2"), Reply::message("3")]).await;
+    let mut app = app;
+    let mut client = app.client().await;
+    let id = thread(&mut client, json!({"baseInstructions": "BASE-ONE", "developerInstructions": "DEV-ONE"})).await;
+    turn(&mut client, &id, "hi").await;
+    let told = |app: &AppServer| {
+        let asked = app.model.requests().pop().unwrap().body.to_string();
+        ["BASE-ONE", "DEV-ONE", "DEV-TWO"].map(|words| asked.contains(words))
+    };
+    assert_eq!(told(&app), [true, true, false]);
+    client.result("thread/resume", json!({"threadId": id, "developerInstructions": "DEV-TWO"})).await;
+    turn(&mut client, &id, "hi").await;
+    assert_eq!(told(&app), [true, false, true]);
+    app.restart();
+    let mut client = app.client().await;
+    client.result("thread/resume", json!({"threadId": id})).await;
+    turn(&mut client, &id, "hi").await;
+    assert_eq!(told(&app), [true, false, true]);
+}
+
+#[tokio::test]
+async fn a_thread_is_found_by_its_journal_and_by_who_made_it() {
+    let app = AppServer::start(OUTPOST, vec![Reply::message("hello")]).await;
+    let mut client = app.client().await;
+    let id = thread(&mut client, json!({})).await;
+    turn(&mut client, &id, "hi").await;
+    let journal = client.result("thread/read", json!({"threadId": id})).await["thread"]["path"].clone();
+    let resumed = client.result("thread/resume", json!({"threadId": "", "path": journal})).await;
+    assert_eq!(resumed["thread"]["id"], id);
+    for (method, params) in [
+        ("thread/resume", json!({"threadId": id, "path": "/etc/passwd"})),
+        ("thread/resume", json!({"threadId": id, "history": []})),
+        ("thread/fork", json!({"threadId": id, "path": journal})),
+    ] {
+        assert_eq!(client.error(method, params).await.0, -32600, "{method}");
+    }
+    for (originators, count) in [(json!(["test"]), 1), (json!(["other", "test"]), 1), (json!(["other"]), 0), (json!([]), 1)] {
+        let listed = client.result("thread/list", json!({"originators": originators})).await;
+        assert_eq!(listed["data"].as_array().unwrap().len(), count, "{originators}");
+    }
+}
+
+#[tokio::test]
+async fn a_users_command_ends_when_its_time_is_up() {
+    let app = AppServer::start(OUTPOST, vec![]).await;
+    let mut client = app.client().await;
+    let id = thread(&mut client, json!({})).await;
+    client.result("thread/shellCommand", json!({"threadId": id, "command": "echo $$ > pid; sleep 600", "timeoutMs": 700})).await;
+    let over = notice(&mut client, "turn/completed").await;
+    assert_eq!(over["turn"]["status"], "interrupted");
+    // One that is quicker is left alone.
+    client.result("thread/shellCommand", json!({"threadId": id, "command": "true", "timeoutMs": 600_000})).await;
+    assert_eq!(notice(&mut client, "turn/completed").await["turn"]["status"], "completed");
+    let pid: u32 = std::fs::read_to_string(app.work().join("pid")).unwrap().trim().parse().unwrap();
+    outpost_testkit::executor::eventually("the command ends", || !outpost_testkit::executor::is_alive(pid)).await;
+}

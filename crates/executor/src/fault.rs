@@ -175,7 +175,7 @@ pub fn watch_exists(id: &str) -> Fault {
 }
 
 pub fn too_many_watches(limit: usize) -> Fault {
-    Fault::invalid_request(format!("at most {limit} watches may be active per connection"))
+    Fault::invalid_request(format!("at most {limit} watches may be active per connection; end one first"))
 }
 
 /// `setting` is the limit of the system that was reached.

@@ -23,7 +23,8 @@ use self::notifier::{Gap, Notifier, Wanted};
 use self::trail::{End, LastLink, Trail};
 use crate::fault;
 
-const MAX_WATCHES: usize = 64;
+/// Each costs little, but every change is compared with all of them. All clients of one app server share a connection.
+const MAX_WATCHES: usize = 1024;
 const MAX_MISSING: usize = 64;
 /// Changes are collected for so long before they are told.
 const PAUSE: Duration = Duration::from_millis(100);

@@ -7,6 +7,7 @@
 mod calls;
 mod commands;
 mod compaction;
+mod queue;
 mod servers;
 mod step;
 

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use outpost_thread::{
-    Approval, ApprovalId, CallId, Decision, Entry, Fact, InputOrigin, InterruptReason, Raw, Seq, Settings, Thread, ThreadId, TurnId,
+    Approval, ApprovalId, CallId, Decision, Entry, Fact, InputId, InputOrigin, InterruptReason, Raw, Seq, Settings, Thread, ThreadId,
+    TurnId, TurnKind,
 };
 use outpost_wire::intent::Selection;
 use thiserror::Error;
@@ -87,6 +88,8 @@ pub struct NewInput {
     /// A selection for the turn that this starts, and no longer.
     pub turn_selection: Option<Selection>,
     pub output_schema: Option<Raw>,
+    /// What kind of turn it starts.
+    pub kind: TurnKind,
 }
 
 impl NewInput {
@@ -107,6 +110,29 @@ pub enum InputMode {
     Queue,
     /// Only to the running turn, and only if it is this one.
     Steer { expected: Option<TurnId> },
+}
+
+/// What is to become of inputs that wait for a turn of their own.
+#[derive(Debug, Clone)]
+pub enum QueueChange {
+    /// Says something else instead, in the same place.
+    Replace { input: InputId, content: Vec<Raw>, items: Vec<Raw> },
+    /// Was never said.
+    Remove(InputId),
+    /// Those of the user in this order; all of them must be named.
+    Order(Vec<InputId>),
+    /// Waits no longer: it goes to the running turn, or starts one. The first one if none is named.
+    Start(Option<InputId>),
+}
+
+/// What became of such a change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum QueueChanged {
+    Done,
+    /// There is no such input that waits.
+    Unknown,
+    /// It is taken up in this turn.
+    Taken(TurnId),
 }
 
 /// What became of an input.
@@ -166,6 +192,7 @@ pub(crate) enum Command {
     },
     /// Facts that change how the thread is described or how later turns run.
     Change(Vec<Fact>, Reply<()>),
+    Queue(QueueChange, Reply<QueueChanged>),
     Compact(Reply<TurnId>),
     Shell {
         command: String,
@@ -233,6 +260,11 @@ impl LiveThread {
     /// Changes settings, selection, capability roots, names and marks.
     pub async fn change(&self, facts: Vec<Fact>) -> Result<(), CommandError> {
         self.ask(|reply| Command::Change(facts, reply)).await
+    }
+
+    /// Changes what waits for a turn of its own.
+    pub async fn queue(&self, change: QueueChange) -> Result<QueueChanged, CommandError> {
+        self.ask(|reply| Command::Queue(change, reply)).await
     }
 
     pub async fn compact(&self) -> Result<TurnId, CommandError> {

@@ -86,6 +86,7 @@ pub enum Progress {
     },
     ReasoningDelta {
         item_id: String,
+        part: ReasoningPart,
         delta: String,
     },
     ItemFinished {
@@ -100,6 +101,13 @@ pub enum Progress {
     RateLimits {
         limits: Value,
     },
+}
+
+/// Which piece of a thought: a paragraph of its summary, or of the thought itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ReasoningPart {
+    Summary(u32),
+    Content(u32),
 }
 
 /// Where progress goes. It must not wait.

@@ -3,9 +3,11 @@
 //! Everything here is a function of text. Reading and writing files, all of a patch or none of it, is the tool's business.
 
 mod apply;
+mod diff;
 mod parse;
 
 pub use apply::{Applied, ApplyError, apply};
+pub use diff::{Diff, Disagreement};
 pub use parse::{ParseError, parse, parse_command};
 
 /// What a patch wants, file by file, in the order in which it was written.
@@ -49,14 +51,20 @@ pub enum Line {
     Added(String),
 }
 
-impl Chunk {
-    /// As a piece of a patch, for people.
-    pub fn to_diff(&self) -> String {
-        let mut text = match &self.heading {
-            Some(heading) => format!("@@ {heading}\n"),
-            None => "@@\n".to_owned(),
-        };
-        for line in &self.lines {
+/// The hunks of a change before anybody has looked at the file: they are numbered as if nothing stood before and between them.
+pub fn draft(chunks: &[Chunk]) -> String {
+    let (mut old, mut new, mut text) = (1, 1, String::new());
+    for chunk in chunks {
+        let had = chunk.lines.iter().filter(|line| line.present().is_some()).count();
+        let has = chunk.lines.iter().filter(|line| !matches!(line, Line::Removed(_))).count();
+        let begin = |line: usize, count: usize| if count == 0 { line - 1 } else { line };
+        text.push_str(&format!("@@ -{},{had} +{},{has} @@", begin(old, had), begin(new, has)));
+        if let Some(heading) = &chunk.heading {
+            text.push(' ');
+            text.push_str(heading);
+        }
+        text.push('\n');
+        for line in &chunk.lines {
             let (mark, line) = match line {
                 Line::Kept(line) => (' ', line),
                 Line::Removed(line) => ('-', line),
@@ -66,8 +74,9 @@ impl Chunk {
             text.push_str(line);
             text.push('\n');
         }
-        text
+        (old, new) = (old + had, new + has);
     }
+    text
 }
 
 impl Line {

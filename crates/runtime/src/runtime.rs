@@ -222,6 +222,9 @@ pub struct Instructions {
     pub developer: Option<String>,
 }
 
+/// The setting under which [`Instructions`] are kept that came after a thread's beginning; what they leave open stays as it was.
+pub const LATER_INSTRUCTIONS: &str = "instructions";
+
 const BASE: &str = include_str!("instructions/base.md");
 
 impl Shared {
@@ -251,8 +254,11 @@ impl Shared {
     /// What a thread's model is told first.
     pub fn instructions(&self, thread: &Thread) -> Arc<str> {
         let own: Instructions = thread.instructions.as_ref().and_then(|raw: &Raw| raw.read().ok()).unwrap_or_default();
-        let base = own.base.unwrap_or_else(|| BASE.to_owned());
-        match own.developer {
+        let later =
+            thread.settings.other.get(LATER_INSTRUCTIONS).and_then(|value| serde_json::from_value::<Instructions>(value.clone()).ok());
+        let later = later.unwrap_or_default();
+        let base = later.base.or(own.base).unwrap_or_else(|| BASE.to_owned());
+        match later.developer.or(own.developer) {
             Some(developer) => format!("{}\n\n{developer}", base.trim_end()).into(),
             None => base.into(),
         }

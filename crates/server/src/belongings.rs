@@ -48,6 +48,11 @@ impl<T: Clone> Names<T> {
         Some(Taken { names: self.0.clone(), name: name.to_owned(), number })
     }
 
+    /// How many names are taken.
+    pub fn count(&self) -> usize {
+        lock(&self.0).taken.len()
+    }
+
     pub fn get(&self, name: &str) -> Option<T> {
         lock(&self.0).taken.get(name).map(|(_, thing)| thing.clone())
     }

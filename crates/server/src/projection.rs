@@ -5,6 +5,7 @@
 
 mod ask;
 mod calls;
+mod diffs;
 mod items;
 mod projector;
 #[cfg(test)]
@@ -19,7 +20,7 @@ use outpost_runtime::policy::ApprovalPolicy;
 use outpost_thread::{ApprovalId, Raw, Settings};
 use outpost_wire::app::event::Notice;
 use outpost_wire::app::settings::{
-    ApprovalsReviewer, AskForApproval, CollaborationMode, CollaborationSettings, SandboxPolicy, ThreadSettings,
+    ApprovalsReviewer, AskForApproval, CollaborationMode, CollaborationSettings, MultiAgentMode, SandboxPolicy, ThreadSettings,
 };
 
 pub use ask::{Ask, QuestionKind};
@@ -113,6 +114,7 @@ impl Defaults {
             personality: None,
             collaboration_mode: self.collaboration(settings),
             disabled_plugin_ids: vec![],
+            multi_agent_mode: MultiAgentMode::default(),
         }
     }
 

@@ -166,14 +166,20 @@ impl MemoryStore {
     }
 
     pub async fn fork(&self, request: ForkRequest) -> Result<Lease, ForkStoreError> {
+        let (parent, ordinal) = (request.forked.parent, request.cut.ordinal);
+        let shared = self.read(parent, |source| source.entries.iter().filter(|entry| entry.seq <= ordinal).cloned().collect())?;
+        self.fork_of(shared, request).await
+    }
+
+    /// A fork of a thread of another store, with the entries that it shares with it.
+    pub async fn fork_of(&self, shared: Vec<Entry>, request: ForkRequest) -> Result<Lease, ForkStoreError> {
         let ForkRequest { mut forked, cut, at } = request;
         let (thread, parent, ordinal) = (forked.thread, forked.parent, cut.ordinal);
         let mut threads = lock(&self.0.threads);
         if threads.contains_key(&thread) {
             return Err(ForkStoreError::Exists(thread));
         }
-        let source = threads.get(&parent).ok_or(ReadError::NotFound(parent))?;
-        let mut entries: Vec<Entry> = source.entries.iter().filter(|entry| entry.seq <= ordinal).cloned().collect();
+        let mut entries = shared;
         if entries.last().is_none_or(|entry| entry.seq != ordinal) {
             return Err(ForkStoreError::OutOfRange { thread: parent, ordinal });
         }

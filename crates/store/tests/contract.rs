@@ -107,6 +107,10 @@ async fn one_writer_at_a_time(place: Place) {
     let next = written.len() as u64 + 1;
     let held = store.claim(first.thread, ClaimMode::IfFree).await.unwrap_err();
     assert!(matches!(&held, ClaimError::Held { holder, .. } if holder.pid == std::process::id()), "{held}");
+    let holder = store.holder(first.thread).await.unwrap().expect("somebody holds it");
+    assert_eq!(holder.pid, std::process::id());
+    assert!(holder.since > 0 && holder.renewed >= holder.since, "{holder:?}");
+    assert!(matches!(store.holder(id(99)).await, Err(ClaimError::NotFound(_))));
     let second = store.claim(first.thread, ClaimMode::TakeOver).await.unwrap();
     assert!(second.epoch > first.epoch);
     let late = store.append(&first, entries(next, vec![input("late", None)]), Need::Stored).await;
@@ -117,6 +121,7 @@ async fn one_writer_at_a_time(place: Place) {
     store.append(&second, entries(next + 1, vec![input("mine", None)]), Need::Stored).await.unwrap();
     let thread = second.thread;
     store.release(second).await;
+    assert_eq!(store.holder(thread).await.unwrap(), None, "nobody after it was given back");
     let third = store.claim(thread, ClaimMode::IfFree).await.unwrap();
     store.append(&third, entries(next + 2, vec![input("again", None)]), Need::Stored).await.unwrap();
     assert_eq!(all(store, thread).await.len() as u64, next + 2);

@@ -11,7 +11,7 @@ use outpost_store::{Need, Store, open};
 use outpost_thread::{
     AgentClosed, AgentSpawned, ApprovalAnswered, ApprovalAsked, CallFinished, CallOutcome, CallRequest, CallStarted, CompactReason,
     ContextCompacted, DamageNoted, DamagedRange, Decision, Entry, Fact, InputOrigin, InputReceived, InterruptReason, Kept, Marker,
-    MetadataChanged, ModelAnswered, ModelAsked, Parent, Raw, SelectionChanged, Settings, SettingsChanged, Step, StepCaptured,
+    MetadataChanged, ModelAnswered, ModelAsked, Parent, QueueChanged, Raw, SelectionChanged, Settings, SettingsChanged, Step, StepCaptured,
     StepEnvironment, ThreadCreated, Tokens, TurnFinished, TurnKind, TurnStarted, TurnStatus,
 };
 use serde_json::json;
@@ -175,6 +175,7 @@ fn facts() -> Vec<Fact> {
             marker: Marker::Developer,
         }
         .into(),
+        QueueChanged { queue: vec!["i9".into()] }.into(),
         DamageNoted { damage: vec![DamagedRange { from: 3, to: 3, what: "altered".into() }], through: None }.into(),
         Fact::Unknown { kind: "fromTheFuture".into(), data: raw(json!({"x": [1, null]})) },
     ]

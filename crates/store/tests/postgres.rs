@@ -97,6 +97,8 @@ async fn a_killed_program_loses_its_thread_to_another_within_the_lease_time() {
     let store = open(database.url(), "mine").await;
     let held = store.claim(id(1), ClaimMode::IfFree).await.unwrap_err();
     assert!(matches!(&held, ClaimError::Held { holder, .. } if holder.pid == other.child.id()), "{held}");
+    let holder = store.holder(id(1)).await.unwrap().expect("the other program holds it");
+    assert_eq!((holder.pid, holder.instance.as_str(), holder.host.as_str()), (other.child.id(), "other", "here"));
     // It lives and renews: waiting longer than the lease time does not help.
     tokio::time::sleep(LEASE * 2).await;
     assert!(matches!(store.claim(id(1), ClaimMode::IfFree).await, Err(ClaimError::Held { .. })));

@@ -97,6 +97,7 @@ impl Context {
             Fact::InputReceived(input) => {
                 self.waiting.push(WaitingInput { input: input.input.clone(), turn: input.turn.clone(), seq, items: input_items(input) })
             }
+            Fact::QueueChanged(change) => self.waiting.retain(|waiting| waiting.turn.is_some() || change.queue.contains(&waiting.input)),
             Fact::TurnStarted(turn) => {
                 for id in &turn.inputs {
                     if let Some(at) = self.waiting.iter().position(|waiting| waiting.input == *id) {

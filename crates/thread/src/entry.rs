@@ -12,7 +12,7 @@ use crate::call::{ApprovalAnswered, ApprovalAsked, CallFinished, CallRequest, Ca
 use crate::compact::ContextCompacted;
 use crate::fork::ThreadForked;
 use crate::id::{CallId, Seq, ThreadId, TurnId};
-use crate::input::InputReceived;
+use crate::input::{InputReceived, QueueChanged};
 use crate::raw::Raw;
 use crate::state::{Settings, ThreadCreated};
 use crate::turn::{TurnFinished, TurnStarted};
@@ -88,6 +88,7 @@ facts! {
     "settingsChanged" => SettingsChanged,
     "selectionChanged" => SelectionChanged,
     "inputReceived" => InputReceived,
+    "queueChanged" => QueueChanged,
     "turnStarted" => TurnStarted,
     "stepCaptured" => StepCaptured,
     "modelAsked" => ModelAsked,

@@ -177,6 +177,15 @@ impl Outline {
                     self.waiting.push(Waiting { input: input.input.clone(), seq: entry.seq, came_during_turn, message });
                 }
             }
+            Fact::QueueChanged(change) => {
+                let gone = self.waiting.extract_if(.., |waiting| !change.queue.contains(&waiting.input));
+                for index in gone.filter_map(|waiting| waiting.message).collect::<std::collections::BTreeSet<_>>().into_iter().rev() {
+                    self.messages.remove(index);
+                    for later in self.waiting.iter_mut().filter_map(|waiting| waiting.message.as_mut()).filter(|later| **later > index) {
+                        *later -= 1;
+                    }
+                }
+            }
             Fact::TurnStarted(turn) => {
                 let mut begin = entry.seq;
                 for waiting in self.waiting.extract_if(.., |waiting| turn.inputs.contains(&waiting.input)) {

@@ -26,6 +26,13 @@ pub struct InputReceived {
     pub items: Vec<Raw>,
 }
 
+/// What waits for a turn of its own is this from now on, in this order. What waited and is not named was taken back: no turn takes it up.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct QueueChanged {
+    pub queue: Vec<InputId>,
+}
+
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum InputOrigin {

@@ -39,7 +39,7 @@ pub use entry::{
 pub use fork::{Base, Cut, ForkError, ForkPoint, Outline, ThreadForked, closing};
 pub use id::{ApprovalId, CallId, IdError, InputId, Seq, ThreadId, TurnId};
 pub use inherit::{Inherit, inherited};
-pub use input::{Input, InputOrigin, InputReceived};
+pub use input::{Input, InputOrigin, InputReceived, QueueChanged};
 pub use raw::Raw;
 pub use state::{Agent, FoldError, Keyed, Metadata, Parent, Settings, Thread, ThreadCreated};
 pub use step::Step;

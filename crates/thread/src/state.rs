@@ -344,6 +344,7 @@ impl Thread {
                 }
             }
             Fact::InputReceived(input) => self.received(input, entry.seq),
+            Fact::QueueChanged(change) => self.requeue(&change.queue),
             Fact::TurnStarted(fact) => {
                 if self.turn.is_some() {
                     return Err("another turn is running");
@@ -499,6 +500,18 @@ impl Thread {
             Some(turn) if Some(&turn.id) == fact.turn.as_ref() => self.steering.push(input),
             _ => self.queued.push_back(input),
         }
+    }
+
+    /// What is not named any more was never said.
+    fn requeue(&mut self, order: &[InputId]) {
+        let mut waiting = std::mem::take(&mut self.queued);
+        for id in order {
+            if let Some(at) = waiting.iter().position(|input| input.id == *id) {
+                self.queued.extend(waiting.remove(at));
+            }
+        }
+        let taken_back = waiting.iter().filter(|input| input.origin == InputOrigin::User).count() as u64;
+        self.user_messages = self.user_messages.saturating_sub(taken_back);
     }
 
     fn finished(&mut self, id: Option<&TurnId>, status: TurnStatus) -> Result<(), &'static str> {

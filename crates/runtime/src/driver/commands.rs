@@ -12,7 +12,7 @@ use crate::rules::{self, Rule, Word};
 use crate::tools::earlier::asked_at;
 
 /// What a command came to; an error that concerns only it is not the driver's end.
-type Outcome<T> = Result<Result<T, CommandError>, Stop>;
+pub(super) type Outcome<T> = Result<Result<T, CommandError>, Stop>;
 
 impl Driver {
     pub(super) async fn command(&mut self, command: Command) -> Result<(), Stop> {
@@ -51,6 +51,10 @@ impl Driver {
                     return Ok(());
                 }
                 let outcome = self.record(facts, Need::Stored).await.map(Ok);
+                answer(outcome, reply)
+            }
+            Command::Queue(change, reply) => {
+                let outcome = self.queue(change).await;
                 answer(outcome, reply)
             }
             Command::Compact(reply) => {
@@ -155,8 +159,12 @@ impl Driver {
         let turn = TurnId((self.shared.ids)());
         let waiting = self.thread.queued.iter().map(|input| input.id.clone());
         let inputs = waiting.chain([id]).collect();
-        let started =
-            TurnStarted { selection: input.turn_selection, output_schema: input.output_schema, ..TurnStarted::new(turn.clone(), inputs) };
+        let started = TurnStarted {
+            kind: input.kind,
+            selection: input.turn_selection,
+            output_schema: input.output_schema,
+            ..TurnStarted::new(turn.clone(), inputs)
+        };
         facts.push(started.into());
         self.begin_turn(facts).await?;
         Ok(Ok(Accepted::Started(turn)))

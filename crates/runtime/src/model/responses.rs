@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::exchange::{Call, Told};
 use super::history::Pieces;
-use super::{Answer, Item, ModelError, OnProgress, Progress, Prompt, ToolInput, ToolSpec, Usage};
+use super::{Answer, Item, ModelError, OnProgress, Progress, Prompt, ReasoningPart, ToolInput, ToolSpec, Usage};
 
 /// Asks once.
 pub async fn ask(call: &Call<'_>, prompt: &Prompt, progress: OnProgress<'_>) -> Result<Answer, ModelError> {
@@ -34,8 +34,13 @@ fn take(call: &Call<'_>, mut event: Value, answer: &mut Answer, progress: OnProg
         "response.output_text.delta" => {
             progress(Progress::TextDelta { item_id: text(&event, "item_id"), delta: text(&event, "delta") });
         }
-        "response.reasoning_summary_text.delta" | "response.reasoning_text.delta" => {
-            progress(Progress::ReasoningDelta { item_id: text(&event, "item_id"), delta: text(&event, "delta") });
+        kind @ ("response.reasoning_summary_text.delta" | "response.reasoning_text.delta") => {
+            let index = |name: &str| event[name].as_u64().and_then(|index| u32::try_from(index).ok()).unwrap_or(0);
+            let part = match kind {
+                "response.reasoning_text.delta" => ReasoningPart::Content(index("content_index")),
+                _ => ReasoningPart::Summary(index("summary_index")),
+            };
+            progress(Progress::ReasoningDelta { item_id: text(&event, "item_id"), part, delta: text(&event, "delta") });
         }
         "response.output_item.done" => {
             let item = event["item"].take();

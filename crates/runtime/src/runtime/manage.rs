@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use outpost_store::{AppendError, ClaimError, ClaimMode, ForkRequest, ForkStoreError, Lease, Need, ReadError, Store};
 use outpost_thread::{
-    Entry, Fact, ForkError, ForkPoint, InputId, InputOrigin, InputReceived, InterruptReason, Marker, Outline, Parent, Raw,
+    Entry, Fact, ForkError, ForkPoint, InputId, InputOrigin, InputReceived, InterruptReason, Marker, Outline, Parent, Raw, Seq,
 };
 use outpost_thread::{Settings, Thread, ThreadCreated, ThreadForked, ThreadId};
 use outpost_wire::intent::{CapabilityRoot, EnvironmentId, RootsError};
@@ -72,12 +72,14 @@ pub struct ForkThread {
     pub point: ForkPoint,
     /// `thread`, `parent` and `base` are filled in.
     pub forked: ThreadForked,
+    /// Gone with this program. One that is kept cannot continue one that is not.
+    pub ephemeral: bool,
 }
 
 impl ForkThread {
     pub fn new(parent: ThreadId, point: ForkPoint) -> Self {
         let nil = ThreadId::new(uuid::Uuid::nil());
-        Self { parent, point, forked: ThreadForked::new(nil, parent) }
+        Self { parent, point, forked: ThreadForked::new(nil, parent), ephemeral: false }
     }
 }
 
@@ -261,6 +263,7 @@ impl Shared {
             return Ok(());
         }
         let (layer, missing) = self.mcp.withheld.restored(settings).map_err(ThreadError::Invalid)?;
+        layer.tell_unknown_keys();
         // Whether what it changes fits what lies in files is seen when both are put together.
         let whole = |value: &serde_json::Value| value.get("command").is_some() || value.get("url").is_some() || !value.is_object();
         let own = Layer(layer.0.into_iter().filter(|(name, value)| whole(value) && !missing.contains_key(name)).collect());
@@ -277,25 +280,35 @@ impl Shared {
     }
 
     pub(super) async fn fork(self: &Arc<Self>, fork: ForkThread, seat: Option<Seat>) -> Result<LiveThread, ThreadError> {
-        let ForkThread { parent, point, mut forked } = fork;
+        let ForkThread { parent, point, mut forked, ephemeral } = fork;
         if let Some(roots) = &forked.capability_roots {
             CapabilityRoot::check_all(roots)?;
         }
         self.take_servers(&mut forked.settings)?;
         forked.thread = (self.thread_ids)();
         forked.parent = parent;
-        let store = self.store.clone();
+        let source = self.store_of(parent).await;
+        let is_kept = self.ephemeral.head(parent).await.is_err();
+        let store = if ephemeral { self.ephemeral.clone() } else { self.store.clone() };
         let cut = match (&point, self.live(parent)) {
             // The whole of it needs no look back.
             (ForkPoint::Interrupted(marker), Some(live)) => {
                 let thread = live.snapshot().await.map_err(|error| ThreadError::Invalid(error.to_string()))?;
                 thread.cut_here(*marker)
             }
-            (ForkPoint::Interrupted(marker), None) => outpost_store::open(&store, parent).await?.thread.cut_here(*marker),
-            _ => outline(&store, parent).await?.cut(&point)?,
+            (ForkPoint::Interrupted(marker), None) => outpost_store::open(&source, parent).await?.thread.cut_here(*marker),
+            _ => outline(&source, parent).await?.cut(&point)?,
         };
         let id = forked.thread;
-        let lease = store.fork(ForkRequest { forked, cut, at: (self.clock)() }).await?;
+        let request = ForkRequest { forked, cut, at: (self.clock)() };
+        let lease = match &store {
+            // It cannot share what lies in another store.
+            Store::Memory(memory) if ephemeral && is_kept => {
+                let shared = prefix(&source, parent, request.cut.ordinal).await?;
+                memory.fork_of(shared, request).await?
+            }
+            store => store.fork(request).await?,
+        };
         let thread = match outpost_store::open(&store, id).await {
             Ok(opened) => opened.thread,
             Err(error) => {
@@ -317,6 +330,8 @@ impl Shared {
         let session = maker.metadata.session.clone().unwrap_or_else(|| maker.id.to_string());
         let parent = Parent { thread: maker.id, depth, path: None, nickname: None, role: None };
         let source = Some(Raw::from(serde_json::json!({"subAgent": {"thread_spawn": {"parent_thread_id": maker.id, "depth": depth}}})));
+        // Agents are kept as long as whoever made them.
+        let ephemeral = self.ephemeral.head(maker.id).await.is_ok();
         let started = if fork_context {
             let mut fork = ForkThread::new(maker.id, ForkPoint::LastStep(Marker::Off));
             fork.forked.session = Some(session);
@@ -324,9 +339,11 @@ impl Shared {
             fork.forked.source = source;
             fork.forked.thread_source = Some("subagent".into());
             fork.forked.selection = maker.effective_selection().cloned();
+            fork.ephemeral = ephemeral;
             self.fork(fork, Some(seat)).await
         } else {
             let mut start = StartThread::new();
+            start.ephemeral = ephemeral;
             start.created = ThreadCreated {
                 session: Some(session),
                 source,
@@ -397,6 +414,19 @@ fn fold(entries: &[Entry]) -> Result<Thread, ThreadError> {
         thread.apply(entry).map_err(invalid)?;
     }
     Ok(thread)
+}
+
+/// The entries of a thread up to an ordinal. Those of a damaged one cannot be counted on.
+async fn prefix(store: &Store, id: ThreadId, ordinal: Seq) -> Result<Vec<Entry>, ThreadError> {
+    let mut history = store.history(id, 0).await?;
+    let mut entries = Vec::new();
+    while let Some(batch) = history.next().await? {
+        if !batch.damage.is_empty() {
+            return Err(ThreadError::Invalid("the thread is damaged; a fork of it must be kept".into()));
+        }
+        entries.extend(batch.entries.into_iter().filter(|entry| entry.seq <= ordinal));
+    }
+    Ok(entries)
 }
 
 async fn outline(store: &Store, id: ThreadId) -> Result<Outline, ThreadError> {

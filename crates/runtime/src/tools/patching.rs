@@ -15,13 +15,15 @@ use serde_json::{Value, json};
 use super::exec::directory;
 use super::{Asked, CallEnd, Plan, ResultType, StepTools, Work};
 use crate::approvals::{Question, key};
-use crate::patch::{self, FileChange, Patch};
+use crate::patch::{self, Diff, FileChange, Patch};
 use crate::policy::{Course, Request, decide};
 use crate::rules::Verdict;
 
 pub(crate) struct PatchRun {
     files: Gate,
     cwd: PathUri,
+    /// What paths are shown relative to.
+    root: PathUri,
     patch: Patch,
     result: ResultType,
 }
@@ -70,7 +72,8 @@ impl StepTools {
             Course::Ask { .. } | Course::Run { .. } => {}
         }
         let files = Gate { environment: place.handle.clone(), sandbox: self.sandbox(place) };
-        let run = PatchRun { files, cwd: cwd.clone(), patch, result: asked.result() };
+        let root = place.attachment.cwd.clone();
+        let run = PatchRun { files, cwd: cwd.clone(), root, patch, result: asked.result() };
         asked.run(Some(id), false, Some(detail), Work::Patch(run))
     }
 }
@@ -82,7 +85,7 @@ impl PatchRun {
                 let lines: Vec<String> = edits.iter().map(Edit::describe).collect();
                 let text = format!("Done. These files were changed:\n{}", lines.join("\n"));
                 let changes: Vec<Value> = edits.iter().map(Edit::detail).collect();
-                CallEnd::completed(self.result, call, text, Some(json!({"changes": changes})))
+                CallEnd::completed(self.result, call, text, Some(json!({"changes": changes, "root": self.root.to_syntax()})))
             }
             Err(why) => CallEnd::failed(self.result, call, &format!("Nothing was changed: {why}")),
         }
@@ -204,8 +207,11 @@ impl Edit {
         format!("{letter} {}", self.path.to_syntax())
     }
 
+    /// With the difference where there is one to show: not for what is no text, nor for what is too large.
     fn detail(&self) -> Value {
-        json!({"path": self.path.to_syntax(), "kind": {"type": self.kind()}})
+        let text = |content: &Option<Vec<u8>>| std::str::from_utf8(content.as_deref().unwrap_or_default()).ok().map(str::to_owned);
+        let diff = text(&self.before).zip(text(&self.after)).and_then(|(before, after)| Diff::between(&before, &after));
+        json!({"path": self.path.to_syntax(), "kind": {"type": self.kind()}, "diff": diff.map(|diff| diff.to_string())})
     }
 }
 
@@ -217,8 +223,7 @@ fn summary(change: &FileChange, cwd: &PathUri) -> Value {
         FileChange::Delete { .. } => json!({"path": path, "kind": {"type": "delete"}, "diff": ""}),
         FileChange::Update { move_to, chunks, .. } => {
             let to = move_to.as_ref().map(|target| directory(cwd, Some(target)).to_syntax());
-            let diff: String = chunks.iter().map(patch::Chunk::to_diff).collect();
-            json!({"path": path, "kind": {"type": "update", "move_path": to}, "diff": diff})
+            json!({"path": path, "kind": {"type": "update", "move_path": to}, "diff": patch::draft(chunks)})
         }
     }
 }

@@ -97,9 +97,16 @@ async fn copy(connection: Arc<Connection>, params: FsCopyParams) -> Result<Nothi
     Ok(Nothing {})
 }
 
+/// So many watches may one client have: all clients share those of an environment.
+const WATCHES: usize = 256;
+
 /// Watches until the client does not want it any more, or is gone.
 async fn watch(connection: Arc<Connection>, params: FsWatchParams) -> Result<Outcome<FsWatchResponse>, Fault> {
     let environment = place(&connection, &params.environment_id)?;
+    if connection.belongings.watches.count() >= WATCHES {
+        let message = format!("a client may have {WATCHES} watches at a time; end one with fs/unwatch first");
+        return Err(Fault::invalid_request(message));
+    }
     let unwatched = CancellationToken::new();
     let name = connection.belongings.watches.take(&params.watch_id, unwatched.clone());
     let name = name.ok_or_else(|| Fault::invalid_request(format!("watchId already exists: {}", params.watch_id)))?;

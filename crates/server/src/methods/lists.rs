@@ -3,15 +3,14 @@
 use std::sync::Arc;
 
 use outpost_wire::Fault;
+use outpost_wire::app::NoParams;
 use outpost_wire::app::lists::{
     CollaborationModeList, CollaborationModeListResponse, CollaborationModeMask, DiagnosedProcess, ExperimentalFeatureList,
     ExperimentalFeatureListResponse, Gauge, HooksList, HooksListEntry, HooksListParams, HooksListResponse, ModelProviderCapabilities,
     ModelProviderCapabilitiesRead, PageParams, PluginInstalled, PluginInstalledResponse, PluginList, PluginListParams, PluginListResponse,
-    ReviewStart, ReviewStartParams, ServerDiagnostics, ServerDiagnosticsRead,
+    ServerDiagnostics, ServerDiagnosticsRead,
 };
-use outpost_wire::app::{NoParams, Nothing};
 
-use super::loaded;
 use crate::connection::Connection;
 use crate::table::Table;
 
@@ -23,7 +22,6 @@ pub fn register(table: Table) -> Table {
         .on::<ExperimentalFeatureList, _, _>(features)
         .on::<PluginList, _, _>(plugins)
         .on::<PluginInstalled, _, _>(installed)
-        .on::<ReviewStart, _, _>(review)
         .on::<ServerDiagnosticsRead, _, _>(diagnostics)
 }
 
@@ -58,11 +56,6 @@ async fn plugins(_connection: Arc<Connection>, _params: PluginListParams) -> Res
 
 async fn installed(_connection: Arc<Connection>, _params: PluginListParams) -> Result<PluginInstalledResponse, Fault> {
     Ok(PluginInstalledResponse { marketplaces: vec![], marketplace_load_errors: vec![] })
-}
-
-async fn review(connection: Arc<Connection>, params: ReviewStartParams) -> Result<Nothing, Fault> {
-    loaded(&connection, &params.thread_id)?;
-    Err(Fault::invalid_request("there is no reviewer here; start a turn that asks for the review"))
 }
 
 async fn diagnostics(connection: Arc<Connection>, _params: NoParams) -> Result<ServerDiagnostics, Fault> {

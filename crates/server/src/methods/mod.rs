@@ -16,6 +16,7 @@ mod pages;
 mod place;
 mod queue;
 mod reading;
+mod review;
 mod search;
 mod session;
 mod shelf;
@@ -53,6 +54,7 @@ pub fn table() -> Table {
     let table = commands::register(table);
     let table = goals::register(table);
     let table = queue::register(table);
+    let table = review::register(table);
     let table = skills::register(table);
     let table = mcp::register(table);
     let table = search::register(table);

@@ -38,6 +38,11 @@ fn model(name: &str, provider: &str, is_default: bool) -> Model {
         service_tiers: vec![],
         default_service_tier: None,
         additional_speed_tiers: vec![],
+        availability_nux: None,
+        available_access_programs: None,
+        model_specialty: None,
+        multi_agent_version: None,
+        upgrade_info: None,
         model_provider: provider.into(),
     }
 }

@@ -142,7 +142,7 @@ struct Rows {
 impl Rows {
     fn new(server: &Shared, state: &State) -> Self {
         Self {
-            projector: Projector::amid(state, server.defaults.clone()),
+            projector: Projector::amid(state, server.defaults.clone()).without_diffs(),
             turns: Turns::default(),
             starts: Vec::new(),
             lacks: Vec::new(),

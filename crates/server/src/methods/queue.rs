@@ -1,20 +1,24 @@
-//! Inputs that wait for a turn of their own. They are entries of the journal: added and listed, never changed.
+//! Inputs that wait for a turn of their own. They are entries of the journal, and so is every change of them.
+//!
+//! Whatever waits is taken up by itself when no turn is running any more. Clients name it as they said it: by its
+//! `clientUserMessageId`, which stays when the text is changed.
 
 use std::sync::Arc;
 
-use outpost_runtime::live::{InputMode, NewInput};
+use outpost_rpc::Outcome;
+use outpost_runtime::live::{InputMode, LiveThread, NewInput, QueueChange, QueueChanged};
 use outpost_store::Store;
-use outpost_thread::{Fact, InputOrigin, Raw, Seq, Thread as State};
+use outpost_thread::{Fact, Input, InputId, InputOrigin, Raw, Seq, Thread as State};
 use outpost_wire::Fault;
 use outpost_wire::app::Nothing;
 use outpost_wire::app::queue::{
-    QueuedSubmission, ThreadQueueAdd, ThreadQueueAddParams, ThreadQueueChanged, ThreadQueueDelete, ThreadQueueDeleteParams,
-    ThreadQueueDeleteResponse, ThreadQueueList, ThreadQueueListParams, ThreadQueueListResponse, ThreadQueueReorder,
-    ThreadQueueReorderParams, ThreadQueueStart, ThreadQueueStartParams, ThreadQueueStartResponse, ThreadQueueSubmission, ThreadQueueUpdate,
-    ThreadQueueUpdateParams,
+    QueuedSubmission, ThreadQueueAdd, ThreadQueueAddParams, ThreadQueueDelete, ThreadQueueDeleteParams, ThreadQueueDeleteResponse,
+    ThreadQueueList, ThreadQueueListParams, ThreadQueueListResponse, ThreadQueueReorder, ThreadQueueReorderParams, ThreadQueueStart,
+    ThreadQueueStartParams, ThreadQueueStartResponse, ThreadQueueSubmission, ThreadQueueUpdate, ThreadQueueUpdateParams,
 };
 use serde_json::Value;
 
+use super::turns::{attend, begun, then_tell};
 use super::{loaded, reading, thread_id};
 use crate::connection::Connection;
 use crate::table::Table;
@@ -27,13 +31,36 @@ pub fn register(table: Table) -> Table {
         .on::<ThreadQueueUpdate, _, _>(update)
         .on::<ThreadQueueDelete, _, _>(delete)
         .on::<ThreadQueueReorder, _, _>(reorder)
-        .on::<ThreadQueueStart, _, _>(start)
+        .on_call::<ThreadQueueStart, _, _>(start)
+}
+
+/// What clients call an input.
+fn name_of(input: &Input) -> String {
+    input.client_key.clone().unwrap_or_else(|| input.id.to_string())
+}
+
+/// The user's inputs that wait now, under the names that clients have for them.
+async fn named(live: &LiveThread) -> Result<Vec<(String, InputId)>, Fault> {
+    let state = live.snapshot().await.map_err(fault::command)?;
+    let of_user = state.queued.iter().filter(|input| input.origin == InputOrigin::User);
+    Ok(of_user.map(|input| (name_of(input), input.id.clone())).collect())
+}
+
+async fn find(live: &LiveThread, name: &str) -> Result<Option<InputId>, Fault> {
+    Ok(named(live).await?.into_iter().find(|(own, _)| own == name).map(|(_, id)| id))
+}
+
+fn unknown(name: &str) -> Fault {
+    Fault::invalid_request(format!("no queued submission `{name}`: it was taken up or deleted, or never there"))
 }
 
 async fn add(connection: Arc<Connection>, params: ThreadQueueAddParams) -> Result<ThreadQueueSubmission, Fault> {
     let live = loaded(&connection, &params.thread_id)?;
     if params.input.is_empty() {
         return Err(Fault::invalid_request("input must not be empty"));
+    }
+    if params.client_user_message_id.is_empty() {
+        return Err(Fault::invalid_request("clientUserMessageId must not be empty"));
     }
     let key = params.client_user_message_id;
     let message = input::message(params.input, None).await?;
@@ -46,11 +73,7 @@ async fn add(connection: Arc<Connection>, params: ThreadQueueAddParams) -> Resul
         ..NewInput::default()
     };
     live.input(new).await.map_err(fault::command)?;
-    let state = live.snapshot().await.map_err(fault::command)?;
-    let id = state.keys.iter().rev().find(|known| known.key == key).map(|known| known.input.to_string()).unwrap_or_default();
-    let notice = ThreadQueueChanged { thread_id: params.thread_id }.into();
-    connection.server.subscribers(live.id()).iter().for_each(|subscriber| subscriber.tell(&notice));
-    Ok(ThreadQueueSubmission { queued_submission: QueuedSubmission { id, client_user_message_id: key, input: content } })
+    Ok(ThreadQueueSubmission { queued_submission: QueuedSubmission { id: key.clone(), client_user_message_id: key, input: content } })
 }
 
 async fn list(connection: Arc<Connection>, params: ThreadQueueListParams) -> Result<ThreadQueueListResponse, Fault> {
@@ -72,7 +95,7 @@ async fn waiting(state: &State, store: &Store) -> Result<Vec<QueuedSubmission>, 
     let entries = store.entries(state.id, queued).await.map_err(fault::read)?;
     let submission = |fact: Fact| match fact {
         Fact::InputReceived(input) => Some(QueuedSubmission {
-            id: input.input.to_string(),
+            id: input.client_key.clone().unwrap_or_else(|| input.input.to_string()),
             client_user_message_id: input.client_key.unwrap_or_default(),
             input: input.content.iter().filter_map(|part: &Raw| part.read::<Value>().ok()).collect(),
         }),
@@ -81,26 +104,56 @@ async fn waiting(state: &State, store: &Store) -> Result<Vec<QueuedSubmission>, 
     Ok(entries.into_iter().filter_map(|entry| submission(entry.fact)).collect())
 }
 
-fn written_down() -> Fault {
-    Fault::invalid_request("what waits is written down already and cannot be changed, moved or taken back; interrupt its turn instead")
-}
-
 async fn update(connection: Arc<Connection>, params: ThreadQueueUpdateParams) -> Result<ThreadQueueSubmission, Fault> {
-    loaded(&connection, &params.thread_id)?;
-    Err(written_down())
+    let live = loaded(&connection, &params.thread_id)?;
+    if params.input.is_empty() {
+        return Err(Fault::invalid_request("input must not be empty"));
+    }
+    let name = params.queued_submission_id;
+    let input = find(&live, &name).await?.ok_or_else(|| unknown(&name))?;
+    let message = input::message(params.input, None).await?;
+    let content = message.content.iter().filter_map(|part| part.read().ok()).collect();
+    let change = QueueChange::Replace { input, content: message.content, items: message.items };
+    match live.queue(change).await.map_err(fault::command)? {
+        QueueChanged::Unknown => Err(unknown(&name)),
+        _ => {
+            let queued_submission = QueuedSubmission { id: name.clone(), client_user_message_id: name, input: content };
+            Ok(ThreadQueueSubmission { queued_submission })
+        }
+    }
 }
 
+/// One that is gone already is no error: that is what was wanted.
 async fn delete(connection: Arc<Connection>, params: ThreadQueueDeleteParams) -> Result<ThreadQueueDeleteResponse, Fault> {
-    loaded(&connection, &params.thread_id)?;
-    Err(written_down())
+    let live = loaded(&connection, &params.thread_id)?;
+    let Some(input) = find(&live, &params.queued_submission_id).await? else {
+        return Ok(ThreadQueueDeleteResponse { deleted: false });
+    };
+    let done = live.queue(QueueChange::Remove(input)).await.map_err(fault::command)?;
+    Ok(ThreadQueueDeleteResponse { deleted: done == QueueChanged::Done })
 }
 
 async fn reorder(connection: Arc<Connection>, params: ThreadQueueReorderParams) -> Result<Nothing, Fault> {
-    loaded(&connection, &params.thread_id)?;
-    Err(written_down())
+    let live = loaded(&connection, &params.thread_id)?;
+    let known = named(&live).await?;
+    let id = |name: &String| known.iter().find(|(own, _)| own == name).map(|(_, id)| id.clone()).ok_or_else(|| unknown(name));
+    let order = params.queued_submission_ids.iter().map(id).collect::<Result<Vec<_>, Fault>>()?;
+    live.queue(QueueChange::Order(order)).await.map_err(fault::command)?;
+    Ok(Nothing {})
 }
 
-async fn start(connection: Arc<Connection>, params: ThreadQueueStartParams) -> Result<ThreadQueueStartResponse, Fault> {
-    loaded(&connection, &params.thread_id)?;
-    Err(Fault::invalid_request("what waits is started by itself as soon as no turn is running"))
+async fn start(connection: Arc<Connection>, params: ThreadQueueStartParams) -> Result<Outcome<ThreadQueueStartResponse>, Fault> {
+    let live = loaded(&connection, &params.thread_id)?;
+    let input = match &params.queued_submission_id {
+        Some(name) => Some(find(&live, name).await?.ok_or_else(|| unknown(name))?),
+        None => None,
+    };
+    let hold = attend(&connection, &live).await?;
+    match live.queue(QueueChange::Start(input)).await.map_err(fault::command)? {
+        QueueChanged::Taken(turn) => Ok(then_tell(ThreadQueueStartResponse { turn: begun(&turn) }, hold)),
+        _ => Err(match params.queued_submission_id {
+            Some(name) => unknown(&name),
+            None => Fault::invalid_request("nothing is queued"),
+        }),
+    }
 }

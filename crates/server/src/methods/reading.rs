@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use outpost_runtime::live::Status;
-use outpost_store::{Cursor, Direction, Kin, ListQuery, Order, ReadError, Shelf, Store};
+use outpost_store::{Cursor, Direction, Kin, ListQuery, Order, ReadError, Shelf, Store, Summary};
 use outpost_thread::{Fact, Seq, Thread as State, ThreadId, TurnId};
 use outpost_wire::Fault;
 use outpost_wire::app::thread::{
@@ -50,7 +50,7 @@ pub fn path(store: &Store, id: ThreadId) -> Option<String> {
 
 /// Everything that was told of a thread up to an entry.
 pub async fn turns(server: &Shared, store: &Store, id: ThreadId, until: Seq) -> Result<Turns, Fault> {
-    let mut projector = Projector::new(id, server.defaults.clone());
+    let mut projector = Projector::new(id, server.defaults.clone()).without_diffs();
     let mut turns = Turns::default();
     let mut history = match store.history(id, 0).await {
         // Nothing is written down before the first input.
@@ -160,10 +160,13 @@ async fn list(connection: Arc<Connection>, params: ThreadListParams) -> Result<T
         after,
     };
     let store = server.runtime.store();
-    let page = store.list(query).await.map_err(fault::read)?;
+    let mut page = store.list(query).await.map_err(fault::read)?;
+    if let Some(wanted) = params.originators.filter(|wanted| !wanted.is_empty()) {
+        page.threads = made_by(store, page.threads, &wanted).await;
+    }
     let providers = params.model_providers.unwrap_or_default();
     let excluded = params.excluded_thread_ids.unwrap_or_default();
-    let shown = |row: &outpost_store::Summary| {
+    let shown = |row: &Summary| {
         let status = server.runtime.get(row.id).map(|live| live.status());
         projection::summary(row, Shown { status, path: path(store, row.id), ..Shown::default() }, &server.defaults)
     };
@@ -176,6 +179,23 @@ async fn list(connection: Arc<Connection>, params: ThreadListParams) -> Result<T
         .filter(|thread| providers.is_empty() || providers.contains(&thread.model_provider))
         .collect();
     Ok(ThreadListResponse { data, next_cursor: page.next.map(|next| next.to_string()), backwards_cursor: None })
+}
+
+/// Those of a page that these programs made. The list does not say who made a thread; its first entry does.
+async fn made_by(store: &Store, rows: Vec<Summary>, wanted: &[String]) -> Vec<Summary> {
+    let mut kept = Vec::new();
+    for row in rows {
+        let first = store.head(row.id).await.ok().and_then(|head| head.first);
+        let originator = first.and_then(|entry| match entry.fact {
+            Fact::ThreadCreated(fact) => fact.originator,
+            Fact::ThreadForked(fact) => fact.originator,
+            _ => None,
+        });
+        if originator.is_some_and(|own| wanted.contains(&own)) {
+            kept.push(row);
+        }
+    }
+    kept
 }
 
 /// Kinds of sources as lists keep them: as one word.

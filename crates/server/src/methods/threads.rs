@@ -1,14 +1,16 @@
 //! Starting, resuming, forking and taking over threads. Whoever opens a thread hears of it from then on.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use outpost_environment::selection;
 use outpost_rpc::Outcome;
 use outpost_runtime::live::LiveThread;
+use outpost_runtime::runtime::LATER_INSTRUCTIONS;
 use outpost_runtime::{ForkThread, StartThread};
 use outpost_thread::{Fact, ForkPoint, Marker, Raw, SelectionChanged, Settings, SettingsChanged, TurnId};
 use outpost_wire::app::ThreadParams;
-use outpost_wire::app::event::{ThreadStarted, Warning};
+use outpost_wire::app::event::ThreadStarted;
 use outpost_wire::app::thread::{
     DynamicTool, ThreadFork, ThreadForkParams, ThreadOpened, ThreadResume, ThreadResumeParams, ThreadStart, ThreadStartParams,
     ThreadTakeover,
@@ -84,13 +86,25 @@ fn dynamic_tools(tools: Vec<DynamicTool>) -> Vec<Raw> {
 
 async fn resume(connection: Arc<Connection>, params: ThreadResumeParams) -> Result<Outcome<ThreadOpened>, Fault> {
     let server = connection.server.clone();
-    let id = thread_id(&params.thread_id)?;
+    if params.history.is_some() {
+        return Err(Fault::invalid_request("thread/resume takes no history; start a thread and give it one with thread/inject_items"));
+    }
+    let path = params.path.as_deref().filter(|path| !path.is_empty());
+    let id = if path.is_none() { Some(thread_id(&params.thread_id)?) } else { None };
     let given = params.overrides();
-    let chosen = choices::choose(&server, &given)?;
+    let mut chosen = choices::choose(&server, &given)?;
+    // What is said later counts from the next step on.
+    if let Some(instructions) = chosen.instructions.take().and_then(|raw| raw.read().ok()) {
+        chosen.settings.other.insert(LATER_INSTRUCTIONS.into(), instructions);
+    }
     let asked = params.environments.as_deref().map(|wanted| choices::select(&server, wanted)).transpose()?;
     let capability_roots = params.selected_capability_roots.as_deref().map(choices::roots).transpose()?;
     let workspace_roots = params.runtime_workspace_roots.as_deref().map(choices::workspace_roots).transpose()?;
-    let live = server.runtime.resume(id).await.map_err(fault::thread)?;
+    let live = match (id, path) {
+        (Some(id), _) => server.runtime.resume(id).await,
+        (None, path) => server.runtime.resume_journal(Path::new(path.unwrap_or_default())).await,
+    };
+    let live = live.map_err(fault::thread)?;
     let place = Place { cwd: given.cwd, environments: asked, workspace_roots, capability_roots };
     change(&live, chosen.settings, place, &server.facts.cwd).await?;
     let mut past = Past::Whole { after: params.after, page: None };
@@ -100,19 +114,7 @@ async fn resume(connection: Arc<Connection>, params: ThreadResumeParams) -> Resu
     if let (Some(page), Past::Whole { page: wanted, .. }) = (params.initial_turns_page, &mut past) {
         *wanted = Some(page);
     }
-    let mut outcome = open(connection.clone(), live, past).await?;
-    if chosen.instructions.is_some() {
-        let message = "instructions belong to a thread from its beginning; those that came with thread/resume are not used";
-        let warning = Warning { thread_id: Some(id.to_string()), message: message.into() };
-        let rest = outcome.rest.take();
-        outcome.rest = Some(Box::pin(async move {
-            connection.tell(&warning.into());
-            if let Some(rest) = rest {
-                rest.await;
-            }
-        }));
-    }
-    Ok(outcome)
+    open(connection, live, past).await
 }
 
 /// Where a thread is to work from now on.
@@ -154,9 +156,15 @@ pub async fn change(live: &LiveThread, mut settings: Settings, place: Place, her
 
 async fn fork(connection: Arc<Connection>, params: ThreadForkParams) -> Result<Outcome<ThreadOpened>, Fault> {
     let server = connection.server.clone();
+    if params.path.as_deref().is_some_and(|path| !path.is_empty()) {
+        return Err(Fault::invalid_request("thread/fork takes no path; name the thread by its id"));
+    }
     let parent = thread_id(&params.thread_id)?;
-    if params.ephemeral || server.runtime.is_ephemeral(parent).await {
-        return Err(Fault::invalid_request("a fork is always kept, and a thread that is not kept cannot be forked"));
+    if !params.ephemeral && server.runtime.is_ephemeral(parent).await {
+        return Err(Fault::invalid_request(format!(
+            "{}: it is not kept, so neither can a fork of it be; ask for `ephemeral`",
+            fault::no_rollout(parent).message
+        )));
     }
     let given = params.overrides();
     let chosen = choices::choose(&server, &given)?;
@@ -168,6 +176,7 @@ async fn fork(connection: Arc<Connection>, params: ThreadForkParams) -> Result<O
         (None, None) => ForkPoint::Interrupted(Marker::User),
     };
     let mut fork = ForkThread::new(parent, point);
+    fork.ephemeral = params.ephemeral;
     fork.forked.settings = chosen.settings;
     fork.forked.instructions = chosen.instructions;
     fork.forked.selection = asked;

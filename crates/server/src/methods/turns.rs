@@ -95,7 +95,8 @@ async fn start(connection: Arc<Connection>, params: TurnStartParams) -> Result<O
     Ok(then_tell(TurnStartResponse { turn }, hold))
 }
 
-fn begun(id: &TurnId) -> Turn {
+/// A turn that has only just begun.
+pub fn begun(id: &TurnId) -> Turn {
     Turn {
         id: id.to_string(),
         items: vec![],

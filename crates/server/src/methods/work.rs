@@ -1,9 +1,10 @@
 //! What else can be done with a loaded thread: compacting, commands of the user, items for the model, settings.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use outpost_rpc::Outcome;
-use outpost_thread::{Fact, InputId, InputOrigin, InputReceived, Raw};
+use outpost_thread::{Fact, InputId, InputOrigin, InputReceived, InterruptReason, Raw};
 use outpost_wire::Fault;
 use outpost_wire::app::settings::{ThreadSettingsUpdate, ThreadSettingsUpdateParams};
 use outpost_wire::app::thread::{
@@ -17,6 +18,9 @@ use super::{choices, loaded};
 use crate::connection::Connection;
 use crate::fault;
 use crate::table::Table;
+
+/// A command of the user's runs no longer than this if it is to have an end at all.
+const LONGEST_SHELL: Duration = Duration::from_secs(24 * 3600);
 
 pub fn register(table: Table) -> Table {
     table
@@ -39,7 +43,15 @@ async fn shell(connection: Arc<Connection>, params: ThreadShellCommandParams) ->
         return Err(Fault::invalid_request("command must not be empty"));
     }
     let hold = attend(&connection, &live).await?;
-    live.shell(params.command, params.environment_id).await.map_err(fault::command)?;
+    let turn = live.shell(params.command, params.environment_id).await.map_err(fault::command)?;
+    if let Some(limit) = params.timeout_ms {
+        let limit = Duration::from_millis(limit).min(LONGEST_SHELL);
+        tokio::spawn(async move {
+            tokio::time::sleep(limit).await;
+            // If it is over already, so much the better.
+            let _ = live.interrupt(Some(turn), InterruptReason::Budget).await;
+        });
+    }
     Ok(then_tell(Nothing {}, hold))
 }
 

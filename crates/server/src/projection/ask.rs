@@ -97,6 +97,7 @@ impl Ask {
                 command: detail.command,
                 cwd: detail.cwd,
                 reason,
+                proposed_network_policy_amendments: None,
                 available_decisions: Some(decisions(detail.prefix_rule.as_deref())),
                 proposed_execpolicy_amendment: detail.prefix_rule,
                 network_approval_context: None,

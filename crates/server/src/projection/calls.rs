@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 
 use outpost_thread::{CallFinished, CallId, CallOutcome, Raw};
 use outpost_wire::app::event::{PlanStatus, PlanStep};
-use outpost_wire::app::item::{CommandAction, CommandSource, FileUpdate, Item, WorkStatus};
+use outpost_wire::app::item::{CommandAction, CommandSource, FileUpdate, FileUpdateKind, Item, WorkStatus};
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::diffs::Written;
 use super::same;
 
 /// What the loop notes of a call when it begins. Each kind uses some of it.
@@ -52,6 +53,9 @@ pub struct Ended {
     result: Option<Value>,
     answer: Option<Value>,
     agent: Option<Value>,
+    /// Files that were written and removed, and what their paths are shown relative to.
+    pub changes: Vec<Written>,
+    pub root: String,
 }
 
 pub fn read_begun(detail: Option<&Raw>) -> Begun {
@@ -94,6 +98,10 @@ pub fn item(call: &CallId, thread: &str, kind: &str, begun: Begun) -> Option<Ite
             error: None,
             duration_ms: None,
             plugin_id: None,
+            app_context: None,
+            mcp_app_resource_uri: None,
+            mcp_app_ui: None,
+            read_only_hint: None,
             environment_id: begun.environment_id,
         },
         "dynamicToolCall" | "dynamicTool" => Item::DynamicToolCall {
@@ -137,7 +145,10 @@ pub fn completed(item: &mut Item, finished: &CallFinished, took: u64) {
             *aggregated_output = ended.aggregated_output.or_else(|| ended.error.and_then(|error| error.as_str().map(str::to_owned)));
             *duration_ms = Some(ended.duration_ms.unwrap_or(took));
         }
-        Item::FileChange { status, .. } => *status = succeeded,
+        Item::FileChange { status, changes, .. } => {
+            *status = succeeded;
+            changes.iter_mut().for_each(|change| place(change, &ended.changes));
+        }
         Item::McpToolCall { status, result, error, duration_ms, .. } => {
             *status = if succeeded == WorkStatus::Completed { succeeded } else { WorkStatus::Failed };
             *result = ended.result;
@@ -156,6 +167,19 @@ pub fn completed(item: &mut Item, finished: &CallFinished, took: u64) {
             receiver_thread_ids.extend(ended.agent.and_then(|agent| agent.as_str().map(str::to_owned)));
         }
         _ => {}
+    }
+}
+
+/// Shows a change as it was made: with its true places, and with what was in a file that is gone.
+fn place(change: &mut FileUpdate, written: &[Written]) {
+    let Some(written) = written.iter().find(|written| written.path == change.path) else { return };
+    let true_one = match &change.kind {
+        FileUpdateKind::Add | FileUpdateKind::Update { move_path: Some(_) } => None,
+        FileUpdateKind::Update { move_path: None } => written.hunks().map(str::to_owned),
+        FileUpdateKind::Delete => written.removed(),
+    };
+    if let Some(diff) = true_one {
+        change.diff = diff;
     }
 }
 

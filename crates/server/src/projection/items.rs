@@ -80,3 +80,17 @@ fn shown(said: Said, name: impl FnOnce(Option<&str>) -> String) -> Option<Item> 
 pub fn message(id: String, text: String, phase: Option<Phase>) -> Item {
     Item::AgentMessage { id, text, phase, memory_citation: None, delivery: None, questions: None }
 }
+
+/// The text of what a user said.
+pub fn words(input: &InputReceived) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Part {
+        text: String,
+    }
+    input.content.iter().find_map(|part| part.read::<Part>().ok()).map(|part| part.text)
+}
+
+/// The text of what the agent said.
+pub fn text(item: &Item) -> Option<&str> {
+    if let Item::AgentMessage { text, .. } = item { Some(text) } else { None }
+}

@@ -1,21 +1,27 @@
 //! The fold: entries and events in, what a client is told out.
 
+mod failure;
+mod progress;
+
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use outpost_runtime::live::{Event, Status};
 use outpost_runtime::mcp::McpEvent;
-use outpost_runtime::model::Progress;
 use outpost_thread::{ApprovalAsked, ApprovalId, CallFinished, CallId, CallStarted, Entry, Fact, InputId, InputOrigin, InputReceived};
-use outpost_thread::{ModelAnswered, Raw, Seq, Settings, Thread, ThreadId, Tokens, TurnFinished, TurnId, TurnStarted, TurnStatus};
+use outpost_thread::{
+    ModelAnswered, Raw, Seq, Settings, Thread, ThreadId, Tokens, TurnFinished, TurnId, TurnKind, TurnStarted, TurnStatus,
+};
 use outpost_wire::app::event::{self, Notice, TokenCounts, TokenUsage};
-use outpost_wire::app::item::Item;
+use outpost_wire::app::item::{Item, TimedItem};
+use outpost_wire::app::queue::ThreadQueueChanged;
 use outpost_wire::app::thread::ThreadStatus;
-use outpost_wire::app::turn::{ItemsView, Turn, TurnError, TurnStatus as Shown};
+use outpost_wire::app::turn::{ItemsView, Turn, TurnStatus as Shown};
 use serde::Deserialize;
-use serde_json::{Value, json};
 
+use self::failure::Failure;
 use super::ask::{About, Ask, Params};
+use super::diffs::TurnDiff;
 use super::{Defaults, Told, calls, items, thread};
 
 /// What must be known of a thread to tell what happens in it.
@@ -29,17 +35,27 @@ pub struct Projector {
     total: Tokens,
     turn: Option<Open>,
     /// Inputs that no turn has taken up yet.
-    inputs: HashMap<InputId, InputReceived>,
+    inputs: HashMap<InputId, Waiting>,
     calls: HashMap<CallId, Doing>,
     asked: Vec<Ask>,
     status: Option<ThreadStatus>,
     /// What the model is saying right now.
     saying: HashSet<String>,
-    thinking: HashSet<String>,
+    /// Paragraphs of summaries that were announced.
+    thinking: HashSet<(String, u32)>,
     /// The last step whose answer is known; what is still told of it is stale.
     answered: Option<(TurnId, u32)>,
     /// Tools in namespaces, by what the model calls them.
     spaces: HashMap<String, Spaced>,
+    /// What the running turn's patches have changed; nothing for those who do not want to know.
+    diff: Option<TurnDiff>,
+}
+
+/// An input that no turn has taken up yet.
+struct Waiting {
+    said: InputReceived,
+    /// It came while a turn was running, so that clients were told of it.
+    is_queued: bool,
 }
 
 /// A tool of the client's in a namespace.
@@ -54,7 +70,10 @@ struct Spaced {
 struct Open {
     id: TurnId,
     started_at: u64,
-    last_message: Option<Item>,
+    /// When the model was last asked.
+    asked_at: u64,
+    last_message: Option<TimedItem>,
+    kind: TurnKind,
 }
 
 /// A call that clients see.
@@ -86,7 +105,13 @@ impl Projector {
             thinking: HashSet::new(),
             answered: None,
             spaces: HashMap::new(),
+            diff: Some(TurnDiff::default()),
         }
+    }
+
+    /// For whoever only wants turns and items.
+    pub fn without_diffs(self) -> Self {
+        Self { diff: None, ..self }
     }
 
     /// For entries from the middle of a thread. What they rely on and what came before them is not known.
@@ -159,7 +184,12 @@ impl Projector {
             }
             Fact::SelectionChanged(_) => out.push(self.settings_notice()),
             Fact::InputReceived(fact) => self.received(fact, entry.at, &mut out),
+            Fact::QueueChanged(fact) => {
+                self.inputs.retain(|input, _| fact.queue.contains(input));
+                out.push(self.queue_notice());
+            }
             Fact::TurnStarted(fact) => self.turn_started(fact, entry.at, &mut out),
+            Fact::ModelAsked(_) => self.turn.iter_mut().for_each(|turn| turn.asked_at = entry.at),
             Fact::ModelAnswered(fact) => self.model_answered(fact, entry, &mut out),
             Fact::ApprovalAsked(fact) => self.approval_asked(fact, entry.at, &mut out),
             Fact::ApprovalAnswered(fact) => self.resolved(&fact.approval, &mut out),
@@ -195,7 +225,7 @@ impl Projector {
         match event {
             McpEvent::Startup { server, state, error } => {
                 let (name, status, error) = (server.clone(), state.clone(), error.clone());
-                vec![event::McpServerStatusUpdated { name, status, error, thread_id: Some(thread_id) }.into()]
+                vec![event::McpServerStatusUpdated { name, status, error, failure_reason: None, thread_id: Some(thread_id) }.into()]
             }
             McpEvent::Warning { message } => vec![event::Warning { thread_id: Some(thread_id), message: message.clone() }.into()],
             McpEvent::Progress { call, progress, total, message } => {
@@ -244,28 +274,42 @@ impl Projector {
         match (fact.origin, &fact.turn) {
             (InputOrigin::History | InputOrigin::Shell, _) => {}
             (_, Some(turn)) => self.whole(turn, items::user_message(fact), at, out),
-            (_, None) => drop(self.inputs.insert(fact.input.clone(), fact.clone())),
+            (_, None) => {
+                let is_queued = self.turn.is_some();
+                self.inputs.insert(fact.input.clone(), Waiting { said: fact.clone(), is_queued });
+                if is_queued {
+                    out.push(self.queue_notice());
+                }
+            }
         }
+    }
+
+    fn queue_notice(&self) -> Told {
+        ThreadQueueChanged { thread_id: self.name.clone() }.into()
     }
 
     /// An item that is there at once.
     fn whole(&self, turn: &TurnId, item: Item, at: u64, out: &mut Vec<Told>) {
         out.push(self.item_started(turn, item.clone(), at));
-        out.push(self.item_completed(turn, item, at));
+        out.push(self.item_completed(turn, item, (at, at)));
     }
 
     fn item_started(&self, turn: &TurnId, item: Item, at: u64) -> Told {
         let (thread_id, turn_id) = (self.name.clone(), turn.to_string());
+        let item = TimedItem { item, started_at_ms: Some(at), completed_at_ms: None };
         event::ItemStarted { thread_id, turn_id, item, started_at_ms: at, ordinal: None }.into()
     }
 
-    fn item_completed(&self, turn: &TurnId, item: Item, at: u64) -> Told {
+    /// Of an item that began and ended then.
+    fn item_completed(&self, turn: &TurnId, item: Item, (began, at): (u64, u64)) -> Told {
         let (thread_id, turn_id) = (self.name.clone(), turn.to_string());
+        let item = TimedItem { item, started_at_ms: Some(began), completed_at_ms: Some(at) };
         event::ItemCompleted { thread_id, turn_id, item, completed_at_ms: at, ordinal: None }.into()
     }
 
     fn turn_started(&mut self, fact: &TurnStarted, at: u64, out: &mut Vec<Told>) {
-        self.turn = Some(Open { id: fact.turn.clone(), started_at: at, last_message: None });
+        self.turn = Some(Open { id: fact.turn.clone(), started_at: at, asked_at: at, last_message: None, kind: fact.kind });
+        self.diff = self.diff.take().map(|_| TurnDiff::default());
         let turn = Turn {
             id: fact.turn.to_string(),
             items: vec![],
@@ -280,14 +324,21 @@ impl Projector {
         // Clients expect to hear that the thread is at work before they hear at what.
         self.stands(ThreadStatus::Active { active_flags: vec![] }, out);
         out.push(event::TurnStarted { thread_id: self.name.clone(), turn, ordinal: None }.into());
-        for input in &fact.inputs {
-            if let Some(received) = self.inputs.remove(input) {
-                self.whole(&fact.turn, items::user_message(&received), at, out);
-            }
+        let taken: Vec<Waiting> = fact.inputs.iter().filter_map(|input| self.inputs.remove(input)).collect();
+        if taken.iter().any(|waiting| waiting.is_queued) {
+            out.push(self.queue_notice());
+        }
+        for Waiting { said, .. } in &taken {
+            self.whole(&fact.turn, items::user_message(said), at, out);
+        }
+        if fact.kind == TurnKind::Review {
+            let review = taken.iter().find_map(|waiting| items::words(&waiting.said)).unwrap_or_default();
+            self.whole(&fact.turn, Item::EnteredReviewMode { id: format!("{}.review", fact.turn), review }, at, out);
         }
     }
 
     fn model_answered(&mut self, fact: &ModelAnswered, entry: &Entry, out: &mut Vec<Told>) {
+        let began = self.turn.as_ref().map_or(entry.at, |turn| turn.asked_at);
         for (index, raw) in fact.items.iter().enumerate() {
             let name = |own: Option<&str>| match own {
                 Some(own) => item_name(own, &fact.turn, fact.step),
@@ -300,12 +351,12 @@ impl Projector {
                     Item::Reasoning { id, .. } => Item::Reasoning { id: id.clone(), summary: vec![], content: vec![] },
                     other => other.clone(),
                 };
-                out.push(self.item_started(&fact.turn, begun, entry.at));
+                out.push(self.item_started(&fact.turn, begun, began));
             }
             if let (Some(turn), Item::AgentMessage { .. }) = (&mut self.turn, &item) {
-                turn.last_message = Some(item.clone());
+                turn.last_message = Some(TimedItem { item: item.clone(), started_at_ms: Some(began), completed_at_ms: Some(entry.at) });
             }
-            out.push(self.item_completed(&fact.turn, item, entry.at));
+            out.push(self.item_completed(&fact.turn, item, (began, entry.at)));
         }
         if fact.complete {
             self.saying.clear();
@@ -390,11 +441,23 @@ impl Projector {
         let Some(doing) = self.calls.get_mut(&fact.call).filter(|doing| !doing.is_over) else { return };
         calls::completed(&mut doing.item, fact, at.saturating_sub(doing.started_at));
         doing.is_over = true;
-        let (item, turn) = (doing.item.clone(), doing.turn.clone());
-        if calls::read_ended(fact.detail.as_ref()).session_id.is_none() {
+        let (item, turn, times) = (doing.item.clone(), doing.turn.clone(), (doing.started_at, at));
+        let ended = calls::read_ended(fact.detail.as_ref());
+        if ended.session_id.is_none() {
             self.calls.remove(&fact.call);
         }
-        out.push(self.item_completed(&turn, item, at));
+        let (thread_id, turn_id) = (self.name.clone(), turn.to_string());
+        let Item::FileChange { changes, environment_id, .. } = &item else { return out.push(self.item_completed(&turn, item, times)) };
+        if ended.changes.is_empty() {
+            return out.push(self.item_completed(&turn, item, times));
+        }
+        let (item_id, changes, place) = (fact.call.to_string(), changes.clone(), environment_id.clone().unwrap_or_default());
+        out.push(event::FileChangePatchUpdated { thread_id: thread_id.clone(), turn_id: turn_id.clone(), item_id, changes }.into());
+        out.push(self.item_completed(&turn, item, times));
+        if let Some(diff) = &mut self.diff {
+            diff.take(&place, &ended.root, &ended.changes);
+            out.push(event::TurnDiffUpdated { thread_id, turn_id, diff: diff.to_string(), ordinal: None }.into());
+        }
     }
 
     fn compacted(&mut self, entry: &Entry, out: &mut Vec<Told>) {
@@ -411,6 +474,11 @@ impl Projector {
         self.saying.clear();
         self.thinking.clear();
         let open = self.turn.take().filter(|open| open.id == *id);
+        if open.as_ref().is_some_and(|open| open.kind == TurnKind::Review) {
+            let found =
+                open.as_ref().and_then(|open| open.last_message.as_ref()).and_then(|message| items::text(message)).unwrap_or_default();
+            self.whole(id, Item::ExitedReviewMode { id: format!("{id}.reviewed"), review: found.to_owned() }, at, out);
+        }
         let (started_at, last_message) = open.map_or((at, None), |open| (open.started_at, open.last_message));
         let error = fact.error.as_ref().and_then(|error| error.read::<Failure>().ok()).map(Failure::shown);
         let status = match fact.status {
@@ -437,65 +505,6 @@ impl Projector {
         out.push(event::TurnCompleted { thread_id: self.name.clone(), turn, ordinal: None }.into());
     }
 
-    fn progress(&mut self, turn: &TurnId, step: u32, progress: &Progress) -> Vec<Told> {
-        // A reader that has caught up from the store may still be handed what led there.
-        let is_stale = self.turn.as_ref().is_none_or(|open| open.id != *turn)
-            || self.answered.as_ref().is_some_and(|(known, answered)| known == turn && *answered >= step);
-        if is_stale {
-            return Vec::new();
-        }
-        let mut out = Vec::new();
-        let (thread_id, turn_id) = (self.name.clone(), turn.to_string());
-        let name = |own: &str| item_name(own, turn, step);
-        match progress {
-            Progress::ItemStarted { item } => {
-                if let Some(item) = items::begun(item, name) {
-                    self.say(turn, item, &mut out);
-                }
-            }
-            Progress::TextDelta { item_id, delta } if !item_id.is_empty() => {
-                let item_id = name(item_id);
-                self.say(turn, items::message(item_id.clone(), String::new(), None), &mut out);
-                out.push(event::AgentMessageDelta { thread_id, turn_id, item_id, delta: delta.clone() }.into());
-            }
-            Progress::ReasoningDelta { item_id, delta } if !item_id.is_empty() => {
-                let item_id = name(item_id);
-                self.say(turn, Item::Reasoning { id: item_id.clone(), summary: vec![], content: vec![] }, &mut out);
-                if self.thinking.insert(item_id.clone()) {
-                    let (thread_id, turn_id, item_id) = (thread_id.clone(), turn_id.clone(), item_id.clone());
-                    out.push(event::ReasoningPartAdded { thread_id, turn_id, item_id, summary_index: 0 }.into());
-                }
-                out.push(event::ReasoningDelta { thread_id, turn_id, item_id, delta: delta.clone(), summary_index: 0 }.into());
-            }
-            Progress::Retrying { reason, .. } => {
-                self.saying.clear();
-                self.thinking.clear();
-                let error = TurnError { message: reason.clone(), codex_error_info: Some("other".into()), additional_details: None };
-                out.push(event::ErrorNotice { thread_id, turn_id, error, will_retry: true }.into());
-            }
-            _ => {}
-        }
-        out
-    }
-
-    /// Tells that the model begins to say something, once. Whoever listens only since a moment ago is told then.
-    fn say(&mut self, turn: &TurnId, item: Item, out: &mut Vec<Told>) {
-        if self.saying.insert(item.id().to_owned()) {
-            let at = self.turn.as_ref().map_or(0, |open| open.started_at);
-            out.push(self.item_started(turn, item, at));
-        }
-    }
-
-    fn output(&mut self, call: &CallId, bytes: &[u8]) -> Vec<Told> {
-        let Some(doing) = self.calls.get_mut(call) else { return Vec::new() };
-        let delta = text(&mut doing.tail, bytes);
-        if delta.is_empty() {
-            return Vec::new();
-        }
-        let (thread_id, turn_id) = (self.name.clone(), doing.turn.to_string());
-        vec![event::CommandOutputDelta { thread_id, turn_id, item_id: call.to_string(), delta }.into()]
-    }
-
     pub fn thread(&self) -> ThreadId {
         self.id
     }
@@ -508,6 +517,7 @@ fn mark(out: &mut [Told], seq: Seq) {
         Told::Notice(Notice::TurnCompleted(notice)) => notice.ordinal = Some(seq),
         Told::Notice(Notice::ItemStarted(notice)) => notice.ordinal = Some(seq),
         Told::Notice(Notice::ItemCompleted(notice)) => notice.ordinal = Some(seq),
+        Told::Notice(Notice::TurnDiffUpdated(notice)) => notice.ordinal = Some(seq),
         Told::Notice(Notice::TokenUsageUpdated(notice)) => notice.ordinal = Some(seq),
         Told::Notice(Notice::ThreadSettingsUpdated(notice)) => notice.ordinal = Some(seq),
         _ => {}
@@ -532,64 +542,4 @@ fn counts(tokens: Tokens) -> TokenCounts {
         output_tokens: tokens.output,
         reasoning_output_tokens: tokens.reasoning_output,
     }
-}
-
-/// What a turn's end says about what went wrong.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Failure {
-    message: String,
-    #[serde(default)]
-    kind: String,
-    #[serde(default)]
-    http_status: Option<u16>,
-}
-
-impl Failure {
-    fn shown(self) -> TurnError {
-        TurnError { codex_error_info: Some(self.info()), message: self.message, additional_details: None }
-    }
-
-    fn info(&self) -> Value {
-        match (self.kind.as_str(), self.http_status) {
-            ("contextExceeded", _) => json!("contextWindowExceeded"),
-            (_, Some(status @ 429)) => json!({"responseTooManyFailedAttempts": {"httpStatusCode": status}}),
-            (_, Some(status @ (401 | 403))) => json!({"httpConnectionFailed": {"httpStatusCode": status}}),
-            (_, Some(500..)) => json!("internalServerError"),
-            ("unreachable", _) => json!({"httpConnectionFailed": {"httpStatusCode": null}}),
-            _ => json!("other"),
-        }
-    }
-}
-
-/// The text of bytes that may end in the middle of a character; the beginning of that one is kept.
-fn text(tail: &mut Vec<u8>, bytes: &[u8]) -> String {
-    tail.extend_from_slice(bytes);
-    let mut out = String::new();
-    let mut rest = tail.as_slice();
-    loop {
-        match std::str::from_utf8(rest) {
-            Ok(valid) => {
-                out.push_str(valid);
-                rest = &[];
-                break;
-            }
-            Err(error) => {
-                let (valid, after) = rest.split_at(error.valid_up_to());
-                out.push_str(&String::from_utf8_lossy(valid));
-                match error.error_len() {
-                    Some(length) => {
-                        out.push(char::REPLACEMENT_CHARACTER);
-                        rest = &after[length..];
-                    }
-                    None => {
-                        rest = after;
-                        break;
-                    }
-                }
-            }
-        }
-    }
-    *tail = rest.to_vec();
-    out
 }

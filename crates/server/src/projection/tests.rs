@@ -200,12 +200,12 @@ fn turns_are_what_was_told_of_them() {
     script().iter().for_each(|entry| turns.take(projector.entry(entry)));
     let turns = turns.into_turns();
     assert_eq!(turns.iter().map(|turn| turn.status).collect::<Vec<_>>(), [Shown::Completed, Shown::Failed]);
-    let ids: Vec<&str> = turns[0].items.iter().map(Item::id).collect();
+    let ids: Vec<&str> = turns[0].items.iter().map(|item| item.id()).collect();
     assert_eq!(ids, ["one", "a", "b", "more", "r.turn-1.1", "m.turn-1.1"]);
     let statuses: Vec<WorkStatus> = turns[0]
         .items
         .iter()
-        .filter_map(|item| match item {
+        .filter_map(|item| match &item.item {
             Item::CommandExecution { status, .. } => Some(*status),
             _ => None,
         })

@@ -87,6 +87,8 @@ pub fn thread(state: &State, shown: Shown, defaults: &Defaults) -> Thread {
         history_mode: "legacy".into(),
         environments: is_loaded.then(|| state.selection.as_ref().map(environments).unwrap_or_default()),
         can_accept_direct_input: Some(true),
+        extra: None,
+        daybreak_enabled: None,
         turns: shown.turns,
     }
 }
@@ -129,6 +131,8 @@ pub fn summary(row: &Summary, shown: Shown, defaults: &Defaults) -> Thread {
         history_mode: "legacy".into(),
         environments: None,
         can_accept_direct_input: Some(true),
+        extra: None,
+        daybreak_enabled: None,
         turns: shown.turns,
     }
 }
@@ -152,6 +156,7 @@ pub fn opened(state: &State, shown: Shown, defaults: &Defaults) -> ThreadOpened 
             .map(|primary| primary.workspace_roots.iter().map(outpost_wire::PathUri::to_syntax).collect())
             .unwrap_or_default(),
         active_permission_profile: None,
+        multi_agent_mode: outpost_wire::app::settings::MultiAgentMode::default(),
         collaboration_mode: Some(defaults.collaboration(settings)),
         initial_turns_page: None,
         turns_backwards_cursor: None,

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use outpost_wire::app::event::Notice;
-use outpost_wire::app::item::Item;
+use outpost_wire::app::item::{Item, TimedItem};
 use outpost_wire::app::thread::ThreadItemEntry;
 use outpost_wire::app::turn::{ItemsView, Turn};
 
@@ -66,7 +66,7 @@ impl Turns {
     /// All turns with their items, in their order.
     pub fn into_turns(self) -> Vec<Turn> {
         let Self { mut turns, items, .. } = self;
-        let mut by_turn: HashMap<String, Vec<Item>> = HashMap::new();
+        let mut by_turn: HashMap<String, Vec<TimedItem>> = HashMap::new();
         for entry in items {
             by_turn.entry(entry.turn_id).or_default().push(entry.item);
         }
@@ -79,7 +79,7 @@ impl Turns {
 
 /// A turn with nothing but the last message of the agent.
 pub fn only_last_message(mut turn: Turn) -> Turn {
-    let last = turn.items.iter().rposition(|item| matches!(item, Item::AgentMessage { .. }));
+    let last = turn.items.iter().rposition(|item| matches!(item.item, Item::AgentMessage { .. }));
     turn.items = last.map(|last| turn.items.swap_remove(last)).into_iter().collect();
     turn.items_view = ItemsView::Summary;
     turn

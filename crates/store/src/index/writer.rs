@@ -126,6 +126,7 @@ impl Writer {
         self.state.send_modify(|state| state.is_listed = false);
         let mut reason = reason;
         // Twice is enough: if a new file is bad as well, something else is wrong, and journals can be used without an index.
+        let mut told = String::new();
         for _ in 0..3 {
             if let Some(reason) = reason.take() {
                 tracing::warn!(reason, "the index of threads is made anew");
@@ -138,8 +139,13 @@ impl Writer {
                 Ok(()) => break,
                 Err(IndexError::Unusable(why)) => reason = Some(why),
                 Err(error) => {
-                    tracing::warn!(%error, "threads cannot be listed");
-                    self.state.send_modify(|state| state.failure = Some(error.to_string()));
+                    let why = if let IndexError::Unreachable(why) = &error { why.clone() } else { error.to_string() };
+                    // Once is enough, however often it is tried.
+                    if told != why {
+                        tracing::warn!(%error, "threads cannot be listed");
+                        told.clone_from(&why);
+                    }
+                    self.state.send_modify(|state| state.failure = Some(why));
                     std::thread::sleep(PAUSE);
                 }
             }

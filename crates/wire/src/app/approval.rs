@@ -29,6 +29,8 @@ pub struct CommandApprovalParams {
     pub command_actions: Option<Vec<CommandAction>>,
     pub reason: Option<String>,
     pub proposed_execpolicy_amendment: Option<Vec<String>>,
+    #[serde(default)]
+    pub proposed_network_policy_amendments: Option<Vec<Value>>,
     pub available_decisions: Option<Vec<Value>>,
     pub network_approval_context: Option<Value>,
     pub additional_permissions: Option<Value>,

@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::commands::{CommandExecOutputDelta, ProcessExited, ProcessOutputDelta};
 use super::files::FsChanged;
 use super::goals::{ThreadGoalCleared, ThreadGoalUpdated};
-use super::item::Item;
+use super::item::{FileUpdate, TimedItem};
 use super::queue::ThreadQueueChanged;
 use super::settings::ThreadSettings;
 use super::skills::SkillsChanged;
@@ -75,9 +75,11 @@ notices! {
     "item/completed" => ItemCompleted(ItemCompleted),
     "item/agentMessage/delta" => AgentMessageDelta(AgentMessageDelta),
     "item/reasoning/summaryPartAdded" => ReasoningPartAdded(ReasoningPartAdded),
+    "item/reasoning/textDelta" => ReasoningTextDelta(ReasoningTextDelta),
     "item/reasoning/summaryTextDelta" => ReasoningDelta(ReasoningDelta),
     "item/commandExecution/outputDelta" => CommandOutputDelta(CommandOutputDelta),
     "item/commandExecution/terminalInteraction" => TerminalInteraction(TerminalInteraction),
+    "item/fileChange/patchUpdated" => FileChangePatchUpdated(FileChangePatchUpdated),
     "item/mcpToolCall/progress" => McpToolCallProgress(McpToolCallProgress),
     "mcpServer/startupStatus/updated" => McpServerStatusUpdated(McpServerStatusUpdated),
     "serverRequest/resolved" => ServerRequestResolved(ServerRequestResolved),
@@ -142,17 +144,21 @@ shapes! {
     /// The turn is over, and that cannot be lost any more. Its items are only the last message.
     TurnCompleted { thread_id: String, turn: Turn, ordinal: Option<u64> }
     TurnPlanUpdated { thread_id: String, turn_id: String, explanation: Option<String>, plan: Vec<PlanStep> }
-    TurnDiffUpdated { thread_id: String, turn_id: String, diff: String }
+    /// What the patches of the turn have changed since its beginning, as one unified diff.
+    TurnDiffUpdated { thread_id: String, turn_id: String, diff: String, ordinal: Option<u64> }
+    /// A change of files in its true places: before it is made nobody has looked at the files.
+    FileChangePatchUpdated { thread_id: String, turn_id: String, item_id: String, changes: Vec<FileUpdate> }
     PlanStep { step: String, status: PlanStatus }
-    ItemStarted { thread_id: String, turn_id: String, item: Item, started_at_ms: u64, ordinal: Option<u64> }
-    ItemCompleted { thread_id: String, turn_id: String, item: Item, completed_at_ms: u64, ordinal: Option<u64> }
+    ItemStarted { thread_id: String, turn_id: String, item: TimedItem, started_at_ms: u64, ordinal: Option<u64> }
+    ItemCompleted { thread_id: String, turn_id: String, item: TimedItem, completed_at_ms: u64, ordinal: Option<u64> }
     AgentMessageDelta { thread_id: String, turn_id: String, item_id: String, delta: String }
     ReasoningPartAdded { thread_id: String, turn_id: String, item_id: String, summary_index: u32 }
+    ReasoningTextDelta { thread_id: String, turn_id: String, item_id: String, delta: String, content_index: u32 }
     ReasoningDelta { thread_id: String, turn_id: String, item_id: String, delta: String, summary_index: u32 }
     CommandOutputDelta { thread_id: String, turn_id: String, item_id: String, delta: String }
     TerminalInteraction { thread_id: String, turn_id: String, item_id: String, process_id: String, stdin: String }
     McpToolCallProgress { thread_id: String, turn_id: String, item_id: String, message: String }
-    McpServerStatusUpdated { name: String, status: String, error: Option<String>, thread_id: Option<String> }
+    McpServerStatusUpdated { name: String, status: String, error: Option<String>, failure_reason: Option<Value>, thread_id: Option<String> }
     /// A question was answered, by whomever, or nobody asks it any more.
     ServerRequestResolved { thread_id: String, request_id: Value }
     ErrorNotice { thread_id: String, turn_id: String, error: TurnError, will_retry: bool }

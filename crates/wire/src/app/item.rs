@@ -83,6 +83,14 @@ pub enum Item {
         #[serde(default)]
         plugin_id: Option<String>,
         #[serde(default)]
+        app_context: Option<Value>,
+        #[serde(default)]
+        mcp_app_resource_uri: Option<String>,
+        #[serde(default)]
+        mcp_app_ui: Option<Value>,
+        #[serde(default)]
+        read_only_hint: Option<bool>,
+        #[serde(default)]
         environment_id: Option<String>,
     },
     DynamicToolCall {
@@ -122,6 +130,37 @@ pub enum Item {
     ContextCompaction {
         id: String,
     },
+    /// A review begins; `review` says of what.
+    EnteredReviewMode {
+        id: String,
+        review: String,
+    },
+    /// It is over; `review` is what was found.
+    ExitedReviewMode {
+        id: String,
+        review: String,
+    },
+}
+
+/// An item, and when it began and ended, in milliseconds since 1970.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct TimedItem {
+    #[serde(flatten)]
+    pub item: Item,
+    #[serde(default)]
+    pub started_at_ms: Option<u64>,
+    #[serde(default)]
+    pub completed_at_ms: Option<u64>,
+}
+
+impl std::ops::Deref for TimedItem {
+    type Target = Item;
+
+    fn deref(&self) -> &Item {
+        &self.item
+    }
 }
 
 impl Item {
@@ -136,7 +175,9 @@ impl Item {
             | Self::DynamicToolCall { id, .. }
             | Self::CollabAgentToolCall { id, .. }
             | Self::ImageView { id, .. }
-            | Self::ContextCompaction { id } => id,
+            | Self::ContextCompaction { id }
+            | Self::EnteredReviewMode { id, .. }
+            | Self::ExitedReviewMode { id, .. } => id,
         }
     }
 }
@@ -231,6 +272,9 @@ mod tests {
     fn optional_members_are_written_as_null_and_need_not_be_read() {
         let item = Item::Reasoning { id: "r".into(), summary: vec![], content: vec![] };
         assert_eq!(serde_json::to_value(&item).unwrap(), json!({"type": "reasoning", "id": "r", "summary": [], "content": []}));
+        let timed = TimedItem { item, started_at_ms: Some(1), completed_at_ms: None };
+        let written = json!({"type": "reasoning", "id": "r", "summary": [], "content": [], "startedAtMs": 1, "completedAtMs": null});
+        assert_eq!(serde_json::to_value(&timed).unwrap(), written);
         let item: Item = serde_json::from_value(json!({"type": "agentMessage", "id": "m", "text": "x", "new": 1})).unwrap();
         let written = serde_json::to_value(&item).unwrap();
         assert_eq!(written["phase"], Value::Null);

@@ -13,10 +13,6 @@ app_method!(ExperimentalFeatureList = "experimentalFeature/list", PageParams => 
 app_method!(PluginList = "plugin/list", PluginListParams => PluginListResponse);
 app_method!(PluginInstalled = "plugin/installed", PluginListParams => PluginInstalledResponse);
 app_method!(ServerDiagnosticsRead = "server/diagnostics", NoParams => ServerDiagnostics, experimental);
-app_method!(
-    /// There is no reviewer; a turn with a prompt does the same.
-    ReviewStart = "review/start", ReviewStartParams => super::Nothing
-);
 
 records! {
     /// Tools that a provider would run itself.
@@ -33,7 +29,6 @@ records! {
     ServerDiagnostics { process: DiagnosedProcess, gauges: Vec<Gauge> }
     DiagnosedProcess { id: u32, resident_memory_bytes: Option<u64>, physical_footprint_bytes: Option<u64> }
     Gauge { name: String, value: u64 }
-    ReviewStartParams { thread_id: String, target: Value; delivery: Option<String> }
 }
 
 /// Members are spelled as everywhere else in this protocol's modes.

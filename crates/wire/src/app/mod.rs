@@ -34,6 +34,7 @@ pub mod mcp;
 pub mod models;
 pub mod overview;
 pub mod queue;
+pub mod review;
 pub mod search;
 pub mod session;
 pub mod settings;

@@ -1,6 +1,7 @@
 //! The models that are configured.
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::{app_method, encode_with_serde};
 
@@ -41,6 +42,11 @@ pub struct Model {
     pub service_tiers: Vec<String>,
     pub default_service_tier: Option<String>,
     pub additional_speed_tiers: Vec<String>,
+    pub availability_nux: Option<Value>,
+    pub available_access_programs: Option<Value>,
+    pub model_specialty: Option<String>,
+    pub multi_agent_version: Option<Value>,
+    pub upgrade_info: Option<Value>,
     /// Ours: who serves it.
     pub model_provider: String,
 }

@@ -12,23 +12,30 @@ app_method!(
 );
 app_method!(ThreadQueueList = "thread/queue/list", ThreadQueueListParams => ThreadQueueListResponse, experimental);
 app_method!(
-    /// Refused: what waits is written down already and is not changed any more. So are the next two.
+    /// Says something else in the same place. The id stays.
     ThreadQueueUpdate = "thread/queue/update", ThreadQueueUpdateParams => ThreadQueueSubmission, experimental
 );
-app_method!(ThreadQueueDelete = "thread/queue/delete", ThreadQueueDeleteParams => ThreadQueueDeleteResponse, experimental);
-app_method!(ThreadQueueReorder = "thread/queue/reorder", ThreadQueueReorderParams => Nothing, experimental);
 app_method!(
-    /// Refused: what waits is started by itself as soon as no turn is running.
+    /// Takes it back, as if it had never been said.
+    ThreadQueueDelete = "thread/queue/delete", ThreadQueueDeleteParams => ThreadQueueDeleteResponse, experimental
+);
+app_method!(
+    /// All that waits must be named, each once.
+    ThreadQueueReorder = "thread/queue/reorder", ThreadQueueReorderParams => Nothing, experimental
+);
+app_method!(
+    /// Does not wait any longer: while a turn is running it is taken as steering, and the running one is answered.
     ThreadQueueStart = "thread/queue/start", ThreadQueueStartParams => ThreadQueueStartResponse, experimental
 );
 
 records! {
     ThreadQueueAddParams { thread_id: String, client_user_message_id: String, input: Vec<UserInput> }
     ThreadQueueSubmission { queued_submission: QueuedSubmission }
+    /// What waits has the name under which the client said it.
     QueuedSubmission { id: String, client_user_message_id: String, input: Vec<Value> }
     ThreadQueueListParams { thread_id: String; cursor: Option<String>, limit: Option<u32> }
     ThreadQueueListResponse { data: Vec<QueuedSubmission>, next_cursor: Option<String> }
-    ThreadQueueUpdateParams { thread_id: String, queued_submission_id: String, input: Vec<Value> }
+    ThreadQueueUpdateParams { thread_id: String, queued_submission_id: String, input: Vec<UserInput> }
     ThreadQueueDeleteParams { thread_id: String, queued_submission_id: String }
     ThreadQueueDeleteResponse { deleted: bool }
     ThreadQueueReorderParams { thread_id: String, queued_submission_ids: Vec<String> }

@@ -144,6 +144,16 @@ pub struct ThreadSettings {
     pub personality: Option<String>,
     pub collaboration_mode: CollaborationMode,
     pub disabled_plugin_ids: Vec<String>,
+    pub multi_agent_mode: MultiAgentMode,
+}
+
+/// When agents are made; there is one way here.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub enum MultiAgentMode {
+    #[default]
+    ExplicitRequestOnly,
 }
 
 /// There is one mode here.

@@ -4,8 +4,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::environment::{CapabilityRootParams, EnvironmentParams, ThreadEnvironment};
-use super::item::Item;
-use super::settings::{ActivePermissionProfile, ApprovalsReviewer, AskForApproval, CollaborationMode, Overrides, SandboxPolicy};
+use super::item::TimedItem;
+use super::settings::{
+    ActivePermissionProfile, ApprovalsReviewer, AskForApproval, CollaborationMode, MultiAgentMode, Overrides, SandboxPolicy,
+};
 use super::turn::{ItemsView, Turn};
 use super::{Nothing, SortDirection, ThreadParams};
 use crate::{app_method, encode_with_serde};
@@ -121,6 +123,12 @@ pub struct ThreadStartParams {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ThreadResumeParams {
     pub thread_id: String,
+    /// The thread's journal, instead of its id.
+    #[serde(default)]
+    pub path: Option<String>,
+    /// Refused: a history is put into a thread with `thread/inject_items`.
+    #[serde(default)]
+    pub history: Option<Vec<Value>>,
     #[serde(default)]
     pub cwd: Option<String>,
     #[serde(default)]
@@ -163,6 +171,9 @@ pub struct ThreadResumeParams {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ThreadForkParams {
     pub thread_id: String,
+    /// Refused: threads are named by their ids.
+    #[serde(default)]
+    pub path: Option<String>,
     #[serde(default)]
     pub cwd: Option<String>,
     #[serde(default)]
@@ -275,6 +286,8 @@ pub struct ThreadOpened {
     pub disabled_plugin_ids: Vec<String>,
     pub runtime_workspace_roots: Vec<String>,
     pub active_permission_profile: Option<ActivePermissionProfile>,
+    /// There is one way: agents are made when they are asked for.
+    pub multi_agent_mode: MultiAgentMode,
     pub collaboration_mode: Option<CollaborationMode>,
     pub initial_turns_page: Option<ThreadTurnsListResponse>,
     pub turns_backwards_cursor: Option<String>,
@@ -321,6 +334,11 @@ pub struct Thread {
     /// Null when the thread is not loaded.
     pub environments: Option<Vec<ThreadEnvironment>>,
     pub can_accept_direct_input: Option<bool>,
+    /// Never used here. So is the next one.
+    #[serde(default)]
+    pub extra: Option<Value>,
+    #[serde(default)]
+    pub daybreak_enabled: Option<bool>,
     pub turns: Vec<Turn>,
 }
 
@@ -520,7 +538,7 @@ pub struct ThreadItemsListResponse {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ThreadItemEntry {
     pub turn_id: String,
-    pub item: Item,
+    pub item: TimedItem,
     pub started_at_ms: Option<u64>,
     pub completed_at_ms: Option<u64>,
 }

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::Nothing;
 use super::environment::EnvironmentParams;
-use super::item::Item;
+use super::item::TimedItem;
 use super::settings::{ApprovalsReviewer, AskForApproval, SandboxPolicy};
 use crate::{app_method, encode_with_serde};
 
@@ -177,7 +177,7 @@ pub struct TurnInterruptParams {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Turn {
     pub id: String,
-    pub items: Vec<Item>,
+    pub items: Vec<TimedItem>,
     #[serde(default)]
     pub items_view: ItemsView,
     pub status: TurnStatus,
@@ -225,6 +225,8 @@ pub struct TurnError {
     pub codex_error_info: Option<Value>,
     #[serde(default)]
     pub additional_details: Option<String>,
+    #[serde(default)]
+    pub misalignment: Option<Value>,
 }
 
 encode_with_serde!(TurnStartResponse, TurnSteerResponse);

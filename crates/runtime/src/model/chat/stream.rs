@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::model::{Answer, Item, OnProgress, Progress, Usage};
+use crate::model::{Answer, Item, OnProgress, Progress, ReasoningPart, Usage};
 
 /// A message that is being put together.
 pub struct Message<'a> {
@@ -73,7 +73,7 @@ impl<'a> Message<'a> {
         if is_new {
             (self.progress)(Progress::ItemStarted { item: reasoning(&id, "") });
         }
-        (self.progress)(Progress::ReasoningDelta { item_id: id, delta: delta.to_owned() });
+        (self.progress)(Progress::ReasoningDelta { item_id: id, part: ReasoningPart::Content(0), delta: delta.to_owned() });
     }
 
     fn take_call(&mut self, piece: &Value) {
