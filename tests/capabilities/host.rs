@@ -56,7 +56,17 @@ async fn s51_the_list_for_clients_has_the_shape_of_the_protocol() {
 async fn whoever_listens_is_told_of_changes() {
     let host = Machine::new();
     put_skill(host.path("home/skills"), "house");
-    let stage = Stage::with_config(&[("local", &host)], with_host(&host)).await;
+    told_of_changes(&host).await;
+}
+
+/// Where the folder comes to be is watched, too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_listens_is_told_of_a_folder_that_is_made_later() {
+    told_of_changes(&Machine::new()).await;
+}
+
+async fn told_of_changes(host: &Machine) {
+    let stage = Stage::with_config(&[("local", host)], with_host(host)).await;
     let mut changes = stage.runtime.skill_changes();
     // It is told of what changes after its first look, whenever that is.
     let told = async {

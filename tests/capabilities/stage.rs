@@ -164,6 +164,8 @@ pub fn config() -> RuntimeConfig {
         model_provider: "scripted".into(),
         sandbox: SandboxMode::DangerFullAccess,
         patience: StepPatience { primary: Duration::from_secs(10), others: Duration::from_secs(10) },
+        // However busy the machine is that runs the tests, an executor is not left out because it takes long.
+        discovery_patience: Duration::from_secs(60),
         ..RuntimeConfig::default()
     }
 }

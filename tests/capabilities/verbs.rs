@@ -45,7 +45,7 @@ fn thread_why_says_per_root_why_it_is_in_or_out() {
     let text = user.says(&["thread", "why", &id]);
     let lines = [
         format!("in   tools  local:{}", at("tools")),
-        "     plugin `acme`, 1 skills".into(),
+        "     plugin `acme`, 1 skill".into(),
         "     MCP server docs".into(),
         "     hooks for Stop are declared; this release does not run them".into(),
         format!("out  gone  local:{}", at("none")),

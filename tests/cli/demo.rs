@@ -1,9 +1,10 @@
 //! `outpost demo`: the first thing that a newcomer runs.
 
+use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use crate::OUTPOST;
+use crate::{OUTPOST, is_ignored};
 
 /// What a newcomer's shell would start. Nothing of the tests' own environment gets in.
 fn demo(prefix: &[&str], home: &Path) -> Output {
@@ -81,4 +82,37 @@ fn without_a_sandbox_it_says_so_and_goes_on() {
     assert!(told.contains("This machine cannot hold the sandbox") && told.contains("WITHOUT ONE"), "{told}");
     assert!(told.contains("it ran once") && !told.contains("stray"), "{told}");
     nothing_is_left(&told);
+}
+
+/// Whoever stops it, whenever, finds nothing of it: no directory, no process, no thread that nobody can make sense of.
+#[test]
+fn stopped_at_any_moment_it_leaves_nothing() {
+    if is_ignored(2) {
+        return;
+    }
+    for moment in ["`local` is this program", "1  A turn", "cut after line", "the command goes on there"] {
+        let home = tempfile::tempdir().unwrap();
+        let mut child = Command::new(OUTPOST)
+            .arg("demo")
+            .env("OUTPOST_HOME", home.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut told = String::new();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        while !told.contains(moment) {
+            assert!(out.read_line(&mut told).unwrap() > 0, "it never came to `{moment}`: {told}");
+        }
+        assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+        out.read_to_string(&mut told).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stderr).as_ref()), (Some(130), ""), "{moment}: {told}");
+        assert!(told.contains("Nothing is left of the demo"), "{told}");
+        nothing_is_left(&told);
+        let listed = Command::new(OUTPOST).args(["thread", "list", "--all", "--json"]).env("OUTPOST_HOME", home.path()).output().unwrap();
+        let listed: serde_json::Value = serde_json::from_slice(&listed.stdout).unwrap();
+        assert_eq!(listed["threads"], serde_json::json!([]), "{moment}");
+    }
 }

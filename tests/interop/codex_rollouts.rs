@@ -120,7 +120,13 @@ async fn sessions_of_the_real_program_import_list_show_and_fork() {
     assert_eq!(listed["threads"][0]["id"], id);
     assert_eq!((&listed["threads"][0]["preview"], &listed["threads"][0]["turns"]), (&json!("the first question"), &json!(2)));
     let shown = seen(&ours, id);
-    for part in ["> the first question", "> the second question", "$ exec_command", "from the real one", "done"] {
+    for part in [
+        "> the first question",
+        "> the second question",
+        "exec_command {\"cmd\":\"echo from the real one\"}",
+        "  from the real one",
+        "done",
+    ] {
         assert!(shown.contains(part), "{part}\n{shown}");
     }
     let fork = ours.json(&["fork", id, "--before-message", "1"]);

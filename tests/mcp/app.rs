@@ -23,7 +23,7 @@ struct App {
     work: TempDir,
     /// What came while something else was waited for.
     heard: Vec<Value>,
-    _model: ScriptedModel,
+    model: ScriptedModel,
 }
 
 impl App {
@@ -50,7 +50,7 @@ impl App {
             }
         });
         let input = child.stdin.take().unwrap();
-        let mut app = Self { child, input, lines, next: 0, home, work, heard: vec![], _model: model };
+        let mut app = Self { child, input, lines, next: 0, home, work, heard: vec![], model };
         let hello = json!({"clientInfo": {"name": "t", "title": "t", "version": "1"}, "capabilities": {"experimentalApi": true}});
         app.ask("initialize", hello).unwrap();
         app.send(&json!({"method": "initialized"}));
@@ -58,7 +58,7 @@ impl App {
     }
 
     fn configure(&self, more: &str) {
-        std::fs::write(self.home.path().join("config.toml"), config(&self._model, more)).unwrap();
+        std::fs::write(self.home.path().join("config.toml"), config(&self.model, more)).unwrap();
     }
 
     fn send(&mut self, message: &Value) {
@@ -121,7 +121,7 @@ fn server() -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_lists_calls_reads_and_reloads() {
+async fn s89_a_client_lists_calls_reads_and_reloads() {
     let mut app = App::start(vec![]).await;
     let thread = app.thread(json!({"mine": server()}));
     let listed = app.ask("mcpServerStatus/list", json!({"threadId": thread})).unwrap();
@@ -143,6 +143,14 @@ async fn a_client_lists_calls_reads_and_reloads() {
         listed["data"].as_array().unwrap().iter().map(|server| server["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
     assert_eq!(names(&app.ask("mcpServerStatus/list", json!({"threadId": thread})).unwrap()), ["file", "mine"]);
+    // Nothing else of the file is taken up by a thread that runs.
+    let other = config(&app.model, &format!("[mcp_servers.file]\ncommand = \"python3\"\nargs = [\"{SERVER}\"]\n"));
+    std::fs::write(app.home.path().join("config.toml"), other.replace("model = \"m\"", "model = \"other\"")).unwrap();
+    app.ask("config/mcpServer/reload", json!({})).unwrap();
+    app.ask("turn/start", json!({"threadId": thread, "input": [{"type": "text", "text": "go"}]})).unwrap();
+    app.notification("turn/completed");
+    assert_eq!(app.model.requests().last().unwrap().body["model"], "m");
+
     app.configure("[mcp_servers.file]\ncommand = 3\n");
     let broken = app.ask("config/mcpServer/reload", json!({})).unwrap_err();
     assert!(broken.contains("mcp_servers.file"), "{broken}");

@@ -212,7 +212,7 @@ async fn s88_what_this_machine_requires_holds_everywhere_and_is_read_again() {
     setup.config.mcp.source = Source::new(move |_| {
         let mut requirements = Requirements::default();
         requirements.add("requirements.toml", Some(&current.lock().unwrap()));
-        Ok(Configured { servers: Layer::of(Some(&servers))?, requirements })
+        Configured { servers: Layer::of(Some(&servers)), requirements }
     });
     let harness = Harness::new(setup).await;
     let thread = harness.start(&[0]).await;

@@ -219,9 +219,10 @@ async fn s89_a_changed_plugin_is_taken_up_by_other_threads() {
         loop {
             if let outpost_runtime::feed::Read::Event(outpost_runtime::live::Event::Mcp(outpost_runtime::mcp::McpEvent::Startup {
                 server,
+                state,
                 ..
             })) = feed.next().await
-                && server == "new"
+                && (server.as_str(), state.as_str()) == ("new", "ready")
             {
                 return;
             }

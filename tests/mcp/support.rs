@@ -50,7 +50,7 @@ impl Files {
 
     pub fn source(&self) -> Source {
         let files = self.clone();
-        let read = move |_: Option<&str>| files.held.lock().unwrap().clone().and_then(|servers| Ok(Layer::of(Some(&servers))?.into()));
+        let read = move |_: Option<&str>| files.held.lock().unwrap().clone().and_then(|servers| Layer::of(Some(&servers))).into();
         let changes = self.changes.clone();
         Source::new(read).with_changes(move || Some(changes.subscribe()))
     }

@@ -43,9 +43,8 @@ await play(async () => {
   check(await page.evaluate(() => document.activeElement.textContent) === "Skip to the thread", "the first stop is the way past the lists");
   await page.locator("#threads a").first().focus();
   await page.keyboard.press("Enter");
-  await text("#items pre", "2999");
+  await text("#items pre", "100");
   check(await page.evaluate(() => document.activeElement.id) === "main", "whoever opens a thread goes on from there");
-  await text("#items pre", "characters before this are not shown");
   await look("crowd-thread");
 
   // What is to be allowed can be read, and the buttons are in sight.

@@ -162,7 +162,7 @@ pub fn strace() -> anyhow::Result<()> {
 }
 
 /// Installs a Debian package if a program is missing.
-fn need(program: &str, package: &str) -> anyhow::Result<()> {
+pub fn need(program: &str, package: &str) -> anyhow::Result<()> {
     // Not all of them can be asked for their version.
     let found = Command::new("sh").args(["-c", "command -v \"$0\"", program]).stdout(Stdio::null()).status();
     if found.is_ok_and(|status| status.success()) {

@@ -3,6 +3,8 @@
 use std::fmt::Write;
 use std::time::Duration;
 
+use rustix::time::{ClockId, clock_gettime};
+
 /// One line of the table.
 pub struct Figure {
     pub what: String,
@@ -20,6 +22,12 @@ impl Figure {
     pub fn told(what: impl Into<String>, value: impl Into<String>) -> Self {
         Self { what: what.into(), value: value.into(), reach: "", met: None }
     }
+}
+
+/// What this process has spent so far, with all its threads.
+pub fn cpu() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 #[expect(clippy::print_stdout, reason = "this is a program for a terminal")]

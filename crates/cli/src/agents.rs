@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
+use futures_util::future::join_all;
 use outpost_environment::{Definition, Registry};
 use outpost_runtime::live::LiveThread;
 use outpost_runtime::policy::ApprovalPolicy;
@@ -127,6 +128,9 @@ impl Agents {
             changes.push(SettingsChanged { settings: self.settings.clone() }.into());
         }
         let selection = self.here.other_selection(self.runtime(), before.selection.as_ref()).await?;
+        if let Some(cwd) = selection.as_ref().and_then(directory).filter(|cwd| before.settings.cwd.as_ref() != Some(cwd)) {
+            changes.push(SettingsChanged { settings: Settings { cwd: Some(cwd), ..Settings::default() } }.into());
+        }
         let capability_roots = Some(self.here.roots.clone()).filter(|roots| !roots.is_empty());
         if selection.is_some() || capability_roots.is_some() {
             changes.push(SelectionChanged { selection, capability_roots }.into());
@@ -146,7 +150,9 @@ impl Agents {
         start.created.originator = birth.originator;
         start.created.program_version = Some(env!("CARGO_PKG_VERSION").into());
         start.created.settings = self.settings.clone();
-        start.created.selection = Some(self.here.selection(self.runtime()).await?);
+        let selection = self.here.selection(self.runtime()).await?;
+        start.created.settings.cwd = directory(&selection);
+        start.created.selection = Some(selection);
         start.created.capability_roots.clone_from(&self.here.roots);
         start.ephemeral = birth.ephemeral;
         let thread = self.runtime().start(start).await?;
@@ -161,6 +167,12 @@ impl Agents {
         let last = page.threads.iter().find(|thread| thread.parent.is_none());
         last.map(|thread| thread.id).context("there is no thread yet")
     }
+}
+
+/// The directory that lists show: the one on this machine, if it works here at all.
+fn directory(selection: &Selection) -> Option<String> {
+    let here = selection.get(&EnvironmentId::local()).or_else(|| selection.primary());
+    here.map(|attachment| attachment.cwd.to_syntax())
 }
 
 /// `NAME=URL`: an executor for this run only, in the place of one of that name that is written down.
@@ -214,6 +226,7 @@ impl Here {
 
     /// `-e ENV[=CWD]`.
     async fn named(&self, runtime: &Runtime) -> anyhow::Result<Selection> {
+        self.wake(runtime).await;
         let mut attachments = Vec::new();
         for wish in &self.environments {
             let (name, directory) = wish.split_once('=').map_or((wish.as_str(), None), |(name, directory)| (name, Some(directory)));
@@ -236,6 +249,20 @@ impl Here {
             attachments.push(Attachment::new(id, directory));
         }
         Selection::new(attachments).map_err(|duplicate| anyhow::anyhow!("environment `{}` is named twice", duplicate.0))
+    }
+
+    /// Connects the machines that were named, all at once, and waits until each of them is there or known not to be: a first
+    /// connection by ssh takes longer than a step waits.
+    async fn wake(&self, runtime: &Runtime) {
+        let names = self.environments.iter().map(|wish| wish.split('=').next().unwrap_or(wish));
+        let ids = names.filter_map(|name| EnvironmentId::parse(name).ok()).filter(|id| !id.is_local());
+        let ids: Vec<EnvironmentId> = ids.filter(|id| runtime.registry().status(id).is_some()).collect();
+        join_all(ids.iter().map(|id| async move {
+            if let Err(error) = runtime.registry().info(id).await {
+                tracing::debug!(%id, %error, "it is not there; whoever uses it is told so");
+            }
+        }))
+        .await;
     }
 
     /// `--cd` and `--add-dir` are about this machine and change nothing elsewhere.

@@ -41,7 +41,8 @@ impl Arguments {
             collected.lock().unwrap_or_else(PoisonError::into_inner).push(text.to_owned());
             Ok(text.to_owned())
         };
-        let matches = Self::command().mut_arg("settings", |setting| setting.value_parser(collect)).get_matches();
+        let matches =
+            Self::command().mut_arg("settings", |setting| setting.value_parser(collect)).get_matches_from(words(std::env::args_os()));
         let mut arguments = Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
         arguments.settings = std::mem::take(&mut *settings.lock().unwrap_or_else(PoisonError::into_inner));
         // They are read verb by verb; what counts is where they stand.
@@ -49,6 +50,16 @@ impl Arguments {
         arguments.settings.sort_by_cached_key(|setting| given.iter().rposition(|word| word.ends_with(setting.as_str())));
         arguments
     }
+}
+
+/// `outpost help VERB` is what people type; `help` as a verb of its own would stand in the way of prompts.
+fn words(given: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let mut words: Vec<OsString> = given.collect();
+    if words.get(1).is_some_and(|word| word == "help") {
+        words.remove(1);
+        words.push("--help".into());
+    }
+    words
 }
 
 const FIRST_STEPS: &str = "\
@@ -589,6 +600,14 @@ mod tests {
         for inner in command.get_subcommands() {
             helps(inner, &format!("{path} {}", inner.get_name()), found);
         }
+    }
+
+    #[test]
+    fn help_may_be_asked_for_as_a_verb() {
+        let words = |text: &str| words(text.split(' ').map(OsString::from)).join(&OsString::from(" "));
+        assert_eq!(words("outpost help"), "outpost --help");
+        assert_eq!(words("outpost help env add"), "outpost env add --help");
+        assert_eq!(words("outpost exec help"), "outpost exec help");
     }
 
     /// Paragraphs are wrapped by whoever prints them; what is wrapped twice is torn.

@@ -23,7 +23,7 @@ use outpost_wire::PathUri;
 use serde::Deserialize;
 use uuid::Uuid;
 
-use crate::config::Config;
+use crate::config::{Config, wrong_line};
 use crate::environments::Known;
 use crate::home::Home;
 use crate::reach::{Caller, local};
@@ -197,6 +197,6 @@ pub fn rules(home: &Home) -> anyhow::Result<Rules> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Rules::default()),
         Err(error) => return Err(error).with_context(|| format!("{} cannot be read", file.display())),
     };
-    let parsed: RuleFile = toml::from_str(&text).with_context(|| format!("{}", file.display()))?;
+    let parsed: RuleFile = toml::from_str(&text).map_err(|error| wrong_line(&file, &text, &error))?;
     Rules::new(parsed.rules).with_context(|| format!("{}", file.display()))
 }

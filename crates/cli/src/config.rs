@@ -5,6 +5,7 @@ pub mod reference;
 pub mod serve;
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
@@ -84,8 +85,9 @@ impl Config {
     /// The same, for those who tell it in another way, or have told it already.
     pub fn read(file: Option<&Path>, overrides: &[String]) -> anyhow::Result<Self> {
         let mut table = match file.map(std::fs::read_to_string) {
-            Some(Ok(text)) => text.parse::<Table>().map_err(|error| wrong_syntax(file.unwrap_or(Path::new("")), &text, &error))?,
-            Some(Err(error)) if error.kind() != std::io::ErrorKind::NotFound => {
+            Some(Ok(text)) => text.parse::<Table>().map_err(|error| wrong_line(file.unwrap_or(Path::new("")), &text, &error))?,
+            // A home that cannot be one is told by whoever needs it.
+            Some(Err(error)) if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
                 return Err(error).with_context(|| format!("{} cannot be read", file.unwrap_or(Path::new("")).display()));
             }
             _ => Table::new(),
@@ -144,7 +146,7 @@ impl Config {
 }
 
 /// In one line, with its number.
-fn wrong_syntax(file: &Path, text: &str, error: &toml::de::Error) -> anyhow::Error {
+pub fn wrong_line(file: &Path, text: &str, error: &toml::de::Error) -> anyhow::Error {
     let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
     anyhow!("{}:{}: {}", file.display(), before.matches('\n').count() + 1, error.message())
 }

@@ -80,17 +80,22 @@ pub fn unknown(id: &EnvironmentId, known: &[EnvironmentId]) -> anyhow::Error {
     anyhow!("there is no environment `{id}`; {known}. `outpost env add {id} --ssh USER@HOST` adds a machine")
 }
 
-/// What to look at when an environment that is written down does not answer.
-pub fn advice(name: &str) -> Option<String> {
+/// What to look at when an environment does not answer, for the reason that it gave.
+pub fn advice(name: &str, reason: &str) -> Option<String> {
+    if reason.contains("401") {
+        return Some("it asks for a token: pass it in OUTPOST_TOKEN, or name a `token_file` in environments.toml".to_owned());
+    }
     let snapshot = config::read(&Home::from_environment()?.environments()).ok()??;
     let definition = snapshot.entries.iter().find(|entry| entry.id.as_str() == name)?.definition.as_ref().ok()?;
-    Some(match &definition.way {
+    match &definition.way {
+        // What is wrong with the file is told already.
+        Way::Listening { .. } if reason.contains("token file") => None,
         Way::Listening { target, .. } => {
-            format!("`{name}` is {target} in environments.toml; does an executor listen there, and does the network let you through?")
+            Some(format!("`{name}` is {target} in environments.toml; does an executor listen there, and does the network let you through?"))
         }
-        Way::Ssh(ssh) => format!("`{name}` is behind ssh; does `ssh {} true` work without a password?", ssh.destination),
-        Way::Program(line) => format!("`{name}` is behind a command; does `{line}` start an executor?"),
-    })
+        Way::Ssh(ssh) => Some(format!("`{name}` is behind ssh; does `ssh {} true` work without a password?", ssh.destination)),
+        Way::Program(line) => Some(format!("`{name}` is behind a command; does `{line}` start an executor?")),
+    }
 }
 
 /// The token for an address that is given by hand.

@@ -6,7 +6,8 @@ use outpost_wire::secrets::Secrets;
 use tracing_subscriber::EnvFilter;
 
 pub fn start(secrets: Secrets) {
-    let filter = EnvFilter::try_from_env("OUTPOST_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    // What goes wrong with an MCP server is told to whoever uses it, in our own words.
+    let filter = EnvFilter::try_from_env("OUTPOST_LOG").unwrap_or_else(|_| EnvFilter::new("warn,rmcp=off"));
     let writer = move || Redacting { secrets: secrets.clone(), out: io::stderr() };
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).with_ansi(false).init();
 }

@@ -29,6 +29,8 @@ pub struct Screen {
     is_drawn: bool,
     /// Calls that run, as they were announced. Several may run at once.
     running: BTreeMap<CallId, String>,
+    /// Commands that the model wants to run, by their calls. Not all of them come to be started.
+    wanted: BTreeMap<String, String>,
     /// The call that was announced by the line above.
     above: Option<CallId>,
     /// A line that was begun and not ended: a prompt, or a part of an answer.
@@ -52,7 +54,7 @@ impl Screen {
             Colour::Never => false,
             Colour::Auto => live && !is_set("NO_COLOR"),
         };
-        Self { colours, live, waits_for: None, is_drawn: false, running: BTreeMap::new(), above: None, open: None }
+        Self { colours, live, waits_for: None, is_drawn: false, running: BTreeMap::new(), wanted: BTreeMap::new(), above: None, open: None }
     }
 
     pub fn thread(&mut self, id: ThreadId) {
@@ -74,6 +76,7 @@ impl Screen {
     fn fact(&mut self, fact: &Fact) {
         match fact {
             Fact::ModelAsked(asked) => self.wait_for(asked.model.as_deref().unwrap_or("the model")),
+            Fact::ModelAnswered(answered) => self.wanted = answered.items.iter().filter_map(wanted).collect(),
             Fact::CallStarted(started) => self.started(started),
             Fact::CallFinished(finished) => self.finished(finished),
             Fact::ContextCompacted(_) => self.say(Style::Quiet, "the conversation was summed up"),
@@ -90,6 +93,7 @@ impl Screen {
                 let command = detail["command"].as_str().unwrap_or_default();
                 let line = format!("{place}$ {command}");
                 self.say(Style::Strong, &line);
+                self.wanted.remove(&started.call.to_string());
                 self.running.insert(started.call.clone(), line);
                 self.above = Some(started.call.clone());
                 self.wait_for(command);
@@ -121,9 +125,13 @@ impl Screen {
     fn finished(&mut self, finished: &CallFinished) {
         let detail: Value = read(finished.detail.as_ref());
         // Whose output it is shows only as long as nothing stands between.
-        let announced = self.running.remove(&finished.call);
-        if let (Some(line), true) = (announced, self.above.as_ref() != Some(&finished.call)) {
-            self.say(Style::Quiet, &line);
+        match self.running.remove(&finished.call) {
+            Some(line) if self.above.as_ref() != Some(&finished.call) => self.say(Style::Quiet, &line),
+            Some(_) => {}
+            None => {
+                let line = self.wanted.remove(&finished.call.to_string());
+                line.into_iter().for_each(|line| self.say(Style::Strong, &line));
+            }
         }
         if let Some(output) = detail["aggregatedOutput"].as_str() {
             let lines: Vec<&str> = output.lines().collect();
@@ -273,6 +281,14 @@ impl Style {
             Self::Bad => Some("31"),
         }
     }
+}
+
+/// The call of a command, and how it is shown.
+fn wanted(item: &Raw) -> Option<(String, String)> {
+    let item: Value = item.read().ok()?;
+    let arguments: Value = serde_json::from_str(item["arguments"].as_str().filter(|_| item["name"] == "exec_command")?).ok()?;
+    let place = arguments["environment_id"].as_str().map(|id| format!("[{id}] ")).unwrap_or_default();
+    Some((item["call_id"].as_str()?.to_owned(), format!("{place}$ {}", arguments["cmd"].as_str()?)))
 }
 
 /// A text without anything that a terminal would obey. Of a line that was written over, the last state counts.

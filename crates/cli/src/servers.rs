@@ -16,11 +16,11 @@ const REQUIREMENTS: &str = "/etc/outpost/requirements.toml";
 pub fn source(home: &Home, config: &Config) -> Source {
     let (config, required) = (config.clone(), [PathBuf::from(REQUIREMENTS), home.requirements()]);
     let files: Vec<PathBuf> = [home.config()].into_iter().chain(required.clone()).collect();
-    let read = move |_: Option<&str>| {
+    let servers = move || {
         let now = config.read_again().map_err(|error| format!("{error:#}"))?;
-        let servers = Layer::of(now.mcp_servers.as_ref()).map_err(|error| format!("config.toml: {error}"))?;
-        Ok(Configured { servers, requirements: requirements(&required) })
+        Layer::of(now.mcp_servers.as_ref()).map_err(|error| format!("config.toml: {error}"))
     };
+    let read = move |_: Option<&str>| Configured { servers: servers(), requirements: requirements(&required) };
     Source::new(read).with_changes(move || follow(files.clone()))
 }
 
@@ -39,7 +39,10 @@ fn requirements(files: &[PathBuf]) -> Requirements {
 
 fn read(file: &Path) -> Result<serde_json::Value, String> {
     match std::fs::read_to_string(file) {
-        Ok(text) => toml::from_str(&text).map_err(|error: toml::de::Error| error.to_string().trim_end().to_owned()),
+        Ok(text) => toml::from_str(&text).map_err(|error: toml::de::Error| {
+            let line = error.span().and_then(|span| text.get(..span.start)).map_or(1, |before| before.matches('\n').count() + 1);
+            format!("line {line}: {}", error.message())
+        }),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(serde_json::Value::Null),
         Err(error) => Err(error.to_string()),
     }

@@ -34,7 +34,7 @@ pub enum ConfigError {
 pub fn read(path: &Path) -> Result<Option<Snapshot>, ConfigError> {
     match std::fs::read_to_string(path) {
         Ok(text) => parse(&text, path).map(Some),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) if matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => Ok(None),
         Err(error) => Err(ConfigError::Unreadable { path: path.to_owned(), reason: error.to_string() }),
     }
 }

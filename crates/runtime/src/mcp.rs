@@ -46,15 +46,22 @@ use self::watching::Watching;
 use self::withheld::Withheld;
 
 /// What lies in files of this machine.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Configured {
-    pub servers: Layer,
-    /// What its administrator requires of all servers.
+    /// Or why they cannot be read.
+    pub servers: Result<Layer, String>,
+    /// What its administrator requires of all servers, whether or not the others can be read.
     pub requirements: Requirements,
 }
 
-impl From<Layer> for Configured {
-    fn from(servers: Layer) -> Self {
+impl Default for Configured {
+    fn default() -> Self {
+        Ok(Layer::default()).into()
+    }
+}
+
+impl From<Result<Layer, String>> for Configured {
+    fn from(servers: Result<Layer, String>) -> Self {
         Self { servers, requirements: Requirements::default() }
     }
 }
@@ -67,11 +74,11 @@ pub struct Source {
     changes: Arc<Hearing>,
 }
 
-type Reading = dyn Fn(Option<&str>) -> Result<Configured, String> + Send + Sync;
+type Reading = dyn Fn(Option<&str>) -> Configured + Send + Sync;
 type Hearing = dyn Fn() -> Option<watch::Receiver<u64>> + Send + Sync;
 
 impl Source {
-    pub fn new(read: impl Fn(Option<&str>) -> Result<Configured, String> + Send + Sync + 'static) -> Self {
+    pub fn new(read: impl Fn(Option<&str>) -> Configured + Send + Sync + 'static) -> Self {
         Self { read: Arc::new(read), changes: Arc::new(|| None) }
     }
 
@@ -85,7 +92,7 @@ impl Source {
 /// Nothing is configured.
 impl Default for Source {
     fn default() -> Self {
-        Self::new(|_| Ok(Configured::default()))
+        Self::new(|_| Configured::default())
     }
 }
 
@@ -202,12 +209,28 @@ pub(crate) struct Mcp {
     pub watching: Watching,
     pub withheld: Withheld,
     pub refreshing: tokio::sync::Mutex<()>,
+    told: LastRead,
+}
+
+/// The layer of files that was read last, so that what is wrong with it is said once and not for every thread.
+#[derive(Default)]
+struct LastRead(Mutex<Layer>);
+
+impl LastRead {
+    fn as_new(&self, layer: &Layer) {
+        let mut last = lock(&self.0);
+        if *last != *layer {
+            layer.tell_unknown_keys();
+            last.clone_from(layer);
+        }
+    }
 }
 
 /// The layers of a thread that are kept in files, as they were last read.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ThreadLayers {
-    pub files: Configured,
+    pub files: Layer,
+    pub requirements: Requirements,
     /// Why they could not be read, if they could not.
     pub problem: Option<String>,
 }
@@ -226,6 +249,7 @@ impl Mcp {
             threads: Mutex::default(),
             projects: Projects::default(),
             refreshing: tokio::sync::Mutex::default(),
+            told: LastRead::default(),
         }
     }
 
@@ -234,14 +258,19 @@ impl Mcp {
         if let Some(known) = lock(&self.threads).get(&thread) {
             return known.clone();
         }
-        let read = match (self.source.read)(cwd) {
-            Ok(files) => ThreadLayers { files, problem: None },
-            Err(problem) => ThreadLayers { files: Configured::default(), problem: Some(problem) },
+        let Configured { servers, requirements } = self.read(cwd);
+        let (files, problem) = match servers {
+            Ok(files) => {
+                self.told.as_new(&files);
+                (files, None)
+            }
+            Err(problem) => (Layer::default(), Some(problem)),
         };
+        let read = ThreadLayers { files, requirements, problem };
         lock(&self.threads).entry(thread).or_insert_with(|| Arc::new(read)).clone()
     }
 
-    pub fn read(&self, cwd: Option<&str>) -> Result<Configured, String> {
+    pub fn read(&self, cwd: Option<&str>) -> Configured {
         (self.source.read)(cwd)
     }
 
@@ -255,8 +284,16 @@ impl Mcp {
         lock(&self.threads).contains_key(&thread)
     }
 
-    pub fn set_layers(&self, thread: ThreadId, files: Configured) {
-        lock(&self.threads).insert(thread, Arc::new(ThreadLayers { files, problem: None }));
+    pub fn set_layers(&self, thread: ThreadId, files: Layer, requirements: Requirements) {
+        self.told.as_new(&files);
+        lock(&self.threads).insert(thread, Arc::new(ThreadLayers { files, requirements, problem: None }));
+    }
+
+    /// What is required counts also for a thread that otherwise stays as it is.
+    pub fn set_requirements(&self, thread: ThreadId, requirements: Requirements) {
+        if let Some(known) = lock(&self.threads).get_mut(&thread) {
+            *known = Arc::new(ThreadLayers { requirements, ..ThreadLayers::clone(known) });
+        }
     }
 
     pub fn forget(&self, thread: ThreadId) {

@@ -54,6 +54,7 @@ impl Models {
         if provider.name.is_empty() {
             provider.name = id.to_owned();
         }
+        provider.check()?;
         let key = provider.key(&*self.variables)?;
         provider.fill_headers(&*self.variables);
         let http = match self.http.get() {

@@ -8,7 +8,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags,
-    SocketType, recvmsg, sendmsg, socketpair,
+    SocketType, recv, recvmsg, sendmsg, socketpair,
 };
 
 /// The most that is sent as it is; what is longer goes through a file in memory.
@@ -86,12 +86,26 @@ fn send_packet(socket: BorrowedFd<'_>, kind: u8, bytes: &[u8], descriptors: &[Bo
     }
 }
 
+/// How long the next message is; nothing at the end. Most are small, and room for the longest one would cost more than to look.
+fn next_length(socket: BorrowedFd<'_>) -> io::Result<Option<usize>> {
+    loop {
+        match recv(socket, &mut [0_u8], RecvFlags::PEEK | RecvFlags::TRUNC) {
+            Ok((_, 0)) | Err(Errno::CONNRESET) => return Ok(None),
+            Ok((_, length)) => return Ok(Some(length)),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
 pub fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<Message>> {
-    let mut bytes = vec![0; INLINE + 1];
+    let Some(length) = next_length(socket)? else { return Ok(None) };
+    let (mut kind, mut bytes) = (WHOLE, vec![0; length - 1]);
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let length = loop {
-        match recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC) {
+        let mut parts = [IoSliceMut::new(std::slice::from_mut(&mut kind)), IoSliceMut::new(&mut bytes)];
+        match recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC) {
             Ok(received) => break received.bytes,
             Err(Errno::INTR) => {}
             // A stage that was killed with something unread says so instead of a plain end.
@@ -102,7 +116,7 @@ pub fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<Message>> {
     if length == 0 {
         return Ok(None);
     }
-    bytes.truncate(length);
+    bytes.truncate(length - 1);
     let mut descriptors: Vec<OwnedFd> = control
         .drain()
         .filter_map(|message| match message {
@@ -111,7 +125,6 @@ pub fn receive(socket: BorrowedFd<'_>) -> io::Result<Option<Message>> {
         })
         .flatten()
         .collect();
-    let kind = bytes.remove(0);
     if kind == IN_FILE && !descriptors.is_empty() {
         let mut file = std::fs::File::from(descriptors.remove(0));
         file.seek(SeekFrom::Start(0))?;

@@ -15,8 +15,9 @@ mod tests;
 
 use std::fs::DirBuilder;
 use std::io;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -87,12 +88,31 @@ impl State {
     }
 }
 
+/// What readers must know of the writer to read without asking it.
+#[derive(Debug, Default)]
+struct Abreast {
+    /// How many changes were noted, and how many of them are written.
+    noted: AtomicU64,
+    written: AtomicU64,
+    /// The file that is being written.
+    inode: AtomicU64,
+}
+
+impl Abreast {
+    /// Whether the file at this path has everything that was noted.
+    fn is_whole(&self, path: &Path) -> bool {
+        let is_written = self.written.load(Ordering::Acquire) >= self.noted.load(Ordering::Acquire);
+        is_written && std::fs::metadata(path).is_ok_and(|file| file.ino() == self.inode.load(Ordering::Acquire))
+    }
+}
+
 /// A handle; the writer ends with the last one.
 #[derive(Clone)]
 pub struct Index {
     config: Arc<Config>,
     notes: Sender<Note>,
     state: watch::Receiver<State>,
+    abreast: Arc<Abreast>,
     readers: Arc<Mutex<Vec<Database>>>,
 }
 
@@ -101,9 +121,10 @@ impl Index {
     pub fn start(config: Config) -> io::Result<Self> {
         let (notes, inbox) = mpsc::channel();
         let (state, watcher) = watch::channel(State::default());
-        let writer = Writer::new(config.clone(), inbox, state);
+        let abreast: Arc<Abreast> = Arc::default();
+        let writer = Writer::new(config.clone(), inbox, state, abreast.clone());
         std::thread::Builder::new().name("thread-index".into()).spawn(move || writer.run())?;
-        Ok(Self { config: Arc::new(config), notes, state: watcher, readers: Arc::default() })
+        Ok(Self { config: Arc::new(config), notes, state: watcher, abreast, readers: Arc::default() })
     }
 
     /// Entries were appended to this journal.
@@ -126,6 +147,9 @@ impl Index {
     }
 
     fn note(&self, note: Note) {
+        if matches!(note, Note::Touched(_) | Note::Removed(_)) {
+            self.abreast.noted.fetch_add(1, Ordering::AcqRel);
+        }
         // The writer lives as long as this handle; if it panicked, lists fail and journals are untouched.
         let _ = self.notes.send(note);
     }
@@ -204,9 +228,12 @@ impl Index {
     }
 
     fn ask_now<T>(&self, question: impl Fn(&Database) -> Result<T, IndexError>) -> Result<T, IndexError> {
-        let (done, wait) = mpsc::sync_channel(1);
-        self.note(Note::Flush(done));
-        let _ = wait.recv();
+        // While words are read, the writer takes a while to answer.
+        if !self.abreast.is_whole(&self.config.file()) {
+            let (done, wait) = mpsc::sync_channel(1);
+            self.note(Note::Flush(done));
+            let _ = wait.recv();
+        }
         let idle = self.readers.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let reader = match idle.filter(Database::is_in_place) {
             Some(reader) => reader,

@@ -96,7 +96,7 @@ impl PostgresStore {
             .create_timeout(Some(Duration::from_secs(10)))
             .build()
             .map_err(|error| PostgresError::Connect(error.to_string()))?;
-        let mut client = pool.get().await.map_err(|error| PostgresError::Connect(chain(&error)))?;
+        let mut client = pool.get().await.map_err(|error| PostgresError::Connect(chain(error.source().unwrap_or(&error))))?;
         migrate::migrate(&mut client).await?;
         drop(client);
         let shared = Arc::new(Shared { config, pool, held: Mutex::default() });

@@ -7,7 +7,7 @@ use outpost_store::{ListQuery, Store};
 
 use super::Plan;
 use super::made::{Made, open};
-use crate::figure::{Figure, median, ms};
+use crate::figure::{Figure, cpu, median, ms};
 
 const ROUNDS: usize = 40;
 
@@ -30,9 +30,12 @@ pub async fn figures(plan: Plan) -> anyhow::Result<Vec<Figure>> {
     let listing = start.elapsed();
     ensure!(page.threads.len() == 25, "the list has {} threads", page.threads.len());
     let Store::Local(local) = &store else { anyhow::bail!("not a home") };
+    let before = cpu();
     local.index()?.complete().await;
     let words = start.elapsed().saturating_sub(listing);
-    let rate = bytes as f64 / 1e6 / words.as_secs_f64();
+    let rate = |time: Duration| bytes as f64 / 1e6 / time.as_secs_f64();
+    // A busy machine takes its time; what is spent on it is the same there.
+    let (rate, spent) = (rate(words), rate(cpu() - before));
     figures.push(Figure::new(
         format!("list of {count} threads rebuilt, first page told"),
         ms(listing),
@@ -41,7 +44,7 @@ pub async fn figures(plan: Plan) -> anyhow::Result<Vec<Figure>> {
     ));
     figures.push(Figure::new(
         format!("full text of {:.0} MB", bytes as f64 / 1e6),
-        format!("{rate:.0} MB/s"),
+        format!("{rate:.0} MB/s, {spent:.0} MB per second of CPU"),
         "at least 30 MB/s",
         rate >= 30.0,
     ));

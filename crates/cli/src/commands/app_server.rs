@@ -11,7 +11,7 @@ use outpost_server::{Facts, Parts, Server};
 use outpost_wire::PathUri;
 
 use super::executor::{announce, door_rules, stop_signal};
-use super::{FAILED, USAGE, complain};
+use super::{FAILED, USAGE, cannot_listen, complain};
 use crate::args::{AppListen, AppServerArguments};
 use crate::assembly::{Assembly, Wish};
 use crate::config::Config;
@@ -59,7 +59,7 @@ async fn serve(listen: &AppListen, rules: Option<DoorRules>, own: &Process) -> a
                     ListenAddr::Unix(path) => Listener::unix(path).await,
                     ListenAddr::Stdio => std::future::pending().await,
                 };
-                let listener = listener.with_context(|| format!("cannot listen on {address}"))?;
+                let listener = listener.map_err(|error| cannot_listen(address, error))?;
                 announce(listener.address())?;
                 match listener.serve(rules, on_link(server.clone())).await {}
             }

@@ -8,6 +8,7 @@ mod question;
 
 use std::collections::VecDeque;
 use std::io;
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -53,6 +54,9 @@ async fn work(arguments: ChatArguments, own: &Process) -> anyhow::Result<()> {
     let mut screen = Screen::new(None, &own.variables);
     screen.thread(thread.id());
     agents.note(&before).into_iter().for_each(|note| screen.say(Style::Note, note));
+    if std::io::stdin().is_terminal() {
+        screen.say(Style::Quiet, "/help tells what can be typed here; Ctrl-D leaves");
+    }
     if before.turns > 0 {
         show_last_turn(&mut screen, &agents, &before).await;
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use outpost_runtime::live::{Event, LiveThread, Status};
-use outpost_thread::{ApprovalId, Decision, Fact, InterruptReason, Thread, TurnFinished, TurnStatus, said};
+use outpost_thread::{ApprovalId, Decision, Fact, InterruptReason, Thread, ThreadId, TurnFinished, TurnStatus, said};
 use tokio::signal::unix::SignalKind;
 
 use crate::Process;
@@ -71,7 +71,8 @@ async fn work(request: ExecRequest, own: &Process) -> anyhow::Result<u8> {
     if let Some(file) = &options.output_last_message {
         write_answer(file, end.answer.as_deref())?;
     }
-    report.end(&end)?;
+    let interrupted = end.turn.as_ref().is_some_and(|turn| turn.status == TurnStatus::Interrupted);
+    report.end(&end, Some(before.id).filter(|_| interrupted && !options.ephemeral))?;
     Ok(match &end {
         End { broken: Some(_), .. } => commands::FAILED,
         End { turn: Some(turn), .. } if turn.status != TurnStatus::Completed => commands::FAILED,
@@ -218,13 +219,17 @@ impl Report {
         }
     }
 
-    fn end(&mut self, end: &End) -> anyhow::Result<()> {
+    /// `resumable` is the thread, if it can go on and will not by itself.
+    fn end(&mut self, end: &End, resumable: Option<ThreadId>) -> anyhow::Result<()> {
         match self {
             Self::Lines(_) => print(&end.broken.as_deref().map(failed).unwrap_or_default())?,
             Self::Screen(screen) => {
                 screen.answer(end.answer.as_deref())?;
                 let problem = end.broken.clone().or_else(|| end.turn.as_ref().and_then(why));
                 screen.problem(problem.as_deref());
+                if let Some(thread) = resumable {
+                    screen.say(Style::Quiet, &format!("`outpost exec resume {thread}` goes on with it"));
+                }
             }
         }
         Ok(())

@@ -17,7 +17,7 @@ use outpost_rpc::{Dispatch, PeerOptions};
 use outpost_wire::secrets::Secrets;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{FAILED, USAGE, complain};
+use super::{FAILED, USAGE, cannot_listen, complain};
 use crate::args::{AuthArguments, ExecutorArguments, WsAuth};
 use crate::home::{EXECUTOR, Home};
 use crate::local::{Confinement, ExecutorSettings, executor_config};
@@ -95,7 +95,7 @@ async fn serve(
         ListenAddr::Ws(address) => Listener::ws(*address).await,
         ListenAddr::Unix(path) => Listener::unix(path).await,
     }
-    .with_context(|| format!("cannot listen on {listen}"))?;
+    .map_err(|error| cannot_listen(&listen, error))?;
     announce(listener.address())?;
     let serving = executor.clone();
     let on_link = move |link| {

@@ -56,13 +56,23 @@ fn advice(cause: &(dyn std::error::Error + 'static)) -> Option<String> {
     let inner =
         cause.downcast_ref::<InfoError>().and_then(|error| if let InfoError::Environment(inner) = error { Some(inner) } else { None });
     match own.or(inner)? {
-        EnvironmentError::Unreachable { name, .. } => environments::advice(name),
+        EnvironmentError::Unreachable { name, reason } => environments::advice(name, reason),
         _ => None,
     }
 }
 
 fn is_unreachable(error: &EnvironmentError) -> bool {
     matches!(error, EnvironmentError::Unreachable { .. } | EnvironmentError::Gone { .. })
+}
+
+/// Where nobody can listen, and what to do about it.
+pub fn cannot_listen(address: &impl std::fmt::Display, error: std::io::Error) -> anyhow::Error {
+    let advice = match error.kind() {
+        std::io::ErrorKind::AddrInUse => "; another program listens there: stop it, or choose another port with --listen (0 takes any)",
+        std::io::ErrorKind::PermissionDenied => "; ports below 1024 and directories of others are not for everybody",
+        _ => "",
+    };
+    anyhow::Error::new(error).context(format!("cannot listen on {address}{advice}"))
 }
 
 /// Prints the page about `config.toml`.
@@ -78,15 +88,36 @@ pub fn printed(text: &str) -> ExitCode {
     }
 }
 
+/// All causes, each once: some say in their own words what their cause says.
+fn with_causes(error: &anyhow::Error) -> String {
+    error.chain().fold(String::new(), |told, cause| match cause.to_string() {
+        cause if told.is_empty() => cause,
+        cause if told.contains(&cause) => told,
+        cause => format!("{told}: {cause}"),
+    })
+}
+
 /// Says what went wrong, with all its causes on one line, and what to look at if we know.
 #[expect(clippy::print_stderr, reason = "this is where the program speaks to people")]
 pub fn complain(error: &anyhow::Error, code: u8) -> ExitCode {
     if error.chain().any(|cause| cause.is::<ReaderGone>()) {
         return ExitCode::SUCCESS;
     }
-    eprintln!("outpost: {error:#}");
+    eprintln!("outpost: {}", with_causes(error));
     if let Some(advice) = error.chain().find_map(advice) {
         eprintln!("outpost: {advice}");
     }
     ExitCode::from(code)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_cause_is_told_twice() {
+        let cause = std::io::Error::other("the disk is on fire");
+        let error = anyhow::Error::new(cause).context("cannot write: the disk is on fire").context("nothing was done");
+        assert_eq!(with_causes(&error), "nothing was done: cannot write: the disk is on fire");
+    }
 }

@@ -19,7 +19,7 @@ use outpost_server::web::Sessions;
 
 use super::app_server::{assemble, on_link, own_socket};
 use super::executor::{door_rules, stop_signal};
-use super::{FAILED, USAGE, complain, token};
+use super::{FAILED, USAGE, cannot_listen, complain, token};
 use crate::Process;
 use crate::config::Config;
 use crate::config::serve::ServeTable;
@@ -101,7 +101,7 @@ fn access(arguments: &ServeArguments, listen: &ListenAddr, home: &Home, own: &Pr
 async fn serve(home: Home, plan: Plan, own: &Process) -> anyhow::Result<()> {
     let (assembly, server) = assemble(&home, own).await?;
     let stop = stop_signal()?;
-    let listener = Listener::ws(plan.address).await.with_context(|| format!("cannot listen on ws://{}", plan.address))?;
+    let listener = Listener::ws(plan.address).await.map_err(|error| cannot_listen(&format!("ws://{}", plan.address), error))?;
     let (listener, scheme) = match plan.tls {
         Some(config) => (listener.with_tls(config), "wss"),
         None => (listener, "ws"),

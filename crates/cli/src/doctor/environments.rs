@@ -37,8 +37,10 @@ async fn look(name: &str, own: &Process) -> Vec<Finding> {
     match timeout(PATIENCE, ask(name, own)).await {
         Ok(Ok(findings)) => findings,
         Ok(Err(error)) => {
-            let advice = advice(name).unwrap_or_else(|| "put its entry in environments.toml right; see docs/environments.md".to_owned());
-            vec![Finding::broken(name, format!("{error:#}"), format!("{advice}; `outpost env check {name}` tries it again"))]
+            let told = format!("{error:#}");
+            let advice =
+                advice(name, &told).unwrap_or_else(|| "put its entry in environments.toml right; see docs/environments.md".to_owned());
+            vec![Finding::broken(name, told, format!("{advice}; `outpost env check {name}` tries it again"))]
         }
         Err(_) => {
             let detail = format!("no answer within {} s", PATIENCE.as_secs());

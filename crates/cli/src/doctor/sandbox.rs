@@ -1,5 +1,6 @@
 //! What this host can hold, and by what: tried out with a sandbox of the default policy.
 
+use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::DirBuilderExt;
 
@@ -17,22 +18,25 @@ pub fn findings(patient: &Patient<'_>) -> Vec<Finding> {
         let detail = format!("{}: {error}", scratch.display());
         return vec![Finding::broken("sandbox", detail, "make the home writable, or set OUTPOST_HOME to another place")];
     }
-    let rows = probe(&scratch).rows;
-    // One obstacle usually stands in the way of everything; it is told in full once.
-    let obstacle = rows.iter().find(|row| !row.holds).map(|row| row.promise);
-    rows.into_iter().map(|row| finding(row, obstacle)).collect()
+    let mut told = BTreeSet::new();
+    probe(&scratch).rows.into_iter().map(|row| finding(row, &mut told)).collect()
 }
 
-fn finding(row: Row, obstacle: Option<&str>) -> Finding {
-    let detail = match &row.reason {
-        Some(_) if !row.holds && obstacle != Some(row.promise) => format!("{}; see above", row.mechanism),
-        Some(reason) => format!("{}; {reason}", row.mechanism),
-        None => row.mechanism,
-    };
-    match (row.holds, row.reason) {
-        (true, None) => Finding::good(row.promise, detail),
-        (true, Some(_)) => Finding::weak(row.promise, detail, "it holds with this restriction; see docs/sandbox.md"),
-        (false, reason) => Finding::broken(row.promise, detail, advice(&reason.unwrap_or_default())),
+/// One obstacle usually stands in the way of everything; it is told in full once.
+fn finding(row: Row, told: &mut BTreeSet<String>) -> Finding {
+    let Row { promise, holds, mechanism, reason } = row;
+    match (holds, reason) {
+        (true, None) => Finding::good(promise, mechanism),
+        (true, Some(reason)) => {
+            Finding::weak(promise, format!("{mechanism}; {reason}"), "it holds with this restriction; see docs/sandbox.md")
+        }
+        (false, reason) => {
+            let reason = reason.unwrap_or_default();
+            if !told.insert(reason.clone()) {
+                return Finding::broken(promise, format!("{mechanism}; see above"), "the same as above");
+            }
+            Finding::broken(promise, format!("{mechanism}; {reason}"), advice(&reason))
+        }
     }
 }
 

@@ -24,7 +24,12 @@ pub async fn findings(patient: &Patient<'_>) -> Vec<Finding> {
     match timeout(PATIENCE, look(&config, home, kept)).await {
         Ok(Ok(findings)) => findings,
         Ok(Err(error)) => {
-            vec![Finding::broken("store", format!("{kept}: {error:#}"), "threads cannot be read or written before this is put right")]
+            let to_do = if kept == "Postgres" {
+                "is `store` in config.toml right, does the database run, and does it let you in? See docs/postgres.md"
+            } else {
+                "threads cannot be read or written before this is put right"
+            };
+            vec![Finding::broken("store", format!("{kept}: {error:#}"), to_do)]
         }
         Err(_) => vec![Finding::weak(
             "store",

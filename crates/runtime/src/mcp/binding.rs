@@ -155,8 +155,7 @@ impl Binding {
 pub(crate) fn declared(mcp: &Mcp, thread: ThreadId, settings: &Settings, cwd: Option<&str>) -> Declared {
     let files = mcp.layers(thread, cwd);
     // Whatever is wrong with it was refused when it came.
-    merged(mcp, &files.files.servers, settings)
-        .unwrap_or_else(|_| layers::merged(&files.files.servers, &Layer::default(), mcp.pool.limits()))
+    merged(mcp, &files.files, settings).unwrap_or_else(|_| layers::merged(&files.files, &Layer::default(), mcp.pool.limits()))
 }
 
 /// What lies in files, with what a thread was given over it. A server whose values are not known any more says so.

@@ -16,8 +16,8 @@ use rmcp::model::{
     UrlElicitationCapability,
 };
 use rmcp::service::{
-    InboundStreamOrigin, NotificationContext, Peer, PeerRequestOptions, RequestContext, RequestHandle, RoleClient, RunningService,
-    RunningServiceCancellationToken, ServiceError, ServiceExt,
+    ClientInitializeError, InboundStreamOrigin, NotificationContext, Peer, PeerRequestOptions, RequestContext, RequestHandle, RoleClient,
+    RunningService, RunningServiceCancellationToken, ServiceError, ServiceExt,
 };
 use rmcp::transport::async_rw::AsyncRwTransport;
 use rmcp::{ClientHandler, ErrorData};
@@ -207,7 +207,7 @@ impl Opening<'_> {
                 let transport = http.transport(self.environment.clone(), self.limits);
                 match self.finish(deadline, Handler(calls.clone()).serve(transport)).await {
                     Ok(Ok(service)) => (service, None),
-                    Ok(Err(error)) => return Err(self.failed(chain(&error))),
+                    Ok(Err(error)) => return Err(self.failed(unreached(&error))),
                     Err(unfinished) => return Err(self.unfinished(unfinished, String::new())),
                 }
             }
@@ -273,8 +273,9 @@ impl Connection {
         self.why_over().await
     }
 
+    /// Also if the process is known to have ended and the library has not noticed yet: whoever asks next must not be given this one.
     pub fn is_over(&self) -> bool {
-        *self.ended.borrow()
+        *self.ended.borrow() || self.stdio.as_ref().is_some_and(|stdio| stdio.end().is_some())
     }
 
     async fn why_over(&self) -> String {
@@ -498,6 +499,15 @@ impl Connection {
             other => McpError::Nonsense { server, reason: other.to_string() },
         }
     }
+}
+
+/// Why a server behind HTTP cannot be spoken to, without the names of types that the library puts before it.
+fn unreached(error: &ClientInitializeError) -> String {
+    let text = match error {
+        ClientInitializeError::TransportError { error, .. } => chain(&*error.error),
+        other => chain(other),
+    };
+    text.strip_prefix("Client error: ").map(str::to_owned).unwrap_or(text)
 }
 
 /// An error with what is behind it.

@@ -227,11 +227,6 @@ pub fn declaration(name: &str, value: &Value, origin: &Origin, limits: &McpLimit
     }
     let server = || name.to_owned();
     let malformed = |why: String| DeclarationError::Malformed { server: server(), why };
-    if let Value::Object(members) = value {
-        for key in members.keys().filter(|key| !KNOWN.contains(&key.as_str())) {
-            tracing::warn!(server = name, key, "mcp_servers: this key is not known and has no effect");
-        }
-    }
     let value = origin.expanded(value);
     let written = Written::deserialize(&value).map_err(|error| malformed(error.to_string()))?;
     let environment = match (origin, written.environment_id.as_deref()) {

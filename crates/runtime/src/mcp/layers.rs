@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use outpost_thread::Settings;
 use serde_json::{Map, Value};
 
-use super::declaration::{DeclarationError, Origin, declaration};
+use super::declaration::{DeclarationError, KNOWN, Origin, declaration};
 use super::{Declared, McpLimits};
 
 /// The setting of a thread that holds the servers that were given at its start.
@@ -31,6 +31,15 @@ impl Layer {
     /// The layer that a thread carries with itself.
     pub fn of_thread(settings: &Settings) -> Result<Self, String> {
         Self::of(settings.other.get(SESSION_LAYER))
+    }
+
+    /// Says which keys have no effect. Once, when a layer comes, and not whenever it is looked at.
+    pub(crate) fn tell_unknown_keys(&self) {
+        for (server, value) in &self.0 {
+            for key in value.as_object().into_iter().flat_map(Map::keys).filter(|key| !KNOWN.contains(&key.as_str())) {
+                tracing::warn!(server, key, "mcp_servers: this key is not known and has no effect");
+            }
+        }
     }
 
     /// Puts one over the other. A server that names its own program or address is another server; one that does not

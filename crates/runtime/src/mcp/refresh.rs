@@ -19,7 +19,7 @@ use super::elicitation::Nobody;
 use super::layers::{self, Layer};
 use super::offer::ToolRequest;
 use super::watching::Place;
-use super::{Binding, Configured, Declared, McpError, ToolResult, project};
+use super::{Binding, Configured, Declared, McpError, Requirements, ToolResult, project};
 use crate::live::LiveThread;
 use crate::runtime::{Runtime, Shared, ThreadError};
 
@@ -89,7 +89,8 @@ struct Planned {
     live: LiveThread,
     thread: Thread,
     view: StepView,
-    files: Configured,
+    files: Layer,
+    requirements: Requirements,
     /// By the number of the place, with the number under which that was watched when it was read.
     projects: Vec<(usize, Declared, Option<u64>)>,
 }
@@ -137,9 +138,10 @@ impl Runtime {
     async fn mcp_binding(&self, thread: Option<ThreadId>) -> Result<Arc<Binding>, McpRequestError> {
         let shared = &self.0;
         let Some(id) = thread else {
-            let files = shared.mcp.read(None).map_err(McpRequestError::Config)?;
-            let declared = layers::merged(&files.servers, &Layer::default(), shared.mcp.pool.limits());
-            return Ok(Arc::new(shared.bind_for_nobody(declared, files.requirements).await));
+            let Configured { servers, requirements } = shared.mcp.read(None);
+            let files = servers.map_err(McpRequestError::Config)?;
+            let declared = layers::merged(&files, &Layer::default(), shared.mcp.pool.limits());
+            return Ok(Arc::new(shared.bind_for_nobody(declared, requirements).await));
         };
         let live = self.resume(id).await?;
         let thread = live.snapshot().await.map_err(|error| ThreadError::Invalid(error.to_string()))?;
@@ -166,19 +168,19 @@ pub struct ClientToolCall {
 impl Shared {
     /// What happens by itself when something has changed, for these threads or for all. A thread that has not asked for its servers yet
     /// reads everything when it does.
-    pub async fn refresh_in_background(&self, only: Option<&BTreeSet<ThreadId>>) {
+    pub async fn refresh_in_background(self: &Arc<Self>, only: Option<&BTreeSet<ThreadId>>) {
         match self.refresh(RefreshMode::BestEffort, only).await {
             Ok(report) => tracing::debug!(threads = report.refreshed.len(), failed = report.failed.len(), "MCP servers are refreshed"),
             Err(error) => tracing::warn!(%error, "MCP servers are not refreshed"),
         }
     }
 
-    async fn refresh(&self, mode: RefreshMode, only: Option<&BTreeSet<ThreadId>>) -> Result<RefreshReport, RefreshError> {
+    async fn refresh(self: &Arc<Self>, mode: RefreshMode, only: Option<&BTreeSet<ThreadId>>) -> Result<RefreshReport, RefreshError> {
         // Two at once could leave threads with different readings.
         let _alone = self.mcp.refreshing.lock().await;
         let (mut planned, mut report) = (Vec::new(), RefreshReport::default());
         let mut wrong = Vec::new();
-        if let Err(error) = self.mcp.read(None) {
+        if let Err(error) = self.mcp.read(None).servers {
             wrong.push(error);
         }
         let strict = mode == RefreshMode::Strict;
@@ -200,11 +202,16 @@ impl Shared {
         }
         for (thread, why) in &report.failed {
             tracing::warn!(%thread, why, "the MCP servers of a thread stay as they are");
+            self.mcp.set_requirements(*thread, self.mcp.read(None).requirements);
         }
         self.mcp.pool.forgive();
+        let mut starting = Vec::new();
         for plan in planned {
             report.refreshed.push(plan.thread.id);
-            self.apply(plan).await;
+            starting.extend(self.apply(plan).await);
+        }
+        if !starting.is_empty() {
+            tokio::spawn(self.clone().tell_started(starting));
         }
         report.refreshed.sort();
         Ok(report)
@@ -213,9 +220,10 @@ impl Shared {
     /// What a thread would have, read anew; nothing is changed.
     async fn plan(&self, live: LiveThread) -> Result<Option<Planned>, String> {
         let Ok(thread) = live.snapshot().await else { return Ok(None) };
-        let files = self.mcp.read(working_directory(&thread).as_deref())?;
+        let Configured { servers, requirements } = self.mcp.read(working_directory(&thread).as_deref());
+        let files = servers?;
         let limits = self.mcp.pool.limits();
-        let declared = merged(&self.mcp, &files.servers, &thread.settings)?;
+        let declared = merged(&self.mcp, &files, &thread.settings)?;
         let mut wrong = layers::problems(&declared);
         let view = self.view(&thread);
         let mode = self.mode(&thread);
@@ -230,12 +238,13 @@ impl Shared {
                 Err(why) => wrong.push(why),
             }
         }
-        if wrong.is_empty() { Ok(Some(Planned { live, thread, view, files, projects })) } else { Err(wrong.join("; ")) }
+        if wrong.is_empty() { Ok(Some(Planned { live, thread, view, files, requirements, projects })) } else { Err(wrong.join("; ")) }
     }
 
-    async fn apply(&self, plan: Planned) {
-        let Planned { live, thread, view, files, projects } = plan;
-        self.mcp.set_layers(thread.id, files);
+    /// Returns the thread if some of its servers are only starting.
+    async fn apply(&self, plan: Planned) -> Option<LiveThread> {
+        let Planned { live, thread, view, files, requirements, projects } = plan;
+        self.mcp.set_layers(thread.id, files, requirements);
         let places: Vec<_> = view.workplaces().collect();
         for (index, project, number) in projects {
             if let Some(place) = places.get(index) {
@@ -244,7 +253,18 @@ impl Shared {
         }
         // The new binding is there before the old one goes, so that what is the same in both keeps running.
         let binding = self.bind_anew(&thread, Patience::None).await;
+        let is_starting = binding.servers.iter().any(|server| server.state == "starting");
         live.keep_servers(Arc::new(binding)).await;
+        is_starting.then_some(live)
+    }
+
+    /// Nobody waits for servers that a refresh has started, but clients of idle threads want to know what became of them.
+    async fn tell_started(self: Arc<Self>, threads: Vec<LiveThread>) {
+        for live in threads {
+            let Ok(thread) = live.snapshot().await else { continue };
+            let binding = self.bind_anew(&thread, Patience::Full).await;
+            live.keep_servers(Arc::new(binding)).await;
+        }
     }
 }
 

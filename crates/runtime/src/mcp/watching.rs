@@ -256,6 +256,8 @@ impl Task {
     fn hear(&mut self, place: Place, heard: Heard) {
         let Some(shared) = self.shared.upgrade() else { return };
         match heard {
+            // Somebody else watches it now, or nobody any more.
+            Heard::Changed { end, .. } if end.is_cancelled() => {}
             Heard::Changed { watch, end, is_first } => {
                 let threads = shared.mcp.watching.heard(&place);
                 // From now on changes are heard; what was read before counts for the step that read it.

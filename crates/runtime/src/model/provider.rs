@@ -135,6 +135,11 @@ impl Provider {
         url.to_string()
     }
 
+    /// Whether its address can be one.
+    pub fn check(&self) -> Result<(), ProviderError> {
+        if self.wire_api == WireApi::Offline { Ok(()) } else { self.endpoint("").map(drop) }
+    }
+
     pub(super) fn endpoint(&self, path: &str) -> Result<reqwest::Url, ProviderError> {
         let bad = || ProviderError::BadUrl { provider: self.name.clone(), url: self.base_url.clone() };
         let base: reqwest::Url = self.base_url.parse().map_err(|_| bad())?;

@@ -263,6 +263,7 @@ impl Shared {
             return Ok(());
         }
         let (layer, missing) = self.mcp.withheld.restored(settings).map_err(ThreadError::Invalid)?;
+        layer.tell_unknown_keys();
         // Whether what it changes fits what lies in files is seen when both are put together.
         let whole = |value: &serde_json::Value| value.get("command").is_some() || value.get("url").is_some() || !value.is_object();
         let own = Layer(layer.0.into_iter().filter(|(name, value)| whole(value) && !missing.contains_key(name)).collect());

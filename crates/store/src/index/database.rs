@@ -16,7 +16,7 @@ use crate::summary::Summary;
 use outpost_thread::ThreadId;
 
 /// Raised with every change of the schema or of what the rows hold.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 const SCHEMA: &str = include_str!("schema.sql");
 /// Small pages, because an update writes whole pages: one turn touches about ten of them.
 const PAGE_BYTES: u32 = 512;
@@ -119,6 +119,10 @@ impl Database {
         }
     }
 
+    pub const fn inode(&self) -> u64 {
+        self.inode
+    }
+
     /// Whether the path still leads to the file that was opened. One that was deleted would take writes for ever.
     pub fn is_in_place(&self) -> bool {
         fs::metadata(&self.path).is_ok_and(|file| file.ino() == self.inode)
@@ -168,8 +172,7 @@ impl Database {
     /// Writes a row; an older one of the same thread keeps its key.
     pub fn put(&self, row: &ThreadRow) -> Result<i64, IndexError> {
         let summary = &row.summary;
-        let rest = Summary { name: None, source: None, cwd: None, parent: None, ..summary.clone() };
-        let text = serde_json::to_string(&rest).map_err(|error| IndexError::Unreachable(error.to_string()))?;
+        let text = rest(summary)?;
         let mut statement = self.connection.prepare_cached(PUT)?;
         let key = statement.query_row(
             params![
@@ -195,6 +198,33 @@ impl Database {
         Ok(key)
     }
 
+    /// Writes the row of a thread over the one that it has, which shows `stored`. A statement that may touch several rows, as
+    /// [`Database::put`] might, would have the words that wait in memory written out at once; and an index over columns that
+    /// have not changed need not be written.
+    pub fn update(&self, key: i64, stored: &Summary, row: &ThreadRow) -> Result<(), IndexError> {
+        let summary = &row.summary;
+        if described(stored) != described(summary) {
+            let mut statement = self.connection.prepare_cached(DESCRIBE)?;
+            let parent = summary.parent.map(|parent| parent.to_string());
+            statement.execute(params![key, summary.created_at, summary.archived, summary.source, summary.cwd, parent, summary.name])?;
+        }
+        let text = rest(summary)?;
+        let mut statement = self.connection.prepare_cached(UPDATE)?;
+        statement.execute(params![
+            key,
+            row.stamp.size,
+            row.stamp.modified,
+            row.worded,
+            row.chain,
+            row.high_seq,
+            summary.updated_at,
+            summary.recency_at,
+            text,
+            row_sum(row, &text),
+        ])?;
+        Ok(())
+    }
+
     pub fn remove(&self, id: ThreadId) -> Result<(), IndexError> {
         let Some((key, _)) = self.find(id)? else { return Ok(()) };
         self.forget(key)?;
@@ -218,6 +248,23 @@ const PUT: &str = "
     on conflict (id) do update set size = ?2, modified = ?3, worded = ?4, chain = ?5, high_seq = ?6, created_at = ?7, updated_at = ?8,
       recency_at = ?9, archived = ?10, source = ?11, cwd = ?12, parent = ?13, name = ?14, summary = ?15, sum = ?16
     returning key";
+
+const UPDATE: &str = "
+    update threads set size = ?2, modified = ?3, worded = ?4, chain = ?5, high_seq = ?6, updated_at = ?7, recency_at = ?8, summary = ?9, sum = ?10
+    where key = ?1";
+const DESCRIBE: &str = "update threads set created_at = ?2, archived = ?3, source = ?4, cwd = ?5, parent = ?6, name = ?7 where key = ?1";
+
+/// What a turn does not change.
+fn described(summary: &Summary) -> (u64, bool, Option<ThreadId>, [Option<&str>; 3]) {
+    let words = [summary.source.as_deref(), summary.cwd.as_deref(), summary.name.as_deref()];
+    (summary.created_at, summary.archived, summary.parent, words)
+}
+
+/// What of a summary does not stand in columns.
+fn rest(summary: &Summary) -> Result<String, IndexError> {
+    let rest = Summary { name: None, source: None, cwd: None, parent: None, ..summary.clone() };
+    serde_json::to_string(&rest).map_err(|error| IndexError::Unreachable(error.to_string()))
+}
 
 /// Reads the columns of [`ROW`]; a row whose sum is wrong makes the whole file untrustworthy.
 pub fn read(row: &Row<'_>) -> Result<(i64, ThreadRow), IndexError> {
@@ -266,9 +313,9 @@ impl Database {
         Ok(statement.query_row([key], |row| row.get(0))?)
     }
 
-    pub fn put_turn(&self, key: i64, number: u64, turn: &str, seq: u64) -> Result<(), IndexError> {
-        let mut statement = self.connection.prepare_cached("insert or replace into turns values (?1, ?2, ?3, ?4)")?;
-        statement.execute(params![key, number, turn, seq])?;
+    pub fn put_turn(&self, key: i64, number: u64, seq: u64) -> Result<(), IndexError> {
+        let mut statement = self.connection.prepare_cached("insert or replace into turns values (?1, ?2, ?3)")?;
+        statement.execute(params![key, number, seq])?;
         Ok(())
     }
 

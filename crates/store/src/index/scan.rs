@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use outpost_thread::{Entry, Fact, Raw, Seq, ThreadId};
+use outpost_thread::{Fact, Raw, Seq, ThreadId};
 
 use super::database::{Database, IndexError, Stamp, ThreadRow};
 use crate::blob::Blobs;
@@ -144,16 +144,21 @@ pub fn catch_up(database: &Database, journal: &JournalFile, blobs: &Blobs) -> Re
     let stamp = stamp(&journal.path)?;
     let file = File::open(&journal.path)?;
     let start = reader::start(&file)?;
+    let stored = known.as_ref().map_or_else(|| Summary::new(journal.id), |(_, row)| row.summary.clone());
     let (mut row, key) = match known {
         Some((key, row)) if has_only_grown(&row, &file, stamp)? => (row, key),
         other => {
+            // A row that is only a quick look has neither. Looking for words has those that wait in memory written out.
+            let has_words = other.as_ref().is_some_and(|(_, row)| row.worded > 0);
             let high_seq = other.as_ref().map_or(0, |(_, row)| row.high_seq);
             let row = ThreadRow { stamp, worded: 0, chain: String::new(), high_seq, summary: Summary::new(journal.id) };
             let key = match other {
                 Some((key, _)) => key,
                 None => database.put(&row)?,
             };
-            database.forget(key)?;
+            if has_words {
+                database.forget(key)?;
+            }
             (row, key)
         }
     };
@@ -181,7 +186,7 @@ pub fn catch_up(database: &Database, journal: &JournalFile, blobs: &Blobs) -> Re
     row.high_seq = row.high_seq.max(row.summary.seq);
     // A row that is not finished has a time that is never right. Torn bytes at the end are not read again until the journal grows.
     row.stamp = if limit == stamp.size { stamp } else { Stamp { modified: 0, ..stamp } };
-    database.put(&row)?;
+    database.update(key, &stored, &row)?;
     Ok(Progress { bytes: worded.saturating_sub(from), is_at_end: limit == stamp.size })
 }
 
@@ -210,11 +215,8 @@ impl Words<'_> {
     fn line(&mut self, version: u32, line: &Line<'_>, blobs: &Blobs) -> Result<(), ScanError> {
         match line.kind {
             "turnStarted" => {
-                let turn = line.raw().ok().map(|raw| journal::entry(version, line, raw));
-                if let Some(Entry { fact: Fact::TurnStarted(turn), .. }) = turn {
-                    self.turns += 1;
-                    self.database.put_turn(self.key, self.turns, turn.turn.as_str(), line.seq)?;
-                }
+                self.turns += 1;
+                self.database.put_turn(self.key, self.turns, line.seq)?;
             }
             "inputReceived" | "modelAnswered" | "callFinished" => {
                 let raw = match journal::as_blob(line.data) {

@@ -35,7 +35,6 @@ create index threads_named on threads (name) where name is not null;
 create table turns (
   thread  integer not null,
   number  integer not null,
-  turn    text not null,
   seq     integer not null,
   primary key (thread, number)
 ) without rowid;

@@ -337,3 +337,27 @@ async fn nobody_else_can_read_it() {
     }
     assert_eq!(fs::metadata(home.directory.path().join("index")).unwrap().permissions().mode() & 0o777, 0o700);
 }
+
+#[tokio::test]
+async fn the_words_of_many_journals_are_written_in_one_piece() {
+    let home = Home::new();
+    for number in 1..=60 {
+        let mut journal = home.journal(number, 1000);
+        journal.turn("one");
+        journal.say(&format!("question {number}"));
+    }
+    let index = home.start();
+    index.complete().await;
+    assert_eq!(search(&index, "question 7").await, [id(7)]);
+    let pieces = || -> i64 {
+        let connection = rusqlite::Connection::open(home.file()).unwrap();
+        connection.query_row("select count(distinct segid) from words_idx", [], |row| row.get(0)).unwrap()
+    };
+    // Whatever makes SQLite look into the words, or begin a statement that could fail half way, has them written out.
+    assert_eq!(pieces(), 1);
+    let mut journal = home.journal(100, 2000);
+    journal.say("an afterthought");
+    index.touched(journal.id, &journal.path);
+    assert_eq!(search(&index, "afterthought").await, [id(100)]);
+    assert_eq!(pieces(), 2);
+}

@@ -3,6 +3,8 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender};
 use std::time::{Duration, Instant};
 
@@ -11,7 +13,7 @@ use tokio::sync::watch;
 
 use super::database::{self, Database, IndexError, Stamp, ThreadRow};
 use super::scan::{self, JournalFile, ScanError};
-use super::{Config, State};
+use super::{Abreast, Config, State};
 
 /// A journal that grew by no more than this is read at once, with the list; more waits until the list is done.
 const SMALL: u64 = 256 << 10;
@@ -41,14 +43,17 @@ pub struct Writer {
     touched: HashMap<ThreadId, PathBuf>,
     removed: HashSet<ThreadId>,
     since: Option<Instant>,
+    /// How many changes were taken from the notes.
+    taken: u64,
+    abreast: Arc<Abreast>,
     /// Journals whose words are still to be read.
     backlog: VecDeque<JournalFile>,
 }
 
 impl Writer {
-    pub fn new(config: Config, notes: Receiver<Note>, state: watch::Sender<State>) -> Self {
+    pub fn new(config: Config, notes: Receiver<Note>, state: watch::Sender<State>, abreast: Arc<Abreast>) -> Self {
         let (touched, removed, backlog) = (HashMap::new(), HashSet::new(), VecDeque::new());
-        Self { config, notes, state, database: None, touched, removed, since: None, backlog }
+        Self { config, notes, state, database: None, touched, removed, since: None, taken: 0, abreast, backlog }
     }
 
     /// Ends when nobody can send notes any more.
@@ -82,11 +87,13 @@ impl Writer {
             Note::Touched(journal) => {
                 self.removed.remove(&journal.id);
                 self.touched.insert(journal.id, journal.path);
+                self.taken += 1;
                 self.since.get_or_insert_with(Instant::now);
             }
             Note::Removed(id) => {
                 self.touched.remove(&id);
                 self.removed.insert(id);
+                self.taken += 1;
                 self.since.get_or_insert_with(Instant::now);
             }
             Note::Flush(done) => {
@@ -119,6 +126,7 @@ impl Writer {
         self.state.send_modify(|state| state.is_listed = false);
         let mut reason = reason;
         // Twice is enough: if a new file is bad as well, something else is wrong, and journals can be used without an index.
+        let mut told = String::new();
         for _ in 0..3 {
             if let Some(reason) = reason.take() {
                 tracing::warn!(reason, "the index of threads is made anew");
@@ -131,8 +139,13 @@ impl Writer {
                 Ok(()) => break,
                 Err(IndexError::Unusable(why)) => reason = Some(why),
                 Err(error) => {
-                    tracing::warn!(%error, "threads cannot be listed");
-                    self.state.send_modify(|state| state.failure = Some(error.to_string()));
+                    let why = if let IndexError::Unreachable(why) = &error { why.clone() } else { error.to_string() };
+                    // Once is enough, however often it is tried.
+                    if told != why {
+                        tracing::warn!(%error, "threads cannot be listed");
+                        told.clone_from(&why);
+                    }
+                    self.state.send_modify(|state| state.failure = Some(why));
                     std::thread::sleep(PAUSE);
                 }
             }
@@ -165,6 +178,7 @@ impl Writer {
             total += later.iter().map(|(_, bytes)| bytes).sum::<u64>();
             self.backlog.extend(later.into_iter().map(|(journal, _)| journal));
         }
+        self.abreast.inode.store(database.inode(), Ordering::Release);
         self.database = Some(database);
         self.state.send_modify(|state| *state = State { is_listed: false, failure: None, done: 0, total });
         Ok(())
@@ -202,6 +216,11 @@ impl Writer {
 
     /// Writes what was noted.
     fn flush(&mut self) {
+        self.write_notes();
+        self.abreast.written.store(self.taken, Ordering::Release);
+    }
+
+    fn write_notes(&mut self) {
         self.since = None;
         if self.touched.is_empty() && self.removed.is_empty() {
             return self.stay_in_place();

@@ -101,7 +101,7 @@ impl Found {
     /// Why it failed, and what to look at. Too long for a table.
     fn complaint(&self) -> Option<String> {
         let reason = self.answer.as_ref().err()?;
-        let advice = environments::advice(&self.name).filter(|_| self.code == UNREACHABLE);
+        let advice = environments::advice(&self.name, reason).filter(|_| self.code == UNREACHABLE);
         let advice = advice.map(|advice| format!("\n  {advice}")).unwrap_or_default();
         Some(format!("\n{reason}{advice}"))
     }

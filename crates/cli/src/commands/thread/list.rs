@@ -42,6 +42,8 @@ impl Desk {
             store.index()?.complete().await;
         }
         let is_search = query.search.is_some();
+        let is_narrow =
+            is_search || query.shelf == Shelf::Archived || !query.sources.is_empty() || !query.cwds.is_empty() || query.kin.is_some();
         let page = self.store.list(query).await?;
         if self.json {
             print_json(&json!({
@@ -51,6 +53,10 @@ impl Desk {
             }))?;
         } else {
             print(&table(&page))?;
+            if page.threads.is_empty() {
+                let words = "no threads; `outpost exec PROMPT` starts one\n";
+                print(if is_narrow { "no thread fits; `outpost thread list --all` shows all of them\n" } else { words })?;
+            }
             if let (true, Coverage::Filling { done, total }) = (is_search, page.coverage) {
                 print(&format!("words are still being read ({done} of {total} bytes): more may be found later\n"))?;
             }
@@ -74,9 +80,6 @@ fn table(page: &ListPage) -> String {
             Some(_) => writeln!(text, "{}…", line.chars().take(width.unwrap_or(1) - 1).collect::<String>()),
             None => writeln!(text, "{line}"),
         };
-    }
-    if page.threads.is_empty() {
-        text.push_str("no threads; `outpost exec PROMPT` starts one\n");
     }
     if let Some(next) = page.next {
         let _ = writeln!(text, "there are more: --after {next}");

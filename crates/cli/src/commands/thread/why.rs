@@ -8,6 +8,7 @@ use outpost_runtime::capabilities::{RootReport, StepCapabilities};
 use outpost_runtime::plugins::Plugin;
 use serde_json::json;
 
+use super::times::counted;
 use super::{Desk, print, print_json};
 use crate::Process;
 use crate::assembly::{Assembly, Wish};
@@ -93,7 +94,7 @@ fn declares(plugin: &Plugin, out: &mut String) {
 fn reason(root: &RootReport) -> String {
     match (&root.reason, &root.plugin) {
         (Some(reason), _) => reason.clone(),
-        (None, Some(plugin)) => format!("plugin `{plugin}`, {} skills", root.skills),
-        (None, None) => format!("{} skills", root.skills),
+        (None, Some(plugin)) => format!("plugin `{plugin}`, {}", counted(root.skills as u64, "skill")),
+        (None, None) => counted(root.skills as u64, "skill"),
     }
 }

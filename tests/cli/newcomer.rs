@@ -1,0 +1,170 @@
+//! What people do wrong in their first ten minutes, and what they are told to do next.
+
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+use crate::OUTPOST;
+
+struct Newcomer {
+    home: TempDir,
+    work: TempDir,
+}
+
+impl Newcomer {
+    fn new() -> Self {
+        Self { home: TempDir::new().unwrap(), work: TempDir::new().unwrap() }
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(OUTPOST);
+        command.args(arguments).current_dir(self.work.path()).stdin(Stdio::null());
+        command.env("OUTPOST_HOME", self.home.path()).env("HOME", self.work.path());
+        for name in ["OPENAI_API_KEY", "CODEX_API_KEY", "OPENAI_BASE_URL", "OUTPOST_EXEC_SERVER_URL"] {
+            command.env_remove(name);
+        }
+        command
+    }
+
+    /// What it says on standard error, and how it ends.
+    fn told(&self, arguments: &[&str]) -> (String, Option<i32>) {
+        let Output { status, stderr, .. } = self.command(arguments).output().unwrap();
+        (String::from_utf8(stderr).unwrap(), status.code())
+    }
+
+    fn write(&self, file: &str, text: &str) {
+        std::fs::write(self.home.path().join(file), text).unwrap();
+    }
+}
+
+#[test]
+fn a_machine_that_is_not_there_is_told_with_how_to_add_or_reach_it() {
+    let me = Newcomer::new();
+    for verb in [&["run", "-e", "box", "--", "true"][..], &["exec", "-e", "box", "$ true"]] {
+        let (told, _) = me.told(verb);
+        assert!(told.contains("there is no environment `box`; there is only `local`. `outpost env add box --ssh USER@HOST`"), "{told}");
+    }
+    me.write("environments.toml", "[[environments]]\nid = \"box\"\nurl = \"ws://127.0.0.1:1\"\n");
+    for (verb, code) in [(&["run", "-e", "box", "--", "true"][..], 125), (&["exec", "-e", "box", "$ true"], 3), (&["cp", "box:x", "y"], 3)]
+    {
+        let (told, ended) = me.told(verb);
+        assert_eq!(ended, Some(code), "{told}");
+        assert!(told.contains("Connection refused") && told.contains("`box` is ws://127.0.0.1:1 in environments.toml"), "{told}");
+    }
+    let checked = me.command(&["env", "check"]).output().unwrap();
+    let table = String::from_utf8(checked.stdout).unwrap();
+    assert!(table.lines().take(3).all(|line| line.len() < 160), "a reason does not widen the table: {table}");
+    assert!(table.contains("\nbox is unreachable: Connection refused"), "{table}");
+}
+
+#[test]
+fn a_model_that_cannot_be_asked_is_told_before_there_is_a_thread() {
+    let me = Newcomer::new();
+    let cases: [(&[&str], &str); 4] = [
+        (&["exec", "--provider", "openai", "hi"], "set the variable OPENAI_API_KEY"),
+        (&["exec", "--provider", "nobody", "hi"], "there is no model provider `nobody`; there are: offline, ollama, openai"),
+        (&["exec", "--provider", "box", "-c", "model_providers.box.base_url=here", "hi"], "it begins with http:// or https://"),
+        (&["exec", "-e", "local=/no/such", "$ pwd"], "-e local=/no/such: there is no such directory"),
+    ];
+    for (arguments, why) in cases {
+        let (told, code) = me.told(arguments);
+        assert_eq!((code, told.matches(why).count()), (Some(1), 1), "{told}");
+    }
+    let listed = me.command(&["thread", "list"]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&listed.stdout), "no threads; `outpost exec PROMPT` starts one\n");
+    // Where it was looked for is told, in few words.
+    let nowhere = ["-c", "model_providers.box.base_url=http://me:secret@127.0.0.1:1/v1", "-c", "model_providers.box.request_max_retries=0"];
+    let (told, _) = me.told(&[&["exec", "--provider", "box"], &nowhere[..], &["hi"]].concat());
+    assert!(told.contains("box cannot be reached: http://127.0.0.1:1/v1: Connection refused"), "{told}");
+}
+
+#[test]
+fn commands_that_did_not_run_are_not_said_to_have_run() {
+    let me = Newcomer::new();
+    me.write("environments.toml", "[[environments]]\nid = \"box\"\nurl = \"ws://127.0.0.1:1\"\n");
+    let output = me.command(&["exec", "--provider", "offline", "@box $ true"]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "1 command did not run; the reason is above.\n", "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("[box] $ true\n  environment `box` is not ready"), "{output:?}");
+}
+
+/// As ssh to a far machine does: the first connection takes longer than a step waits for a machine.
+#[test]
+fn a_machine_that_is_named_is_waited_for() {
+    let me = Newcomer::new();
+    let slow = format!("sleep 4; exec '{OUTPOST}' executor --listen stdio");
+    me.write("environments.toml", &format!("[[environments]]\nid = \"slow\"\nprogram = \"sh\"\nargs = [\"-c\", \"{slow}\"]\n"));
+    let place = format!("slow={}", me.work.path().display());
+    let script = "$ echo here\n@slow $ echo there";
+    let arguments = ["exec", "--provider", "offline", "--sandbox", "danger-full-access", "-e", "local", "-e", &place, script];
+    let output = me.command(&arguments).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "Done: 2 commands ran; the output is above.\n", "{output:?}");
+}
+
+#[test]
+fn output_of_commands_that_run_at_once_says_whose_it_is() {
+    let me = Newcomer::new();
+    let script = "$ while [ ! -e go ]; do sleep 0.01; done; echo slow\n$ echo quick; touch go";
+    let (told, _) = me.told(&["exec", "--provider", "offline", "--sandbox", "danger-full-access", script]);
+    let slow = told.rfind("  slow").unwrap_or_else(|| panic!("{told}"));
+    let above = told[..slow].trim_end().lines().last().unwrap();
+    assert!(above.starts_with("[local] $ while"), "{told}");
+}
+
+#[test]
+fn threads_are_found_by_where_they_work() {
+    let me = Newcomer::new();
+    let (told, code) = me.told(&["exec", "--provider", "offline", "> hi"]);
+    assert_eq!(code, Some(0), "{told}");
+    let list = |directory: &str| String::from_utf8(me.command(&["thread", "list", "--cwd", directory]).output().unwrap().stdout).unwrap();
+    let here = me.work.path().canonicalize().unwrap();
+    assert!(list(here.to_str().unwrap()).contains("> hi"), "{}", list(here.to_str().unwrap()));
+    assert_eq!(list("/elsewhere"), "no thread fits; `outpost thread list --all` shows all of them\n");
+}
+
+#[test]
+fn a_port_that_is_taken_and_a_token_that_is_missing_are_told_with_what_to_do() {
+    let me = Newcomer::new();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("ws://{}", taken.local_addr().unwrap());
+    for verb in ["serve", "executor", "app-server"] {
+        let (told, code) = me.told(&[verb, "--listen", &address]);
+        assert_eq!(code, Some(1), "{told}");
+        assert!(told.contains(&format!("cannot listen on {address}; another program listens there")), "{told}");
+    }
+    let executor = outpost_testkit::ExecutorProcess::start(std::path::Path::new(OUTPOST), &["--listen", "ws://127.0.0.1:0"]);
+    let (told, _) = me.told(&["run", "-e", executor.url(), "--", "true"]);
+    assert!(told.contains("pass it in OUTPOST_TOKEN"), "{told}");
+}
+
+#[test]
+fn a_home_that_cannot_be_written_to_is_named() {
+    let me = Newcomer::new();
+    // A file is in the way: that stops root as well.
+    me.write("file", "");
+    let below = me.home.path().join("file/home");
+    for verb in [&["exec", "> hi"][..], &["demo"], &["thread", "list"], &["env", "add", "x", "--url", "ws://127.0.0.1:1"]] {
+        let output = me.command(verb).env("OUTPOST_HOME", &below).output().unwrap();
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        assert!(told.contains(&format!("the home {} cannot be made", below.display())) && told.contains("set OUTPOST_HOME"), "{told}");
+    }
+    if rustix::process::geteuid().is_root() {
+        return;
+    }
+    std::fs::set_permissions(me.home.path(), std::fs::Permissions::from_mode(0o500)).unwrap();
+    let (told, _) = me.told(&["exec", "> hi"]);
+    std::fs::set_permissions(me.home.path(), std::fs::Permissions::from_mode(0o700)).unwrap();
+    assert!(told.contains("cannot be written to"), "{told}");
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_failure() {
+    let me = Newcomer::new();
+    for verb in [&["schema"][..], &["demo"], &["doctor"], &["completions", "bash"], &["thread", "list"]] {
+        let mut child = me.command(verb).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{verb:?}");
+    }
+}
