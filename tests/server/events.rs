@@ -169,7 +169,7 @@ async fn the_diff_of_a_turn_adds_up_and_every_change_is_shown_where_it_is() {
         patch("p1", "*** Add File: new.txt\n+one\n*** Update File: old.txt\n@@\n-line 9\n+nine"),
         patch("p2", "*** Update File: new.txt\n@@\n one\n+two\n*** Delete File: gone.txt"),
         Reply::message("done"),
-        patch("p3", "*** Delete File: new.txt"),
+        patch("p3", "*** Delete File: new.txt\n*** Update File: old.txt\n*** Move to: moved.txt\n@@\n-line 2\n+two"),
         Reply::message("done"),
     ];
     let app = AppServer::start(OUTPOST, replies).await;
@@ -207,6 +207,9 @@ async fn the_diff_of_a_turn_adds_up_and_every_change_is_shown_where_it_is() {
     let all = heard(&mut client, &second).await;
     let last = all.iter().rfind(|m| m["method"] == "turn/diff/updated").unwrap();
     assert!(last["params"]["diff"].as_str().unwrap().starts_with("diff --git a/new.txt b/new.txt\ndeleted file mode"), "{last}");
+    let moved = all.iter().find(|m| words(m) == "item/completed fileChange").unwrap()["params"]["item"]["changes"][1].clone();
+    assert!(moved["diff"].as_str().unwrap().starts_with("@@ -1,5 +1,5 @@\n line 1\n-line 2\n+two\n"), "{moved}");
+    std::fs::write(app.work().join("old.txt"), before.replace("line 9\n", "nine\n")).unwrap();
     // And what git reads is what was done.
     let undo = app.work().join("undo.patch");
     std::fs::write(&undo, &expected).unwrap();

@@ -39,6 +39,8 @@ struct Edit {
     path: PathUri,
     before: Option<Vec<u8>>,
     after: Option<Vec<u8>>,
+    /// The file that it was before it was moved here, and what that held.
+    moved: Option<(PathUri, Vec<u8>)>,
 }
 
 impl StepTools {
@@ -117,10 +119,10 @@ impl PatchRun {
         let shown = path.to_syntax();
         let before = self.files.get(&path).await.map_err(|error| format!("{shown} cannot be read: {error}"))?;
         match change {
-            FileChange::Add { content, .. } => edits.push(Edit { path, before, after: Some(content.clone().into_bytes()) }),
+            FileChange::Add { content, .. } => edits.push(Edit { path, before, after: Some(content.clone().into_bytes()), moved: None }),
             FileChange::Delete { .. } => {
                 let before = before.ok_or_else(|| format!("{shown} is to be deleted, but it is not there"))?;
-                edits.push(Edit { path, before: Some(before), after: None });
+                edits.push(Edit { path, before: Some(before), after: None, moved: None });
             }
             FileChange::Update { move_to, chunks, .. } => {
                 let before = before.ok_or_else(|| format!("{shown} is to be changed, but it is not there"))?;
@@ -128,12 +130,13 @@ impl PatchRun {
                 let applied = patch::apply(&text, chunks).map_err(|error| format!("{shown}: {error}"))?;
                 let after = Some(applied.content.into_bytes());
                 match move_to {
-                    None => edits.push(Edit { path, before: Some(before), after }),
+                    None => edits.push(Edit { path, before: Some(before), after, moved: None }),
                     Some(target) => {
                         let target = directory(&self.cwd, Some(target));
                         let there = self.files.get(&target).await.map_err(|error| format!("{}: {error}", target.to_syntax()))?;
-                        edits.push(Edit { path: target, before: there, after });
-                        edits.push(Edit { path, before: Some(before), after: None });
+                        let moved = Some((path.clone(), before.clone()));
+                        edits.push(Edit { path: target, before: there, after, moved });
+                        edits.push(Edit { path, before: Some(before), after: None, moved: None });
                     }
                 }
             }
@@ -209,9 +212,17 @@ impl Edit {
 
     /// With the difference where there is one to show: not for what is no text, nor for what is too large.
     fn detail(&self) -> Value {
-        let text = |content: &Option<Vec<u8>>| std::str::from_utf8(content.as_deref().unwrap_or_default()).ok().map(str::to_owned);
-        let diff = text(&self.before).zip(text(&self.after)).and_then(|(before, after)| Diff::between(&before, &after));
-        json!({"path": self.path.to_syntax(), "kind": {"type": self.kind()}, "diff": diff.map(|diff| diff.to_string())})
+        let hunks = |before: Option<&[u8]>| {
+            let text = |content: Option<&[u8]>| String::from_utf8(content.unwrap_or_default().to_vec()).ok();
+            let (before, after) = (text(before)?, text(self.after.as_deref())?);
+            Diff::between(&before, &after).map(|diff| diff.to_string())
+        };
+        let mut detail = json!({"path": self.path.to_syntax(), "kind": {"type": self.kind()}, "diff": hunks(self.before.as_deref())});
+        if let Some((from, before)) = &self.moved {
+            detail["movedFrom"] = from.to_syntax().into();
+            detail["movedDiff"] = hunks(Some(before)).into();
+        }
+        detail
     }
 }
 

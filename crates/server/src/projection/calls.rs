@@ -172,11 +172,12 @@ pub fn completed(item: &mut Item, finished: &CallFinished, took: u64) {
 
 /// Shows a change as it was made: with its true places, and with what was in a file that is gone.
 fn place(change: &mut FileUpdate, written: &[Written]) {
-    let Some(written) = written.iter().find(|written| written.path == change.path) else { return };
+    let own = || written.iter().find(|written| written.path == change.path);
     let true_one = match &change.kind {
-        FileUpdateKind::Add | FileUpdateKind::Update { move_path: Some(_) } => None,
-        FileUpdateKind::Update { move_path: None } => written.hunks().map(str::to_owned),
-        FileUpdateKind::Delete => written.removed(),
+        FileUpdateKind::Add => None,
+        FileUpdateKind::Update { move_path: Some(_) } => written.iter().find_map(|written| written.moved(&change.path)).map(str::to_owned),
+        FileUpdateKind::Update { move_path: None } => own().and_then(Written::hunks).map(str::to_owned),
+        FileUpdateKind::Delete => own().and_then(Written::removed),
     };
     if let Some(diff) = true_one {
         change.diff = diff;

@@ -11,12 +11,18 @@ const LONGEST: usize = 1 << 20;
 
 /// A file that a patch has written or removed, as the loop notes it.
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Written {
     pub path: String,
     kind: Kind,
     /// Hunks; nothing for what is no text and for what is too large.
     #[serde(default)]
     diff: Option<String>,
+    /// The file that was moved here, and what is different to it.
+    #[serde(default)]
+    moved_from: Option<String>,
+    #[serde(default)]
+    moved_diff: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -28,6 +34,11 @@ struct Kind {
 impl Written {
     pub fn hunks(&self) -> Option<&str> {
         self.diff.as_deref()
+    }
+
+    /// What became of a file that was moved here.
+    pub fn moved(&self, from: &str) -> Option<&str> {
+        self.moved_diff.as_deref().filter(|_| self.moved_from.as_deref() == Some(from))
     }
 
     /// What was in a file that is gone.
@@ -87,7 +98,7 @@ impl File {
     }
 
     fn write(&self, path: &str, to: &mut String) {
-        let (old, new) = (format!("a/{path}"), format!("b/{path}"));
+        let (old, new) = (quoted(&format!("a/{path}")), quoted(&format!("b/{path}")));
         let _ = writeln!(to, "diff --git {old} {new}");
         let (mut before, mut after) = (old.as_str(), new.as_str());
         if !self.was_there {
@@ -109,6 +120,21 @@ impl File {
             }
         }
     }
+}
+
+/// A name as git writes it: in quotes if it holds what would be taken for something else.
+fn quoted(name: &str) -> String {
+    if !name.chars().any(|c| c.is_control() || matches!(c, '"' | '\\')) {
+        return name.to_owned();
+    }
+    let escaped = name.chars().map(|c| match c {
+        '"' | '\\' => format!("\\{c}"),
+        '\n' => "\\n".into(),
+        '\t' => "\\t".into(),
+        c if c.is_control() => format!("\\{:03o}", u32::from(c)),
+        c => c.into(),
+    });
+    format!("\"{}\"", escaped.collect::<String>())
 }
 
 impl std::fmt::Display for TurnDiff {
@@ -147,6 +173,13 @@ mod tests {
         turn.take("local", "/w", &written("/w/a.txt", "delete", "one\ntwo\n", ""));
         turn.take("local", "/w", &written("/other/b", "add", "", "x\n"));
         assert_eq!(turn.to_string(), "", "everything is as it was");
+    }
+
+    #[test]
+    fn odd_names_are_quoted() {
+        let mut turn = TurnDiff::default();
+        turn.take("local", "/w", &written("/w/a \"b\nc", "add", "", "x\n"));
+        assert!(turn.to_string().starts_with("diff --git \"a/a \\\"b\\nc\" \"b/a \\\"b\\nc\"\n"), "{turn}");
     }
 
     #[test]

@@ -54,8 +54,8 @@ pub struct Projector {
 /// An input that no turn has taken up yet.
 struct Waiting {
     said: InputReceived,
-    /// It came while a turn was running, so that clients were told of it.
-    is_queued: bool,
+    /// Where the journal has it. One that starts a turn at once stands right before that turn.
+    seq: Seq,
 }
 
 /// A tool of the client's in a namespace.
@@ -183,12 +183,12 @@ impl Projector {
                 out.push(self.settings_notice());
             }
             Fact::SelectionChanged(_) => out.push(self.settings_notice()),
-            Fact::InputReceived(fact) => self.received(fact, entry.at, &mut out),
+            Fact::InputReceived(fact) => self.received(fact, entry, &mut out),
             Fact::QueueChanged(fact) => {
                 self.inputs.retain(|input, _| fact.queue.contains(input));
                 out.push(self.queue_notice());
             }
-            Fact::TurnStarted(fact) => self.turn_started(fact, entry.at, &mut out),
+            Fact::TurnStarted(fact) => self.turn_started(fact, entry, &mut out),
             Fact::ModelAsked(_) => self.turn.iter_mut().for_each(|turn| turn.asked_at = entry.at),
             Fact::ModelAnswered(fact) => self.model_answered(fact, entry, &mut out),
             Fact::ApprovalAsked(fact) => self.approval_asked(fact, entry.at, &mut out),
@@ -270,14 +270,13 @@ impl Projector {
         event::ThreadSettingsUpdated { thread_id: self.name.clone(), thread_settings, ordinal: None }.into()
     }
 
-    fn received(&mut self, fact: &InputReceived, at: u64, out: &mut Vec<Told>) {
+    fn received(&mut self, fact: &InputReceived, entry: &Entry, out: &mut Vec<Told>) {
         match (fact.origin, &fact.turn) {
             (InputOrigin::History | InputOrigin::Shell, _) => {}
-            (_, Some(turn)) => self.whole(turn, items::user_message(fact), at, out),
+            (_, Some(turn)) => self.whole(turn, items::user_message(fact), entry.at, out),
             (_, None) => {
-                let is_queued = self.turn.is_some();
-                self.inputs.insert(fact.input.clone(), Waiting { said: fact.clone(), is_queued });
-                if is_queued {
+                self.inputs.insert(fact.input.clone(), Waiting { said: fact.clone(), seq: entry.seq });
+                if self.turn.is_some() {
                     out.push(self.queue_notice());
                 }
             }
@@ -307,7 +306,8 @@ impl Projector {
         event::ItemCompleted { thread_id, turn_id, item, completed_at_ms: at, ordinal: None }.into()
     }
 
-    fn turn_started(&mut self, fact: &TurnStarted, at: u64, out: &mut Vec<Told>) {
+    fn turn_started(&mut self, fact: &TurnStarted, entry: &Entry, out: &mut Vec<Told>) {
+        let at = entry.at;
         self.turn = Some(Open { id: fact.turn.clone(), started_at: at, asked_at: at, last_message: None, kind: fact.kind });
         self.diff = self.diff.take().map(|_| TurnDiff::default());
         let turn = Turn {
@@ -325,7 +325,7 @@ impl Projector {
         self.stands(ThreadStatus::Active { active_flags: vec![] }, out);
         out.push(event::TurnStarted { thread_id: self.name.clone(), turn, ordinal: None }.into());
         let taken: Vec<Waiting> = fact.inputs.iter().filter_map(|input| self.inputs.remove(input)).collect();
-        if taken.iter().any(|waiting| waiting.is_queued) {
+        if taken.iter().any(|waiting| waiting.seq + 1 != entry.seq) {
             out.push(self.queue_notice());
         }
         for Waiting { said, .. } in &taken {
