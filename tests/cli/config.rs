@@ -108,3 +108,12 @@ fn the_server_listens_where_the_file_says_unless_a_flag_says_otherwise() {
     let said = both.refused(&["serve"], 2);
     assert!(said.contains(&both.0.path().join("chain.pem").display().to_string()), "relative to the home: {said}");
 }
+
+#[test]
+fn a_setting_without_a_key_is_wrong_usage() {
+    let home = Home::with("");
+    for wrong in ["rubbish", "=1", " = 1"] {
+        let said = home.refused(&["exec", "-c", wrong, "--provider", "offline", "> hello"], 2);
+        assert!(said.contains("a setting is written key=value"), "{said}");
+    }
+}

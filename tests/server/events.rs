@@ -206,7 +206,8 @@ async fn the_diff_of_a_turn_adds_up_and_every_change_is_shown_where_it_is() {
     let second = begin(&mut client, &id, "again").await;
     let all = heard(&mut client, &second).await;
     let last = all.iter().rfind(|m| m["method"] == "turn/diff/updated").unwrap();
-    assert!(last["params"]["diff"].as_str().unwrap().starts_with("diff --git a/new.txt b/new.txt\ndeleted file mode"), "{last}");
+    assert!(last["params"]["diff"].as_str().unwrap().contains("diff --git a/new.txt b/new.txt\ndeleted file mode"), "{last}");
+    assert!(!last["params"]["diff"].as_str().unwrap().contains("gone.txt"), "{last}");
     let moved = all.iter().find(|m| words(m) == "item/completed fileChange").unwrap()["params"]["item"]["changes"][1].clone();
     assert!(moved["diff"].as_str().unwrap().starts_with("@@ -1,5 +1,5 @@\n line 1\n-line 2\n+two\n"), "{moved}");
     std::fs::write(app.work().join("old.txt"), before.replace("line 9\n", "nine\n")).unwrap();
@@ -280,4 +281,18 @@ async fn thoughts_and_their_summaries_are_told_paragraph_by_paragraph() {
     assert_eq!(told, expected);
     let item = all.iter().find(|m| words(m) == "item/completed reasoning").unwrap();
     assert_eq!((&item["params"]["item"]["summary"], &item["params"]["item"]["content"]), (&json!(["one", "two"]), &json!(["deep"])));
+}
+
+#[tokio::test]
+async fn a_long_output_is_told_with_both_ends_and_what_is_missing() {
+    let long = Reply::call("call-1", "exec_command", &json!({"cmd": "seq 6000", "login": false}));
+    let app = AppServer::start(OUTPOST, vec![long, Reply::message("done")]).await;
+    let mut client = app.client().await;
+    let id = thread(&mut client, json!({})).await;
+    let turn = client.result("turn/start", json!({"threadId": id, "input": outpost_testkit::app::text("go")})).await;
+    let all = heard(&mut client, turn["turn"]["id"].as_str().unwrap()).await;
+    let command = all.iter().find(|message| words(message) == "item/completed commandExecution").unwrap();
+    let output = command["params"]["item"]["aggregatedOutput"].as_str().unwrap();
+    assert!(output.starts_with("1\n2\n") && output.ends_with("\n6000\n"), "{output}");
+    assert!(output.contains("bytes left out") && output.len() < 10_000, "{}", output.len());
 }

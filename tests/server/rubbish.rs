@@ -142,12 +142,18 @@ async fn broken_frames_end_only_their_own_connection() {
     giant.write(&header(0x81, 1 << 40)).await;
     let end = giant.ended().await;
     assert!(matches!(end, Some(1002 | 1009)), "{end:?}");
-    // Text that is none, a binary message, reserved bits, a frame that continues nothing.
-    for bytes in [frame(0x81, b"{\"id\":1,\"method\":\"\xff\xfe\"}"), frame(0xf1, b"x"), frame(0x80, b"lost"), frame(0x83, b"?")] {
+    // Reserved bits, a frame that continues nothing, a kind that there is not.
+    for bytes in [frame(0xf1, b"x"), frame(0x80, b"lost"), frame(0x83, b"?")] {
         let mut odd = RawSocket::websocket(&address).await;
         odd.write(&bytes).await;
         assert!(odd.ended().await.is_none_or(|code| (1002..1010).contains(&code)));
     }
+    // Text that is none is a message that nobody can read, and the next one counts.
+    let mut mute = RawSocket::websocket(&address).await;
+    mute.write(&frame(0x81, b"{\"id\":1,\"method\":\"\xff\xfe\"}")).await;
+    mute.write(&frame(0x81, b"{\"id\":2,\"method\":\"thread/list\",\"params\":{}}")).await;
+    let (_, answer) = mute.receive().await.unwrap();
+    assert_eq!(serde_json::from_slice::<Value>(&answer).unwrap()["error"]["message"], "Not initialized");
     // JSON that is deep, long, doubled or cut off is no reason to go.
     let mut strange = app.client().await;
     strange.send_text("[".repeat(100_000));

@@ -25,10 +25,18 @@ const YEAR: u64 = 366 * 24 * 3600;
 pub struct Arguments {
     /// A setting of config.toml for this run, such as model="qwen3" or budgets.turn_tokens=5000; may be given several times,
     /// before or after the verb. A value that is no TOML is a text
-    #[arg(short = 'c', long = "config", value_name = "KEY=VALUE", global = true)]
+    #[arg(short = 'c', long = "config", value_name = "KEY=VALUE", global = true, value_parser = setting)]
     pub settings: Vec<String>,
     #[command(subcommand)]
     pub command: Command,
+}
+
+/// What has no key is wrong usage; whether the key is known is told by whoever reads it.
+fn setting(text: &str) -> Result<String, &'static str> {
+    match text.split_once('=') {
+        Some((key, _)) if !key.trim().is_empty() => Ok(text.to_owned()),
+        _ => Err("a setting is written key=value"),
+    }
 }
 
 impl Arguments {

@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
 use super::earlier::{EarlierCommand, session_of};
+use super::output::HeadTail;
 use super::processes::{End, Processes, Running};
 use super::{Asked, CallContext, CallEnd, Plan, ResultType, Run, StepTools, Work};
 use crate::approvals::{Question, key};
@@ -24,8 +25,8 @@ use crate::rules;
 
 const DEFAULT_YIELD: u64 = 10_000;
 const DEFAULT_OUTPUT_TOKENS: usize = 10_000;
-/// So much of a command's output is shown to clients that come later.
-const SHOWN_LATER: usize = 8_000;
+/// So much of a command's output is shown to clients that come later, its beginning and its end.
+const SHOWN_LATER_TOKENS: usize = 2_000;
 
 /// As the model writes it.
 #[derive(Debug, Clone, Deserialize)]
@@ -425,10 +426,11 @@ fn report(result: ResultType, call: &CallId, running: &Running, end: Option<End>
         None => format!("Still running, session id: {session}"),
     };
     let text = format!("Time: {seconds:.3} s\n{state}\nTokens: {}\nOutput:\n{}", shown.original_tokens, shown.text);
-    let cut = shown.text.char_indices().nth(SHOWN_LATER).map_or(shown.text.len(), |(end, _)| end);
+    let mut later = HeadTail::default();
+    later.push(shown.text.as_bytes());
     let (exit_code, denied) = if let Some(End::Exited { code, denied }) = &end { (Some(*code), *denied) } else { (None, false) };
     let detail = json!({
-        "exitCode": exit_code, "durationMs": (seconds * 1000.0) as u64, "aggregatedOutput": &shown.text[..cut],
+        "exitCode": exit_code, "durationMs": (seconds * 1000.0) as u64, "aggregatedOutput": later.show(SHOWN_LATER_TOKENS).text,
         "sessionId": end.is_none().then_some(session), "sandboxDenied": denied, "session": session, "outputBytes": running.taken(),
     });
     let outcome = match end {
