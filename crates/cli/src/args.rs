@@ -1,6 +1,5 @@
 //! The command line.
 
-use std::convert::Infallible;
 use std::ffi::OsString;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -25,7 +24,7 @@ const YEAR: u64 = 366 * 24 * 3600;
 pub struct Arguments {
     /// A setting of config.toml for this run, such as model="qwen3" or budgets.turn_tokens=5000; may be given several times,
     /// before or after the verb. A value that is no TOML is a text
-    #[arg(short = 'c', long = "config", value_name = "KEY=VALUE", global = true, value_parser = setting)]
+    #[arg(short = 'c', long = "config", value_name = "KEY=VALUE", global = true)]
     pub settings: Vec<String>,
     #[command(subcommand)]
     pub command: Command,
@@ -45,9 +44,10 @@ impl Arguments {
         // Of a global flag clap keeps only what stands behind the innermost verb, so settings are collected as they are read.
         let settings = Arc::new(Mutex::new(Vec::new()));
         let collected = settings.clone();
-        let collect = move |text: &str| -> Result<String, Infallible> {
-            collected.lock().unwrap_or_else(PoisonError::into_inner).push(text.to_owned());
-            Ok(text.to_owned())
+        let collect = move |text: &str| {
+            let setting = setting(text)?;
+            collected.lock().unwrap_or_else(PoisonError::into_inner).push(setting.clone());
+            Ok::<_, &'static str>(setting)
         };
         let matches =
             Self::command().mut_arg("settings", |setting| setting.value_parser(collect)).get_matches_from(words(std::env::args_os()));

@@ -266,7 +266,13 @@ impl Registry {
                 _ => RegistryError::Unknown(id.clone()).into(),
             });
         };
-        timeout(INFO, handle.connect()).await.map_err(|_| InfoError::Slow(id.clone()))?.map_err(Into::into)
+        let connected = async {
+            let info = handle.connect().await?;
+            // The handle knows it a moment earlier than the registry; whoever asks the registry next is to hear the same.
+            self.settled(id).await;
+            Ok(info)
+        };
+        timeout(INFO, connected).await.map_err(|_| InfoError::Slow(id.clone()))?
     }
 
     /// News from now on, after how everything stands.
