@@ -190,7 +190,7 @@ async fn what_cannot_begin_says_so_on_standard_error_only() {
         (&["exec", "--json", "resume", "--last", "x"], 1, "there is no thread yet"),
         (&["exec", "--json", "--cd", "/no/such", "x"], 1, "/no/such"),
         (&["exec", "--json", "--image", "picture.png", "x"], 1, "is no picture"),
-        (&["exec", "--json", "-c", "model", "x"], 1, "key=value"),
+        (&["exec", "--json", "-c", "model", "x"], 2, "key=value"),
         (&["exec", "--json", "--sandbox", "some", "x"], 2, "read-only"),
         (&["exec", "--json", "-e", "mars", "x"], 1, "there is no environment `mars`"),
     ];
