@@ -1,5 +1,7 @@
 //! Long runs: the tests run a small share of each.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use crate::{cargo, sh};
 
 /// `outpost run` through a connection that is cut at random bytes.
@@ -32,4 +34,14 @@ pub fn store(kills: u32, flips: u32) -> anyhow::Result<()> {
         .env("OUTPOST_SOAK_KILLS", kills.to_string())
         .env("OUTPOST_SOAK_POWER_CUTS", (kills / 10).to_string())
         .env("OUTPOST_SOAK_FLIPS", flips.to_string()))
+}
+
+/// Every property with cases of this run's own. The tests take the cases of one seed (`.cargo/config.toml`), so that a
+/// commit passes always or never; new cases are looked for here, and the printed seed brings a found one back.
+pub fn properties(cases: u32) -> anyhow::Result<()> {
+    let seed = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
+    sh(cargo()
+        .args(["test", "--release", "--no-fail-fast", "--workspace", "--lib", "--test", "prefix"])
+        .env("PROPTEST_CASES", cases.to_string())
+        .env("PROPTEST_RNG_SEED", seed.to_string()))
 }

@@ -196,7 +196,7 @@ impl Rules {
         if let Some(glob) = self.globs.iter().find(|glob| glob.holds(path)) {
             return Decision { access: Access::Deny, reason: Reason::Glob(glob) };
         }
-        match path.ancestors().find_map(|ancestor| self.rules.get(ancestor)) {
+        match holder(&self.rules, path) {
             Some(rule) => Decision { access: rule.access, reason: Reason::Rule(rule) },
             None => Decision { access: Access::Deny, reason: Reason::Nothing },
         }
@@ -243,7 +243,7 @@ impl Rules {
 
     /// What the parent of a path is allowed, globs aside.
     fn above(&self, path: &Path) -> Access {
-        path.ancestors().skip(1).find_map(|ancestor| self.rules.get(ancestor)).map_or(Access::Deny, |rule| rule.access)
+        path.parent().and_then(|parent| holder(&self.rules, parent)).map_or(Access::Deny, |rule| rule.access)
     }
 
     /// Rules strictly below a path, which take away from it or give to it.
@@ -273,7 +273,7 @@ impl Rules {
     }
 
     /// What both allow. Refused if something that these rules grant outright is more than the ceiling grants there; what the
-    /// ceiling takes away further below is taken away.
+    /// ceiling takes away further below is taken away, and what it gives back below that is given back.
     pub fn within(&self, ceiling: &Self) -> Result<Self, Exceeds> {
         if self.network > ceiling.network {
             return Err(Exceeds::Network);
@@ -285,9 +285,14 @@ impl Rules {
             }
         }
         let mut rules = self.rules.clone();
-        for rule in ceiling.rules.values() {
-            if self.access(&rule.path).access > rule.access {
-                rules.insert(rule.path.clone(), Rule { origin: Origin::Ceiling, ..rule.clone() });
+        // Outer paths come first: what holds a path by then is what an inner rule has to differ from.
+        for limit in ceiling.rules.values() {
+            let Some(granted) = holder(&self.rules, &limit.path) else { continue };
+            let path = limit.path.clone();
+            if granted.access > limit.access {
+                rules.insert(path.clone(), Rule { path, access: limit.access, origin: Origin::Ceiling });
+            } else if holder(&rules, &limit.path).is_none_or(|above| above.access != granted.access) {
+                rules.insert(path.clone(), Rule { path, ..granted.clone() });
             }
         }
         let mut globs = self.globs.clone();
@@ -312,6 +317,11 @@ impl Policy {
 
 fn rule(path: impl Into<PathBuf>, access: Access) -> Rule {
     Rule { path: path.into(), access, origin: Origin::Request }
+}
+
+/// The rule with the longest path that holds this one.
+fn holder<'a>(rules: &'a BTreeMap<PathBuf, Rule>, path: &Path) -> Option<&'a Rule> {
+    path.ancestors().find_map(|ancestor| rules.get(ancestor))
 }
 
 #[cfg(test)]
@@ -380,6 +390,18 @@ mod tests {
         let held = Policy::Confined(Arc::new(ceiling));
         assert!(matches!(Policy::Open.within(&held), Err(Exceeds::Unconfined { .. })));
         assert_eq!(Policy::Open.within(&Policy::Open), Ok(Policy::Open));
+    }
+
+    #[test]
+    fn what_a_ceiling_gives_back_below_what_it_takes_away_is_kept() {
+        let ceiling = Rules::new(
+            [rule("/", Access::Read), rule("/home", Access::Deny), rule("/home/me", Access::Read)],
+            Vec::new(),
+            Network::Restricted,
+        );
+        let held = Rules::read_only().within(&ceiling).unwrap();
+        let access = |path: &str| held.access(Path::new(path)).access;
+        assert_eq!([access("/etc"), access("/home/you"), access("/home/me/x")], [Access::Read, Access::Deny, Access::Read]);
     }
 
     fn paths() -> impl Strategy<Value = PathBuf> {

@@ -87,7 +87,7 @@ fn world_at(run: &Run, cut: usize) -> script::World {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn a_cut_thread_ends_like_an_uncut_one(script in script()) {
