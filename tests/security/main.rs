@@ -40,5 +40,6 @@ mod limits;
 mod rights;
 mod secrets;
 mod server;
+mod stops;
 mod support;
 mod writes;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outpost_executor::{ExecutorConfig, Grounds, HttpTarget, OutputLimits};
+use outpost_executor::{ExecutorConfig, Grounds, HttpTarget, OutputLimits, WorkerPatience};
 use outpost_rpc::PeerOptions;
 use outpost_sandbox::policy::Policy;
 use outpost_sandbox::{Launcher, LauncherSettings, Limits};
@@ -64,6 +64,7 @@ pub fn executor_config(settings: ExecutorSettings, variables: &Variables) -> any
         redo_directory,
         listener: settings.listener,
         launcher: Launcher::with_own_stage(launcher),
+        worker_patience: WorkerPatience::default(),
         grounds,
         ids: Arc::new(|| Uuid::new_v4().to_string()),
         executor_id,

@@ -9,6 +9,7 @@ use std::time::Duration;
 use outpost_rpc::PeerOptions;
 use outpost_sandbox::Launcher;
 
+use crate::files::worker::WorkerPatience;
 use crate::http::HttpTarget;
 use crate::output::OutputLimits;
 use crate::policy::Grounds;
@@ -32,6 +33,8 @@ pub struct ExecutorConfig {
     /// By what clients reach this executor; a later start that is reached in the same way answers for this one.
     pub listener: String,
     pub launcher: Launcher,
+    /// How long file calls inside a sandbox may take.
+    pub worker_patience: WorkerPatience,
     /// What every policy is measured by.
     pub grounds: Grounds,
     pub ids: IdSource,

@@ -1,23 +1,31 @@
 //! One client's belongings: its processes, and whom they are pushed to. A lost connection is not the end of a session.
 
 use std::collections::HashMap;
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use bytes::Bytes;
 use outpost_sandbox::policy::{Network, Policy};
-use outpost_sandbox::{Launch, LaunchIo, Owner, TerminalSize};
+use outpost_sandbox::{Child, Launch, LaunchError, LaunchIo, Owner, TerminalSize};
 use outpost_wire::Fault;
 use outpost_wire::exec::policy::SandboxContext;
 use outpost_wire::exec::process::{ProcessSummary, SandboxType, StartParams};
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep};
 
 use crate::attachment::Attachment;
 use crate::config::ExecutorConfig;
-use crate::files::worker::Workers;
+use crate::files::worker::{Begun, Call, Done, Workers};
 use crate::journal::{Fate, FateLog, Fates};
 use crate::policy::Policies;
 use crate::process::{self, Adoption, Process};
 use crate::snapshot::{Setting, Snapshot, Snapshots};
+use crate::threads::blocking;
 use crate::{fault, past, variables};
+
+/// So many starts of a session may take long at once.
+const LAUNCHES: usize = 4;
 
 pub struct Session {
     id: String,
@@ -25,6 +33,10 @@ pub struct Session {
     fates: FateLog,
     /// Whom everything belongs to that is started here.
     owner: Owner,
+    /// How many threads may be waiting for something inside the owner's sandboxes.
+    at_work: AtomicUsize,
+    /// Starts that may take long, a few at a time: no session takes all the threads that there are for such work.
+    launches: Semaphore,
     /// Who makes file calls inside our sandboxes.
     workers: Workers,
     policies: Policies,
@@ -85,12 +97,14 @@ impl Session {
         let owner = config.launcher.owner();
         Arc::new(Self {
             id,
-            config,
             fates,
             owner,
-            workers: Workers::default(),
+            workers: Workers::new(config.worker_patience),
+            at_work: AtomicUsize::new(0),
+            launches: Semaphore::new(LAUNCHES),
             policies: Policies::default(),
             snapshots: Snapshots::default(),
+            config,
             state: Mutex::new(State { processes, ..State::default() }),
         })
     }
@@ -99,12 +113,46 @@ impl Session {
         &self.fates
     }
 
-    pub fn owner(&self) -> &Owner {
-        &self.owner
+    /// Makes a file call inside the sandbox of a policy. Blocks.
+    pub fn call(&self, policy: &Policy, call: &Call, data: &[u8]) -> Result<Done, Fault> {
+        self.with_owner(|owner| self.workers.call(owner, policy, call, data))
     }
 
-    pub fn workers(&self) -> &Workers {
-        &self.workers
+    /// Makes a file call that is over sooner than another thread would wake up, if nothing is wrong; else another thread waits for it.
+    pub async fn quick_call(self: &Arc<Self>, policy: &Policy, call: Call, data: Bytes) -> Result<Done, Fault> {
+        let (session, policy) = (self.clone(), policy.clone());
+        match self.workers.begin(&policy, &call, &data)? {
+            Begun::Done(done) => Ok(done),
+            Begun::Waiting(worker, patience) => blocking(move || session.workers.end_call(&policy, worker, patience)).await,
+            Begun::NotYet => blocking(move || session.call(&policy, &call, &data)).await,
+        }
+    }
+
+    /// Does what may take long.
+    fn with_owner<T>(&self, work: impl FnOnce(&Owner) -> T) -> T {
+        self.at_work.fetch_add(1, Ordering::AcqRel);
+        let done = work(&self.owner);
+        self.at_work.fetch_sub(1, Ordering::AcqRel);
+        done
+    }
+
+    /// Starts a program under a policy on a thread where it may take its time: a sandbox is made by looking at many files, and
+    /// what runs in it can stop whoever starts the next program there. A child that nobody waits for any more is killed.
+    async fn launch_aside(self: &Arc<Self>, launch: Launch) -> Result<Child, LaunchError> {
+        let _turn = self.launches.acquire().await;
+        let session = self.clone();
+        let launched = tokio::task::spawn_blocking(move || session.with_owner(|owner| owner.start(&launch))).await;
+        launched.map_err(io::Error::other)?
+    }
+
+    /// Waits until one more start may take long.
+    pub async fn launch_turn(&self) -> Option<SemaphorePermit<'_>> {
+        self.launches.acquire().await.ok()
+    }
+
+    /// Whether what runs under the policy of a request could hold up whoever starts it.
+    pub fn confines(&self, asked: Option<&SandboxContext>) -> bool {
+        asked.is_some() || self.config.grounds.ceiling != Policy::Open
     }
 
     /// The policy of a file call. Those that leave files alone need no sandbox for them, unless the operator's ceiling does.
@@ -162,7 +210,7 @@ impl Session {
     }
 
     /// Ends the session if nobody came back since `epoch`. True if it is over.
-    pub fn expire(&self, epoch: u64) -> bool {
+    pub fn expire(self: &Arc<Self>, epoch: u64) -> bool {
         let state = self.lock();
         if state.epoch != epoch {
             return false;
@@ -172,11 +220,11 @@ impl Session {
     }
 
     /// Kills everything. Nothing can be started afterwards.
-    pub fn end(&self) -> Vec<Arc<Process>> {
+    pub fn end(self: &Arc<Self>) -> Vec<Arc<Process>> {
         self.end_locked(self.lock())
     }
 
-    fn end_locked(&self, mut state: MutexGuard<'_, State>) -> Vec<Arc<Process>> {
+    fn end_locked(self: &Arc<Self>, mut state: MutexGuard<'_, State>) -> Vec<Arc<Process>> {
         state.ended = true;
         let processes: Vec<_> = state.live().cloned().collect();
         state.processes.clear();
@@ -187,13 +235,19 @@ impl Session {
         }
         // Also what outlived processes that are long forgotten.
         self.workers.end();
-        self.owner.end();
+        if self.at_work.load(Ordering::Acquire) == 0 {
+            self.owner.end();
+        } else {
+            // Somebody may be making a sandbox just now, and the owner ends only after that.
+            let session = self.clone();
+            tokio::task::spawn_blocking(move || session.owner.end());
+        }
         self.fates.note(|journal| journal.ended(&self.id));
         processes
     }
 
     /// The state of a shell that a start wants to begin with, if it asks for one and one can be had.
-    pub async fn snapshot(&self, params: &StartParams) -> Result<Option<Arc<Snapshot>>, Fault> {
+    pub async fn snapshot(self: &Arc<Self>, params: &StartParams) -> Result<Option<Arc<Snapshot>>, Fault> {
         let setting = || {
             Ok(Setting {
                 env: variables::build(&self.config.variables, params.env_policy.as_ref(), &params.env),
@@ -201,7 +255,11 @@ impl Session {
                 policy: self.config.grounds.policy(params.sandbox.as_ref()).map_err(|error| fault::policy(&error))?,
             })
         };
-        self.snapshots.for_start(params, &self.owner, setting).await
+        let launch = async |launch: Launch| match launch.policy {
+            Policy::Open => self.owner.start(&launch),
+            Policy::Confined(_) => self.launch_aside(launch).await,
+        };
+        self.snapshots.for_start(params, setting, launch).await
     }
 
     /// Starts a process. The same id with the same parameters is the same start.
@@ -241,7 +299,7 @@ impl Session {
         drop(state);
         // Before the launch: if everything ends right after it, the start is known.
         self.fates.note(|journal| journal.started(&self.id, &params.process_id, &fingerprint));
-        let child = self.owner.start(&launch);
+        let child = self.with_owner(|owner| owner.start(&launch));
         let mut state = self.lock();
         let child = child.map_err(|error| {
             state.processes.remove(&params.process_id);

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use outpost_sandbox::policy::Policy;
-use outpost_sandbox::{Exit, Launch, LaunchIo, Owner};
+use outpost_sandbox::{Child, Exit, Launch, LaunchError, LaunchIo};
 use outpost_wire::exec::environment::Shell;
 use outpost_wire::exec::policy::SandboxContext;
 use outpost_wire::exec::process::{EnvPolicy, ShellSnapshot, StartParams};
@@ -90,12 +90,12 @@ fn fits(params: &StartParams, shell: &Shell) -> bool {
 }
 
 impl Snapshots {
-    /// The snapshot for a start, taken now if there is none. `setting` is asked for only then.
-    pub async fn for_start(
+    /// The snapshot for a start, taken now if there is none. `setting` and `launch` are asked for only then.
+    pub async fn for_start<L: Future<Output = Result<Child, LaunchError>>>(
         &self,
         params: &StartParams,
-        owner: &Owner,
         setting: impl FnOnce() -> Result<Setting, Fault>,
+        launch: impl FnOnce(Launch) -> L,
     ) -> Result<Option<Arc<Snapshot>>, Fault> {
         let Some(asked) = &params.shell_snapshot else { return Ok(None) };
         let kind = kind(asked)?;
@@ -118,7 +118,7 @@ impl Snapshots {
         };
         let setting = setting()?;
         // A failure is not kept: the next command tries again.
-        let taken = place.get_or_try_init(|| async { take(owner, &asked.shell, kind, setting).await.map(Arc::new).ok_or(()) }).await;
+        let taken = place.get_or_try_init(|| async { take(launch, &asked.shell, kind, setting).await.map(Arc::new).ok_or(()) }).await;
         Ok(taken.ok().cloned())
     }
 }
@@ -133,8 +133,13 @@ impl Snapshot {
 }
 
 /// Starts the shell, lets it read its profiles, and asks it what came of them.
-async fn take(owner: &Owner, shell: &Shell, kind: Kind, setting: Setting) -> Option<Snapshot> {
-    let launch = Launch {
+async fn take<L: Future<Output = Result<Child, LaunchError>>>(
+    launch: impl FnOnce(Launch) -> L,
+    shell: &Shell,
+    kind: Kind,
+    setting: Setting,
+) -> Option<Snapshot> {
+    let shell = Launch {
         program: shell.path.clone().into(),
         arg0: None,
         args: vec!["-lc".into(), question(kind).into()],
@@ -143,7 +148,7 @@ async fn take(owner: &Owner, shell: &Shell, kind: Kind, setting: Setting) -> Opt
         io: LaunchIo::Pipes { stdin: false },
         policy: setting.policy,
     };
-    let mut child = match owner.start(&launch) {
+    let mut child = match launch(shell).await {
         Ok(child) => child,
         Err(error) => {
             tracing::debug!(%error, "no snapshot of a shell can be taken");

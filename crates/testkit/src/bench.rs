@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outpost_executor::{Executor, ExecutorConfig, Grounds, HttpTarget, Lifetime, OutputLimits};
+use outpost_executor::{Executor, ExecutorConfig, Grounds, HttpTarget, Lifetime, OutputLimits, WorkerPatience};
 use outpost_rpc::link::{memory, stdio, unix, ws};
 use outpost_rpc::listen::ListenAddr;
 use outpost_rpc::{Link, PeerOptions};
@@ -44,6 +44,8 @@ pub struct Setup<'a> {
     pub arguments: &'a [&'a str],
     /// More variables in its own environment.
     pub variables: &'a [(&'a str, &'a str)],
+    /// How long file calls inside a sandbox may take; only for an executor in memory.
+    pub worker_patience: WorkerPatience,
 }
 
 enum Server {
@@ -88,6 +90,7 @@ impl Bench {
                 assert!(setup.arguments.is_empty(), "an executor in memory has no command line");
                 hear_ignored_signals();
                 let mut config = config(&outpost, work.path(), home.path());
+                config.worker_patience = setup.worker_patience;
                 config.variables.extend(setup.variables.iter().map(|(name, value)| (name.into(), value.into())));
                 Server::Memory { executor: Executor::new(config), _home: home }
             }
@@ -202,6 +205,7 @@ fn config(outpost: &Path, work: &Path, home: &Path) -> ExecutorConfig {
         redo_directory: Some(work.join(".redo")),
         listener: "memory".into(),
         launcher: Launcher::new(outpost, LauncherSettings { scratch: Some(home.join("cells")), ..LauncherSettings::default() }),
+        worker_patience: WorkerPatience::default(),
         grounds: Grounds::default(),
         ids: Arc::new(|| Uuid::new_v4().to_string()),
         executor_id: Some(Uuid::new_v4().to_string()),

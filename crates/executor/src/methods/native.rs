@@ -8,6 +8,7 @@ use outpost_wire::{Fault, PathUri};
 use crate::connection::Connection;
 use crate::fault;
 use crate::files::gate::Gate;
+pub use crate::threads::{aside, blocking};
 
 pub fn admit(connection: &Connection) -> Result<(), Fault> {
     connection.admit("filesystem")
@@ -30,9 +31,4 @@ pub fn open_path(connection: &Connection, path: &PathUri, sandbox: Option<&Sandb
         return Err(fault::sandbox_unsupported());
     }
     native(path)
-}
-
-/// Runs file calls where they may take their time.
-pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Fault> + Send + 'static) -> Result<T, Fault> {
-    tokio::task::spawn_blocking(work).await.map_err(|error| Fault::internal(error.to_string()))?
 }

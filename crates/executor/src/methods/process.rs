@@ -67,8 +67,12 @@ async fn start(connection: &Connection, params: StartParams) -> Result<StartResp
     let may_hang = |path: &Path| connection.executor().slow_mounts.hold(path);
     let snapshot = session.snapshot(&params).await?;
     let program = params.argv.first().map(Path::new).is_some_and(may_hang);
-    if program || params.cwd.to_native().is_ok_and(|cwd| may_hang(&cwd)) {
-        let sandbox_type = native::blocking(move || session.start(params, snapshot.as_deref())).await?;
+    let hangs = program || params.cwd.to_native().is_ok_and(|cwd| may_hang(&cwd));
+    if hangs || session.confines(params.sandbox.as_ref()) {
+        let starter = session.clone();
+        // A mount that hangs is nobody's doing, and holds up no other start.
+        let _turn = if hangs { None } else { session.launch_turn().await };
+        let sandbox_type = native::blocking(move || starter.start(params, snapshot.as_deref())).await?;
         return Ok(StartResponse { process_id, sandbox_type: Some(sandbox_type) });
     }
     let sandbox_type = session.start(params, snapshot.as_deref())?;
