@@ -208,6 +208,10 @@ pub fn http_denied(why: &dyn Display) -> Fault {
     Fault::invalid_params(format!("http/request to {why}"))
 }
 
+pub fn http_above_ceiling() -> Fault {
+    Fault::invalid_request("http/request is refused: the operator's ceiling of this executor allows no network")
+}
+
 pub fn http_failed(error: &dyn Display) -> Fault {
     Fault::internal(format!("http/request failed: {error}"))
 }

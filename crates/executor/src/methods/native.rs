@@ -25,6 +25,13 @@ pub fn gate(connection: &Connection, sandbox: Option<&SandboxContext>) -> Result
     Ok(Gate::new(session, policy, connection.executor().redo.clone()))
 }
 
+/// The gate for a request that has no way to ask for less than the operator allows.
+pub fn ceiling(connection: &Connection) -> Result<Gate, Fault> {
+    let (session, _) = connection.session()?;
+    let executor = connection.executor();
+    Ok(Gate::new(session, executor.config.grounds.ceiling.clone(), executor.redo.clone()))
+}
+
 /// The native path of a call that is made without confinement only: under a policy it is refused, never ignored.
 pub fn open_path(connection: &Connection, path: &PathUri, sandbox: Option<&SandboxContext>) -> Result<PathBuf, Fault> {
     if gate(connection, sandbox)?.is_confined() {
