@@ -66,6 +66,10 @@ pub fn process_starting(id: &str) -> Fault {
     Fault::invalid_request(format!("process id {id} is starting"))
 }
 
+pub fn ended_while_starting(id: &str) -> Fault {
+    Fault::invalid_request(format!("process {id} was terminated before it had started"))
+}
+
 pub fn shutting_down() -> Fault {
     Fault::invalid_request("the executor is shutting down")
 }

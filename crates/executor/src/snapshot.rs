@@ -1,10 +1,11 @@
 //! What a login shell is like after it has read its profiles: functions, options, aliases and variables, taken once and given to
 //! every later command of the same kind, so that slow profiles are run once and not for each command.
 //!
-//! A snapshot belongs to a session. It is taken by the same shell, in the same place, with the same environment and inside the
-//! same sandbox as the command that asked for it. If none can be taken, the command runs as it was asked for.
+//! A snapshot belongs to a session. It is taken by the same shell, in the same place and inside the same sandbox as the command that
+//! asked for it. Of the variables that a request sets, it is taken with those that make the login what it is; the others are for one
+//! command and must not reach the next one. If none can be taken, the command runs as it was asked for.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
@@ -54,6 +55,7 @@ struct Key {
     shell: Shell,
     cwd: PathUri,
     env_policy: Option<EnvPolicy>,
+    login: BTreeMap<String, String>,
     sandbox: Option<SandboxContext>,
 }
 
@@ -90,10 +92,11 @@ fn fits(params: &StartParams, shell: &Shell) -> bool {
 }
 
 impl Snapshots {
-    /// The snapshot for a start, taken now if there is none. `setting` and `launch` are asked for only then.
+    /// The snapshot for a start, taken now if there is none. `login` is what of its variables the shell gets for that; `setting` and `launch` are asked for only then.
     pub async fn for_start<L: Future<Output = Result<Child, LaunchError>>>(
         &self,
         params: &StartParams,
+        login: &BTreeMap<String, String>,
         setting: impl FnOnce() -> Result<Setting, Fault>,
         launch: impl FnOnce(Launch) -> L,
     ) -> Result<Option<Arc<Snapshot>>, Fault> {
@@ -107,6 +110,7 @@ impl Snapshots {
             shell: asked.shell.clone(),
             cwd: params.cwd.clone(),
             env_policy: params.env_policy.clone(),
+            login: login.clone(),
             sandbox: params.sandbox.clone(),
         };
         let place = {
