@@ -11,6 +11,7 @@ use outpost_sandbox::Launcher;
 
 use crate::files::worker::WorkerPatience;
 use crate::http::HttpTarget;
+use crate::input::InputLimits;
 use crate::output::OutputLimits;
 use crate::policy::Grounds;
 
@@ -24,6 +25,7 @@ pub struct ExecutorConfig {
     /// How long a closed process can still be read by a client that is there.
     pub closed_retention: Duration,
     pub output: OutputLimits,
+    pub input: InputLimits,
     /// Where output goes that does not fit into memory; without it, memory is all there is.
     pub spool_directory: Option<PathBuf>,
     /// Where the fate of processes is written down; without it, it is forgotten with the executor.

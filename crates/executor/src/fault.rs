@@ -104,6 +104,14 @@ pub fn stdin_broken() -> Fault {
     Fault::internal("failed to write to process stdin")
 }
 
+pub fn no_room_for_input(limit: usize) -> Fault {
+    Fault::invalid_request(format!(
+        "nothing of this write was taken: the processes of this session have not read what was written to them before, and {} MiB is the most \
+         that waits for them; terminate those that do not read, or write again later",
+        limit >> 20
+    ))
+}
+
 pub fn no_terminal(id: &str) -> Fault {
     Fault::invalid_request(format!("process {id} has no terminal"))
 }

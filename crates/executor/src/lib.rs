@@ -38,5 +38,6 @@ pub use config::{ExecutorConfig, IdSource};
 pub use executor::{Executor, Lifetime};
 pub use files::worker::{WorkerPatience, serve as serve_files};
 pub use http::{HttpTarget, HttpTargetError};
+pub use input::InputLimits;
 pub use output::OutputLimits;
 pub use policy::{Grounds, PolicyError};

@@ -20,6 +20,7 @@ pub use self::start::{Claim, Starting};
 use crate::attachment::Attachment;
 use crate::config::ExecutorConfig;
 use crate::files::worker::{Begun, Call, Done, Workers};
+use crate::input::InputRoom;
 use crate::journal::{Fate, FateLog, Fates};
 use crate::policy::Policies;
 use crate::process::Process;
@@ -40,6 +41,8 @@ pub struct Session {
     at_work: AtomicUsize,
     /// Starts that may take long, a few at a time: no session takes all the threads that there are for such work.
     launches: Semaphore,
+    /// What was written to our processes and not yet read by them.
+    input_room: InputRoom,
     /// Who makes file calls inside our sandboxes.
     workers: Workers,
     policies: Policies,
@@ -94,6 +97,7 @@ impl Session {
             workers: Workers::new(config.worker_patience),
             at_work: AtomicUsize::new(0),
             launches: Semaphore::new(LAUNCHES),
+            input_room: InputRoom::new(config.input),
             policies: Policies::default(),
             snapshots: Snapshots::default(),
             config,
@@ -159,6 +163,10 @@ impl Session {
 
     pub fn id(&self) -> &str {
         &self.id
+    }
+
+    pub fn input_room(&self) -> &InputRoom {
+        &self.input_room
     }
 
     pub fn config(&self) -> &ExecutorConfig {

@@ -14,6 +14,7 @@ use outpost_wire::exec::session::Empty;
 
 use super::native;
 use crate::connection::Connection;
+use crate::input::WriteError;
 use crate::process::ReadRequest;
 use crate::session::{Claim, Entry, Session};
 use crate::{fault, past};
@@ -128,7 +129,17 @@ async fn read(connection: &Connection, params: ReadParams) -> Result<ReadRespons
         with_gaps: attachment.with_gaps(),
     };
     // Whoever lost the session must not get its output any more.
-    let answer = attachment.revoked().run_until_cancelled(process.read(&request)).await;
+    let read = async {
+        let answer = process.read(&request).await;
+        if answer.chunks.is_empty() || connection.has_room() {
+            return answer;
+        }
+        // Any number of reads may wait for the same output: those for which there is no room keep nothing of it meanwhile.
+        drop(answer);
+        let _turn = connection.output_turn().await;
+        process.read_now(&request).0
+    };
+    let answer = attachment.revoked().run_until_cancelled(read).await;
     answer.filter(|_| !attachment.revoked().is_cancelled()).ok_or_else(fault::taken_over)
 }
 
@@ -144,7 +155,8 @@ async fn write(connection: &Connection, params: WriteParams) -> Result<WriteResp
     };
     match process.write(params.write_id, params.chunk.0).await {
         Ok(status) => Ok(WriteResponse { status }),
-        Err(_) => Err(fault::stdin_broken()),
+        Err(WriteError::Broken) => Err(fault::stdin_broken()),
+        Err(WriteError::NoRoom { limit }) => Err(fault::no_room_for_input(limit)),
     }
 }
 
