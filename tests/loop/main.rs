@@ -8,5 +8,6 @@ mod harness;
 mod recovery;
 mod scenarios;
 mod selection;
+mod strays;
 mod tools;
 mod turns;

@@ -26,4 +26,4 @@ pub mod tools;
 
 pub use config::RuntimeConfig;
 pub use live::{Event, LiveThread, NewInput, Status};
-pub use runtime::{ForkThread, Parts, Runtime, StartThread};
+pub use runtime::{ForkThread, Parts, Runtime, StartThread, to_the_end};

@@ -104,6 +104,7 @@ fn facts() -> Vec<Fact> {
                 state: "ready".into(),
                 generation: Some(3),
                 executor: Some("e1".into()),
+                cwd: None,
             }],
             items: vec![raw(json!({"type": "message", "role": "user", "content": "<environment_context/>"}))],
             detail: Some(raw(json!({"tools": 3}))),

@@ -198,6 +198,9 @@ pub struct StepEnvironment {
     pub generation: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub executor: Option<String>,
+    /// Where work begins there; nothing if it was not selected for work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
 }
 
 /// A request went to the model. Asking again after a crash writes another one.

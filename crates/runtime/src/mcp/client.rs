@@ -33,6 +33,9 @@ use super::offer::{Listing, ServerTool, ToolRequest, ToolResult};
 use super::stdio::StdioServer;
 use super::{McpError, McpLimits, lock};
 
+/// So many questions of one call may wait for the user; a server that asks more is told that nobody answers.
+const QUESTIONS: usize = 16;
+
 /// How long a dead server may take to say why.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
@@ -327,12 +330,17 @@ impl Connection {
 
     /// All pages of a list, but not without end.
     async fn all(&self, what: Catalogue) -> Result<Vec<Value>, McpError> {
-        let (mut all, mut cursor) = (Vec::new(), None);
+        let (mut all, mut bytes, mut cursor) = (Vec::new(), 0, None);
         for _ in 0..self.limits.pages {
             let (items, next) = match self.page(what, cursor).await {
                 Ok(page) => page,
                 Err(error) => return Err(self.error(error).await),
             };
+            bytes += items.iter().map(|item| item.to_string().len()).sum::<usize>();
+            if bytes > self.limits.message {
+                let reason = format!("its list has more than {} bytes", self.limits.message);
+                return Err(McpError::Nonsense { server: self.server.clone(), reason });
+            }
             all.extend(items);
             if all.len() > self.limits.catalogue {
                 let reason = format!("it lists more than {} items", self.limits.catalogue);
@@ -472,7 +480,8 @@ impl Connection {
                 biased;
                 Some(item) = news.recv() => match item {
                     News::Progress(note) => listener.progress(note),
-                    News::Question(request, reply) => waiting.push_back((request, reply)),
+                    News::Question(request, reply) if waiting.len() < QUESTIONS => waiting.push_back((request, reply)),
+                    News::Question(_, reply) => drop(reply.send(ElicitationAnswer::Cancelled)),
                 },
                 answer = &mut handle.rx => return Some(answer.unwrap_or(Err(ServiceError::TransportClosed))),
                 answer = answered => {

@@ -136,6 +136,7 @@ impl Shared {
             thread: thread.id,
             infos,
             mcp,
+            seen: None,
             view,
         }
     }

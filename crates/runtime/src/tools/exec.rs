@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outpost_environment::{Captured, Environment, EnvironmentError, ProcessStart, RemoteProcess};
+use outpost_environment::{Captured, Environment, EnvironmentError, ProcessStart, RemoteProcess, Repeat};
 use outpost_thread::{CallId, CallOutcome, CallStarted, Raw};
 use outpost_wire::PathUri;
 use outpost_wire::exec::policy::SandboxContext;
-use outpost_wire::exec::process::{EnvPolicy, Inherit};
+use outpost_wire::exec::process::{EnvPolicy, Inherit, ProcessParams, Terminate};
 use outpost_wire::intent::EnvironmentId;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -104,9 +104,9 @@ pub(crate) struct StdinRun {
 impl StepTools {
     pub(super) fn plan_exec(&self, asked: &Asked<'_>, exec: ExecCommand) -> Plan {
         let (call, fail) = (asked.call, |why: &str| asked.fail(why));
-        let place = match self.view.workplace(exec.environment_id.as_deref()) {
+        let place = match self.place(exec.environment_id.as_deref()) {
             Ok(place) => place,
-            Err(error) => return fail(&error.to_string()),
+            Err(why) => return fail(&why),
         };
         let cwd = directory(&place.attachment.cwd, exec.workdir.as_deref());
         // A patch that is dressed up as a command is a patch, in the same environment and under the same gate.
@@ -153,7 +153,7 @@ impl StepTools {
             origin: Origin::Start { environment: place.handle.clone(), start: Box::new(start), sandbox },
             processes: self.processes.clone(),
             session: session_of(call),
-            yield_time: Duration::from_millis(exec.yield_time_ms.unwrap_or(DEFAULT_YIELD).clamp(250, 30_000)),
+            yield_time: yield_time(exec.yield_time_ms),
             output_tokens: exec.max_output_tokens.unwrap_or(DEFAULT_OUTPUT_TOKENS).min(DEFAULT_OUTPUT_TOKENS),
             result: asked.result(),
         };
@@ -237,6 +237,10 @@ impl StepTools {
     }
 }
 
+fn yield_time(wanted_ms: Option<u64>) -> Duration {
+    Duration::from_millis(wanted_ms.unwrap_or(DEFAULT_YIELD).clamp(250, 30_000))
+}
+
 fn command_detail(command: &str, cwd: &PathUri, id: &EnvironmentId, source: &str) -> Value {
     json!({"type": "commandExecution", "command": command, "cwd": cwd.to_syntax(), "environmentId": id, "source": source})
 }
@@ -283,8 +287,8 @@ impl ExecRun {
             origin: Origin::Adopt { environment: started.environment.clone()?, process: started.process.clone()? },
             processes,
             session: 0,
-            yield_time: Duration::from_millis(exec.as_ref().and_then(|exec| exec.yield_time_ms).unwrap_or(DEFAULT_YIELD)),
-            output_tokens: exec.and_then(|exec| exec.max_output_tokens).unwrap_or(DEFAULT_OUTPUT_TOKENS),
+            yield_time: yield_time(exec.as_ref().and_then(|exec| exec.yield_time_ms)),
+            output_tokens: exec.and_then(|exec| exec.max_output_tokens).unwrap_or(DEFAULT_OUTPUT_TOKENS).min(DEFAULT_OUTPUT_TOKENS),
             result: ResultType::of(item),
         })
     }
@@ -295,7 +299,14 @@ impl ExecRun {
         let process = match origin {
             Origin::Start { environment, start, sandbox } => {
                 let id = start.id.clone();
-                match environment.start_within(*start, sandbox).await {
+                let started = tokio::select! {
+                    started = environment.start_within(*start, sandbox) => started,
+                    () = context.cancel.cancelled() => {
+                        tokio::spawn(withdraw(environment.clone(), id));
+                        return CallEnd::aborted();
+                    }
+                };
+                match started {
                     Ok(process) => process,
                     Err(EnvironmentError::Unknown { .. } | EnvironmentError::Lost { .. } | EnvironmentError::Gone { .. }) => {
                         tracing::debug!(id, "the start of a command is unknown");
@@ -324,6 +335,13 @@ impl ExecRun {
             let _ = tokio::time::timeout(Duration::from_secs(2), evicted.process.terminate()).await;
         }
         report(result, call, &running, end, session, output_tokens)
+    }
+}
+
+/// A start whose answer nobody waits for may have been sent, and its machine may be out of reach for a while.
+async fn withdraw(environment: Environment, process_id: String) {
+    if let Err(error) = environment.call::<Terminate>(&ProcessParams { process_id }, Repeat::Harmless).await {
+        tracing::debug!(environment = environment.name(), %error, "a command that is not wanted any more could not be stopped");
     }
 }
 
