@@ -128,7 +128,8 @@ impl Driver {
                     continue;
                 }
                 (Some(started), Some(_)) if started.repeatable || started.tool == WRITE_STDIN => {
-                    Some(self.plan(&call, Consent::Given { answer: None }).await?)
+                    let answer = self.answer_of(&call).await?;
+                    Some(self.plan(&call, Consent::Given { answer }).await?)
                 }
                 _ => None,
             };

@@ -1,0 +1,214 @@
+//! `request_permissions`: the model asks for more than the sandbox gives, the user grants some of it or nothing.
+//!
+//! What is granted becomes a fact with the end of the call, and only after the environment has shown that it can give it: a
+//! grant that no executor takes would stand in the way of everything after it.
+
+use outpost_environment::{Environment, EnvironmentError, Repeat, Workplace};
+use outpost_thread::{CallId, CallOutcome, Decision, Fact, GrantScope, PermissionsGranted, Raw, TurnId};
+use outpost_wire::app::permission::{PermissionProfile, PermissionScope};
+use outpost_wire::exec::files::{GetMetadata, GetMetadataParams};
+use outpost_wire::exec::policy::{Grant, SandboxContext};
+use outpost_wire::intent::EnvironmentId;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{Asked, CallContext, CallEnd, Consent, Plan, ResultType, StepTools, Work};
+use crate::approvals::{Question, key};
+use crate::permits::Permits;
+use crate::policy::ApprovalPolicy;
+
+/// As the model writes it.
+#[derive(Debug, Clone, Deserialize)]
+pub struct RequestPermissions {
+    #[serde(default)]
+    reason: Option<String>,
+    #[serde(default)]
+    environment_id: Option<String>,
+    permissions: Value,
+}
+
+/// A grant that is to be tried.
+pub(crate) struct PermitRun {
+    place: Granted,
+    environment: Environment,
+    cwd: outpost_wire::PathUri,
+    /// The sandbox as it is without the grant.
+    sandbox: SandboxContext,
+    permits: Permits,
+    scope: GrantScope,
+    result: ResultType,
+}
+
+/// Where a grant holds: an environment, and the executor that answers behind it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Granted {
+    environment: EnvironmentId,
+    executor: Option<String>,
+    generation: Option<u64>,
+}
+
+impl Granted {
+    fn at(place: &Workplace<'_>) -> Self {
+        let executor = place.handle.identity().and_then(|identity| identity.executor_id);
+        // Without an identity nobody can tell machines apart, and the handle is all there is.
+        let generation = if executor.is_none() { Some(place.handle.generation()) } else { None };
+        Self { environment: place.attachment.environment_id.clone(), executor, generation }
+    }
+}
+
+/// What the user answered, as the driver completes it.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Answer {
+    permissions: PermissionProfile,
+    #[serde(default)]
+    scope: Option<PermissionScope>,
+    /// Of the place that was asked about.
+    key: String,
+}
+
+/// Completes an answer with what the question said, so that it stands on its own: without permissions, all that was asked
+/// for; without a scope, the turn unless the decision says more.
+pub(crate) fn complete(asked: &outpost_thread::ApprovalAsked, decision: Decision, answer: Option<&Raw>) -> Option<Raw> {
+    let question: Value = asked.detail.as_ref()?.read().ok()?;
+    let given: Value = answer.and_then(|answer| answer.read().ok()).unwrap_or_default();
+    let or = |given: &Value, usual: Value| if given.is_null() { usual } else { given.clone() };
+    let scope = if decision == Decision::ApprovedForThread { "session" } else { "turn" };
+    Some(Raw::from(json!({
+        "permissions": or(&given["permissions"], question["permissions"].clone()), "scope": or(&given["scope"], scope.into()), "key": question["key"],
+    })))
+}
+
+/// What of the thread's grants holds in a place.
+pub(super) fn held(grants: &[PermissionsGranted], place: &Workplace<'_>) -> Permits {
+    let here = Granted::at(place);
+    let mut permits = Permits::default();
+    for grant in grants {
+        let (environment, executor) = (grant.environment.clone(), grant.executor.clone());
+        if (Granted { environment, executor, generation: grant.generation }) == here
+            && let Ok(granted) = grant.permissions.read()
+        {
+            permits.join(&granted);
+        }
+    }
+    permits
+}
+
+/// Why nobody may be asked for permissions, if so.
+pub(crate) fn silence(policy: ApprovalPolicy) -> Option<&'static str> {
+    match policy {
+        ApprovalPolicy::Never => Some("the approval policy is `never`"),
+        ApprovalPolicy::Granular(own) if !own.granular.request_permissions => Some("questions for permissions are switched off"),
+        _ => None,
+    }
+}
+
+impl StepTools {
+    pub(super) fn plan_permissions(&self, asked: &Asked<'_>, request: RequestPermissions) -> Plan {
+        let place = match self.view.workplace(request.environment_id.as_deref()) {
+            Ok(place) => place,
+            Err(error) => return asked.fail(&error.to_string()),
+        };
+        let wanted = match Permits::asked(&request.permissions, &place.attachment.cwd) {
+            Ok(wanted) => wanted,
+            Err(error) => return asked.fail(&error.to_string()),
+        };
+        let tell = |text: &str| Plan::End(CallEnd::completed(asked.result(), &asked.call.id, text, None));
+        let Some(sandbox) = self.sandbox(&place) else { return tell("There is no sandbox here; nothing has to be granted.") };
+        let wanted = wanted.beyond(&sandbox);
+        if wanted.is_empty() {
+            return tell("All of that is allowed already; nothing has to be granted.");
+        }
+        if let Some(why) = silence(self.approval) {
+            return nothing(asked, &format!("Nothing was granted, and nobody was asked: {why}. Go on without it."));
+        }
+        let id = place.attachment.environment_id.clone();
+        let here = key(&place, &json!("permissions"));
+        let answer = match &asked.consent {
+            Consent::Open => {
+                let detail = json!({
+                    "key": here, "environmentId": id, "cwd": place.attachment.cwd.to_syntax(), "permissions": wanted.profile(),
+                    "words": wanted.words(), "reason": request.reason,
+                });
+                return Plan::Ask(Question { kind: "permissions", environment: Some(id), detail });
+            }
+            Consent::Given { answer } => answer.as_ref().and_then(|answer| answer.read::<Answer>().ok()),
+        };
+        let Some(answer) = answer else { return nothing(asked, "Nothing was granted: the answer cannot be read.") };
+        if answer.key != here {
+            return asked
+                .fail("The environment is another one than the user was asked about. Nothing was granted; ask again if you need it.");
+        }
+        let permits = wanted.within(&Permits::granted(&answer.permissions, place.attachment));
+        if permits.is_empty() {
+            return nothing(asked, "The user granted nothing of it. Do not try the same by other means; ask, or go on without it.");
+        }
+        let here = Granted::at(&place);
+        // What cannot be told from another machine is trusted no longer than a turn.
+        let is_lasting = answer.scope == Some(PermissionScope::Session) && here.executor.is_some();
+        let run = PermitRun {
+            place: here,
+            environment: place.handle.clone(),
+            cwd: place.attachment.cwd.clone(),
+            sandbox,
+            permits,
+            scope: if is_lasting { GrantScope::Thread } else { GrantScope::Turn },
+            result: asked.result(),
+        };
+        asked.run(Some(id), true, None, Work::Permit(Box::new(run)))
+    }
+}
+
+/// A no that the turn goes on with.
+fn nothing(asked: &Asked<'_>, text: &str) -> Plan {
+    let items = vec![asked.result().item(&asked.call.id, text)];
+    Plan::End(CallEnd { outcome: CallOutcome::Declined, items, detail: None, facts: vec![] })
+}
+
+impl PermitRun {
+    pub async fn execute(self, call: &CallId, context: &CallContext) -> CallEnd {
+        let (mut given, mut refused) = (Permits::default(), Vec::new());
+        for part in self.permits.parts() {
+            match self.attempt(&part).await {
+                Ok(()) => given.join(&part),
+                Err(error) => refused.push(format!("{part}: {error}")),
+            }
+        }
+        let refusals = refused.iter().map(|refusal| format!("\n- {refusal}")).collect::<String>();
+        if given.is_empty() {
+            return CallEnd::failed(self.result, call, &format!("The user agreed, but the environment cannot give it:{refusals}"));
+        }
+        let until = match self.scope {
+            GrantScope::Turn => "until this turn ends",
+            GrantScope::Thread => "for the rest of this thread",
+        };
+        let list: String = given.words().iter().map(|word| format!("\n- {word}")).collect();
+        let mut text = format!("Granted in environment `{}`, {until}:{list}", self.place.environment);
+        let rest = if given == self.permits { "" } else { "\nThe environment could not give this:" };
+        text.push_str(rest);
+        text.push_str(&refusals);
+        match self.fact(&context.turn, call, &given) {
+            Ok(fact) => CallEnd { facts: vec![fact], ..CallEnd::completed(self.result, call, text, None) },
+            Err(error) => CallEnd::failed(self.result, call, &format!("The grant could not be written down: {error}")),
+        }
+    }
+
+    /// Does something harmless in the sandbox that a part of the grant makes.
+    async fn attempt(&self, part: &Permits) -> Result<(), EnvironmentError> {
+        let mut sandbox = self.sandbox.clone();
+        part.widen(&mut sandbox, Grant::Required);
+        let params = GetMetadataParams { path: self.cwd.clone(), follow_symlinks: None, sandbox: Some(sandbox) };
+        match self.environment.call::<GetMetadata>(&params, Repeat::Harmless).await {
+            // The sandbox was made; that there is nothing in it is another matter.
+            Err(EnvironmentError::Fault(fault)) if fault.code == outpost_wire::fault::NOT_FOUND => Ok(()),
+            other => other.map(|_| ()),
+        }
+    }
+
+    fn fact(&self, turn: &TurnId, call: &CallId, given: &Permits) -> Result<Fact, serde_json::Error> {
+        let Granted { environment, executor, generation } = self.place.clone();
+        let permissions = Raw::of(given)?;
+        let (turn, call, scope) = (turn.clone(), Some(call.clone()), self.scope);
+        Ok(PermissionsGranted { turn, call, environment, executor, generation, scope, permissions }.into())
+    }
+}
