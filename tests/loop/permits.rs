@@ -310,6 +310,8 @@ fn additional(id: &str, command: &str, permissions: &Value) -> Reply {
 #[tokio::test]
 async fn one_command_gets_exactly_what_it_asked_for() {
     let (data, other) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let file = other.path().join("file");
+    std::fs::write(&file, "").unwrap();
     let script = format!("touch {}/x; touch {}/y; touch here; true", data.path().display(), other.path().display());
     let replies = vec![
         additional("a", &script, &writing(data.path())),
@@ -317,6 +319,8 @@ async fn one_command_gets_exactly_what_it_asked_for() {
         // The same again is granted for the thread; with other permissions it is another question.
         additional("c", &script, &writing(data.path())),
         additional("d", &script, &writing(other.path())),
+        // One file is enough, too.
+        additional("e", &format!("echo more > {}", file.display()), &writing(&file)),
         Reply::message("done"),
     ];
     let harness = harness(&[LinkKind::WebSocket], replies).await;
@@ -332,7 +336,10 @@ async fn one_command_gets_exactly_what_it_asked_for() {
     let question = next_fact(&mut feed, asked).await;
     assert_eq!(question.call.as_ref().unwrap().as_str(), "d");
     thread.answer(question.approval, Decision::Denied, None).await.unwrap();
+    let question = next_fact(&mut feed, asked).await;
+    thread.answer(question.approval, Decision::Approved, None).await.unwrap();
     settled(&thread).await;
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "more\n", "{:?}", harness.outputs(thread.id()).await);
     let exists = |directory: &TempDir, name: &str| directory.path().join(name).exists();
     assert!(exists(&data, "x") && harness.work(0).join("here").exists());
     assert!(!exists(&other, "y") && !exists(&data, "later"), "{:?}", harness.outputs(thread.id()).await);

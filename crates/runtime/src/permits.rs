@@ -44,7 +44,7 @@ pub enum PermitError {
     Malformed(String),
     #[error("the permissions ask for nothing; name paths to read or write, or the network")]
     Nothing,
-    #[error("`{0}` is no path that can be asked for: name one file or directory")]
+    #[error("{0:?} is no path that can be asked for: name one file or directory")]
     Path(String),
     #[error("{0} paths are more than can be asked for at once (at most {MOST_PATHS}); ask for directories that hold them")]
     TooMany(usize),
@@ -84,8 +84,9 @@ impl Permits {
         if let Some(WrittenFiles { read, write }) = written.file_system {
             for (paths, wanted) in [(read, Use::Read), (write, Use::Write)] {
                 for path in paths.into_iter().flatten() {
-                    // A pattern would be taken for a name that nobody has.
-                    let is_usable = !path.trim().is_empty() && !path.contains(['*', '?', '\0']) && !path.starts_with('~');
+                    // A pattern would be taken for a name that nobody has, and a line break would be shown as another line.
+                    let is_odd = |c: char| c.is_control() || matches!(c, '*' | '?');
+                    let is_usable = !path.trim().is_empty() && !path.contains(is_odd) && !path.starts_with('~');
                     if !is_usable {
                         return Err(PermitError::Path(path));
                     }
@@ -351,7 +352,7 @@ mod tests {
         for empty in [json!({}), json!({"network": {"enabled": false}}), json!({"file_system": {"read": []}})] {
             assert_eq!(ask(empty).unwrap_err(), PermitError::Nothing);
         }
-        for path in ["", " ", "/data/*", "~/x", "a\0b"] {
+        for path in ["", " ", "/data/*", "~/x", "a\0b", "/x\ny"] {
             assert_eq!(ask(json!({"file_system": {"write": [path]}})).unwrap_err(), PermitError::Path(path.into()));
         }
         let many: Vec<String> = (0..40).map(|number| format!("/x/{number}")).collect();

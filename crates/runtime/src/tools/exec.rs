@@ -16,6 +16,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::earlier::{EarlierCommand, session_of};
 use super::output::HeadTail;
+use super::permit::{SandboxPermissions, additional};
 use super::processes::{End, Processes, Running};
 use super::{Asked, CallContext, CallEnd, Plan, ResultType, Run, StepTools, Work};
 use crate::approvals::{Question, key};
@@ -55,15 +56,6 @@ pub struct ExecCommand {
     justification: Option<String>,
     #[serde(default)]
     prefix_rule: Option<Vec<String>>,
-}
-
-/// What a command wants of the sandbox.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum SandboxPermissions {
-    UseDefault,
-    WithAdditionalPermissions,
-    RequireEscalated,
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -133,7 +125,7 @@ impl StepTools {
             };
         }
         let mut sandbox = self.sandbox(&place);
-        let additional = match (exec.additional(&cwd), &sandbox) {
+        let additional = match (additional(exec.sandbox_permissions, exec.additional_permissions.as_ref(), &cwd), &sandbox) {
             (Err(why), _) => return fail(&why),
             (Ok(more), Some(sandbox)) => more.beyond(sandbox),
             // Where there is no sandbox there is nothing to add.
@@ -262,24 +254,6 @@ impl StepTools {
             repeatable: false,
             detail,
             work,
-        }
-    }
-}
-
-impl ExecCommand {
-    /// What it wants on top of the sandbox.
-    fn additional(&self, cwd: &PathUri) -> Result<Permits, String> {
-        match (self.sandbox_permissions, &self.additional_permissions) {
-            (Some(SandboxPermissions::WithAdditionalPermissions), Some(permissions)) => {
-                Permits::asked(permissions, cwd).map_err(|error| error.to_string())
-            }
-            (Some(SandboxPermissions::WithAdditionalPermissions), None) => {
-                Err("`with_additional_permissions` needs `additional_permissions` that say what is needed".into())
-            }
-            (_, Some(permissions)) if !permissions.is_null() => {
-                Err("`additional_permissions` count only with `sandbox_permissions`: `with_additional_permissions`".into())
-            }
-            _ => Ok(Permits::default()),
         }
     }
 }

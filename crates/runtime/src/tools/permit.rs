@@ -4,7 +4,8 @@
 //! grant that no executor takes would stand in the way of everything after it.
 
 use outpost_environment::{Environment, EnvironmentError, Repeat, Workplace};
-use outpost_thread::{CallId, CallOutcome, Decision, Fact, GrantScope, PermissionsGranted, Raw, TurnId};
+use outpost_thread::{ApprovalAsked, CallId, CallOutcome, Decision, Fact, GrantScope, PermissionsGranted, Raw, TurnId};
+use outpost_wire::PathUri;
 use outpost_wire::app::permission::{PermissionProfile, PermissionScope};
 use outpost_wire::exec::files::{GetMetadata, GetMetadataParams};
 use outpost_wire::exec::policy::{Grant, SandboxContext};
@@ -27,11 +28,34 @@ pub struct RequestPermissions {
     permissions: Value,
 }
 
+/// What a command wants of the sandbox, as the model writes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum SandboxPermissions {
+    UseDefault,
+    WithAdditionalPermissions,
+    RequireEscalated,
+}
+
+/// What a command wants on top of the sandbox; an error is a sentence for the model.
+pub(super) fn additional(wish: Option<SandboxPermissions>, permissions: Option<&Value>, cwd: &PathUri) -> Result<Permits, String> {
+    match (wish, permissions) {
+        (Some(SandboxPermissions::WithAdditionalPermissions), Some(permissions)) => {
+            Permits::asked(permissions, cwd).map_err(|error| error.to_string())
+        }
+        (Some(SandboxPermissions::WithAdditionalPermissions), None) => {
+            Err("`with_additional_permissions` needs `additional_permissions` that say what is needed".into())
+        }
+        (_, Some(_)) => Err("`additional_permissions` count only with `sandbox_permissions`: `with_additional_permissions`".into()),
+        (_, None) => Ok(Permits::default()),
+    }
+}
+
 /// A grant that is to be tried.
 pub(crate) struct PermitRun {
     place: Granted,
     environment: Environment,
-    cwd: outpost_wire::PathUri,
+    cwd: PathUri,
     /// The sandbox as it is without the grant.
     sandbox: SandboxContext,
     permits: Permits,
@@ -69,7 +93,7 @@ struct Answer {
 
 /// Completes an answer with what the question said, so that it stands on its own: without permissions, all that was asked
 /// for; without a scope, the turn unless the decision says more.
-pub(crate) fn complete(asked: &outpost_thread::ApprovalAsked, decision: Decision, answer: Option<&Raw>) -> Option<Raw> {
+pub(crate) fn complete(asked: &ApprovalAsked, decision: Decision, answer: Option<&Raw>) -> Option<Raw> {
     let question: Value = asked.detail.as_ref()?.read().ok()?;
     let given: Value = answer.and_then(|answer| answer.read().ok()).unwrap_or_default();
     let or = |given: &Value, usual: Value| if given.is_null() { usual } else { given.clone() };
@@ -210,5 +234,55 @@ impl PermitRun {
         let permissions = Raw::of(given)?;
         let (turn, call, scope) = (turn.clone(), Some(call.clone()), self.scope);
         Ok(PermissionsGranted { turn, call, environment, executor, generation, scope, permissions }.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::{Granular, Questions};
+
+    #[test]
+    fn an_answer_stands_on_its_own() {
+        let question = json!({"key": "here", "permissions": {"network": {"enabled": true}}});
+        let asked = ApprovalAsked {
+            turn: "t".into(),
+            approval: "a".into(),
+            call: None,
+            environment: None,
+            kind: "permissions".into(),
+            detail: Some(Raw::from(question.clone())),
+        };
+        let complete = |decision, answer: Option<Value>| {
+            let answer = complete(&asked, decision, answer.map(Raw::from).as_ref()).unwrap();
+            answer.read::<Value>().unwrap()
+        };
+        let whole = |scope: &str| json!({"permissions": question["permissions"], "scope": scope, "key": "here"});
+        assert_eq!(complete(Decision::Approved, None), whole("turn"));
+        assert_eq!(complete(Decision::ApprovedForThread, None), whole("session"));
+        let part = complete(Decision::Approved, Some(json!({"permissions": {}, "scope": "session", "key": "elsewhere"})));
+        assert_eq!(part, json!({"permissions": {}, "scope": "session", "key": "here"}));
+    }
+
+    #[test]
+    fn only_some_policies_let_nobody_be_asked() {
+        let granular = |request_permissions| {
+            ApprovalPolicy::Granular(Granular { granular: Questions { request_permissions, ..Questions::default() } })
+        };
+        for policy in [ApprovalPolicy::OnRequest, ApprovalPolicy::Untrusted, granular(true)] {
+            assert_eq!(silence(policy), None, "{policy:?}");
+        }
+        assert!(silence(ApprovalPolicy::Never).is_some() && silence(granular(false)).is_some());
+    }
+
+    #[test]
+    fn additional_permissions_come_with_the_word_for_them() {
+        let cwd = PathUri::root();
+        let permissions = json!({"network": {"enabled": true}});
+        let ask = |wish, permissions: Option<&Value>| additional(wish, permissions, &cwd);
+        assert!(ask(Some(SandboxPermissions::WithAdditionalPermissions), Some(&permissions)).unwrap().network);
+        assert!(ask(Some(SandboxPermissions::WithAdditionalPermissions), None).is_err());
+        assert!(ask(Some(SandboxPermissions::RequireEscalated), Some(&permissions)).is_err());
+        assert!(ask(None, None).unwrap().is_empty());
     }
 }
