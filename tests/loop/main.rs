@@ -5,6 +5,7 @@ mod agents;
 mod approvals;
 mod faults;
 mod harness;
+mod permits;
 mod recovery;
 mod scenarios;
 mod selection;

@@ -10,6 +10,7 @@ mod events;
 mod files;
 mod handshake;
 mod many;
+mod permissions;
 mod rubbish;
 mod selection;
 mod subscribers;

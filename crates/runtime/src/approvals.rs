@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 /// A question that stands before a call.
 #[derive(Debug, Clone)]
 pub struct Question {
-    /// `command`, `fileChange`, `userInput`, `dynamicTool`, `mcpTool`, `mcpElicitation`.
+    /// `command`, `fileChange`, `permissions`, `userInput`, `dynamicTool`, `mcpTool`, `mcpElicitation`.
     pub kind: &'static str,
     pub environment: Option<EnvironmentId>,
     pub detail: Value,

@@ -16,6 +16,7 @@ pub mod model;
 pub mod models;
 pub mod patch;
 pub mod permissions;
+pub mod permits;
 pub mod plugins;
 pub mod policy;
 pub mod rules;

@@ -13,6 +13,7 @@ mod image;
 pub(crate) mod mcp;
 pub mod output;
 mod patching;
+pub(crate) mod permit;
 mod plan;
 pub mod processes;
 mod skill;
@@ -22,9 +23,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outpost_environment::{Captured, StepView, Workplace};
-use outpost_thread::{Call, CallId, CallOutcome, CallStarted, Context, Decision, Fact, Raw, StepEnvironment, Thread, ThreadId, TurnId};
+use outpost_thread::{
+    Call, CallId, CallOutcome, CallStarted, Context, Decision, Fact, PermissionsGranted, Raw, StepEnvironment, Thread, ThreadId, TurnId,
+};
 use outpost_wire::exec::environment::EnvironmentInfo;
-use outpost_wire::exec::policy::SandboxContext;
+use outpost_wire::exec::policy::{Grant, SandboxContext};
 use outpost_wire::intent::EnvironmentId;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -42,6 +45,7 @@ use crate::live::Event;
 use crate::mcp::Binding;
 use crate::model::ToolSpec;
 use crate::permissions::SandboxMode;
+use crate::permits::Permits;
 use crate::policy::ApprovalPolicy;
 use crate::rules::Rules;
 use crate::runtime::Shared;
@@ -54,6 +58,8 @@ pub struct StepTools {
     pub specs: Arc<[ToolSpec]>,
     pub mode: SandboxMode,
     pub approval: ApprovalPolicy,
+    /// What the user granted beyond the mode, in whichever environment.
+    pub(crate) grants: Vec<PermissionsGranted>,
     /// Skills, plugins, and why roots are in or out.
     pub capabilities: StepCapabilities,
     pub(crate) dynamic: Vec<DynamicTool>,
@@ -174,6 +180,7 @@ pub(crate) enum Work {
     Patch(patching::PatchRun),
     Image(image::ImageRun),
     Wait(wait::WaitRun),
+    Permit(Box<permit::PermitRun>),
     Skill(Box<skill::SkillRun>),
     Agent(agents::AgentCall, ResultType),
     Mcp(Box<mcp::McpRun>),
@@ -211,7 +218,7 @@ impl Run {
         match self.work {
             Work::Patch(_) | Work::Stdin(_) => true,
             Work::Mcp(_) => !self.repeatable,
-            Work::Exec(_) | Work::Image(_) | Work::Wait(_) | Work::Skill(_) | Work::Agent(..) | Work::Ready(_) => false,
+            Work::Exec(_) | Work::Image(_) | Work::Wait(_) | Work::Permit(_) | Work::Skill(_) | Work::Agent(..) | Work::Ready(_) => false,
         }
     }
 
@@ -235,6 +242,7 @@ impl Run {
             Work::Patch(run) => run.execute(&self.call, &context.cancel).await,
             Work::Image(run) => run.execute(&self.call).await,
             Work::Wait(run) => run.execute(&self.call, &context).await,
+            Work::Permit(run) => run.execute(&self.call, &context).await,
             Work::Skill(run) => run.execute(&self.call).await,
             Work::Agent(call, result) => agents::execute(call, &self.call, result, &context).await,
             Work::Mcp(run) => run.execute(&self.call, &context).await,
@@ -350,6 +358,7 @@ impl StepTools {
             Ok(ToolCall::Question(questions)) if self.questions => asked.question("userInput", questions),
             Ok(ToolCall::Question(_)) => asked.fail("nobody is there to answer questions"),
             Ok(ToolCall::Wait(wait)) => self.plan_wait(asked, wait),
+            Ok(ToolCall::Permissions(request)) => self.plan_permissions(asked, request),
             Ok(ToolCall::Skill(read)) => self.plan_skill(asked, read),
             Ok(ToolCall::Agent(call)) => asked.run(None, call.is_repeatable(), Some(call.detail()), Work::Agent(call, asked.result())),
             Ok(ToolCall::Dynamic { tool, arguments }) => {
@@ -358,9 +367,16 @@ impl StepTools {
         }
     }
 
-    /// The sandbox for work in an environment.
+    /// The sandbox for work in an environment: the thread's mode, and what the user granted there.
     pub(crate) fn sandbox(&self, place: &Workplace<'_>) -> Option<SandboxContext> {
-        self.mode.context(place.attachment)
+        let mut context = self.mode.context(place.attachment)?;
+        self.granted(place).widen(&mut context, Grant::Optional);
+        Some(context)
+    }
+
+    /// What the user granted in an environment and still holds.
+    fn granted(&self, place: &Workplace<'_>) -> Permits {
+        permit::held(&self.grants, place)
     }
 
     /// What the model is to know about where it works.
@@ -377,6 +393,7 @@ impl StepTools {
                 shell: info.map(|info| info.shell.name.clone()),
                 os: info.and_then(|info| info.platform_os.clone()),
                 permissions: Some(self.mode.name().to_owned()),
+                granted: member.captured.handle().map_or(vec![], |handle| self.granted(&Workplace { attachment, handle }).words()),
                 workspace_roots: attachment.workspace_roots.iter().map(outpost_wire::PathUri::to_syntax).collect(),
             })
         });

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::call::{ApprovalAnswered, ApprovalAsked, CallFinished, CallRequest, CallStarted};
 use crate::compact::ContextCompacted;
 use crate::fork::ThreadForked;
+use crate::grant::PermissionsGranted;
 use crate::id::{CallId, Seq, ThreadId, TurnId};
 use crate::input::{InputReceived, QueueChanged};
 use crate::raw::Raw;
@@ -95,6 +96,7 @@ facts! {
     "modelAnswered" => ModelAnswered,
     "approvalAsked" => ApprovalAsked,
     "approvalAnswered" => ApprovalAnswered,
+    "permissionsGranted" => PermissionsGranted,
     "callStarted" => CallStarted,
     "callFinished" => CallFinished,
     "agentSpawned" => AgentSpawned,

@@ -12,6 +12,7 @@ use crate::live::{Accepted, Command, CommandError, InputMode, NewInput, Terminal
 use crate::rules::{self, Rule, Word};
 use crate::tools::Consent;
 use crate::tools::earlier::asked_at;
+use crate::tools::permit;
 
 /// What a command came to; an error that concerns only it is not the driver's end.
 pub(super) type Outcome<T> = Result<Result<T, CommandError>, Stop>;
@@ -202,7 +203,12 @@ impl Driver {
                 return Ok(Err(error));
             }
         }
-        if decision == Decision::ApprovedForThread {
+        let detail = match asked.asked.kind.as_str() {
+            "permissions" if decision.permits() => permit::complete(&asked.asked, decision, detail.as_ref()),
+            _ => detail,
+        };
+        // Permissions are a fact of their own once they are given.
+        if decision == Decision::ApprovedForThread && asked.asked.kind != "permissions" {
             self.grants.remember(&asked.asked);
         }
         if let Some(call) = &asked.call {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use outpost_environment::{Captured, Environment, EnvironmentError, ProcessStart, RemoteProcess, Repeat};
 use outpost_thread::{CallId, CallOutcome, CallStarted, Raw};
 use outpost_wire::PathUri;
-use outpost_wire::exec::policy::SandboxContext;
+use outpost_wire::exec::policy::{Grant, SandboxContext};
 use outpost_wire::exec::process::{EnvPolicy, Inherit, ProcessParams, Terminate};
 use outpost_wire::intent::EnvironmentId;
 use serde::Deserialize;
@@ -16,10 +16,12 @@ use tokio::time::{Instant, timeout_at};
 
 use super::earlier::{EarlierCommand, session_of};
 use super::output::HeadTail;
+use super::permit::{SandboxPermissions, additional};
 use super::processes::{End, Processes, Running};
 use super::{Asked, CallContext, CallEnd, Plan, ResultType, Run, StepTools, Work};
 use crate::approvals::{Question, key};
 use crate::patch;
+use crate::permits::Permits;
 use crate::policy::{Course, Request, decide};
 use crate::rules;
 
@@ -47,7 +49,9 @@ pub struct ExecCommand {
     #[serde(default)]
     environment_id: Option<String>,
     #[serde(default)]
-    sandbox_permissions: Option<String>,
+    sandbox_permissions: Option<SandboxPermissions>,
+    #[serde(default)]
+    additional_permissions: Option<Value>,
     #[serde(default)]
     justification: Option<String>,
     #[serde(default)]
@@ -112,17 +116,27 @@ impl StepTools {
         // A patch that is dressed up as a command is a patch, in the same environment and under the same gate.
         if let Some((inner, parsed)) = patch::parse_command(&exec.cmd) {
             let cwd = directory(&cwd, inner);
+            if exec.additional_permissions.is_some() {
+                return fail("A patch cannot be given additional permissions; ask for them with request_permissions first.");
+            }
             return match parsed {
                 Ok(patch) => self.plan_patch(asked, patch, &place, &cwd),
                 Err(error) => fail(&error.to_string()),
             };
         }
+        let mut sandbox = self.sandbox(&place);
+        let additional = match (additional(exec.sandbox_permissions, exec.additional_permissions.as_ref(), &cwd), &sandbox) {
+            (Err(why), _) => return fail(&why),
+            (Ok(more), Some(sandbox)) => more.beyond(sandbox),
+            // Where there is no sandbox there is nothing to add.
+            (Ok(_), None) => Permits::default(),
+        };
         let Some(info) = self.info(&place.attachment.environment_id) else { return fail("the environment tells nothing about itself") };
         let shell = exec.shell.clone().unwrap_or_else(|| info.shell.path.clone());
-        let escalated = exec.sandbox_permissions.as_deref() == Some("require_escalated");
-        let request = Request { escalated, full_access: self.mode.is_full_access() };
+        let escalated = exec.sandbox_permissions == Some(SandboxPermissions::RequireEscalated);
+        let request = Request { escalated, widened: !additional.is_empty(), full_access: self.mode.is_full_access() };
         let id = place.attachment.environment_id.clone();
-        let what = json!(["command", exec.cmd, cwd.to_string(), shell, exec.tty, escalated]);
+        let what = json!(["command", exec.cmd, cwd.to_string(), shell, exec.tty, escalated, additional]);
         let granted = key(&place, &what);
         let course = decide(self.approval, &self.rules.judge(&exec.cmd, id.as_str()), request);
         let sandboxed = match course {
@@ -130,10 +144,14 @@ impl StepTools {
             Course::Ask { sandboxed, .. } if asked.is_granted(&granted) => sandboxed,
             Course::Refuse { why } => return fail(&format!("This command may not run: {why}.")),
             Course::Ask { why, .. } => {
-                let detail = json!({
+                let mut detail = json!({
                     "key": granted, "command": exec.cmd, "cwd": cwd.to_syntax(), "environmentId": id, "why": why,
                     "reason": exec.justification, "escalated": escalated, "prefixRule": offered(&exec),
                 });
+                if !additional.is_empty() {
+                    detail["additionalPermissions"] = json!(additional.profile());
+                    detail["words"] = additional.words().into();
+                }
                 return Plan::Ask(Question { kind: "command", environment: Some(id), detail });
             }
         };
@@ -148,7 +166,10 @@ impl StepTools {
             tty: exec.tty,
             pipe_stdin: !exec.tty,
         };
-        let sandbox = if sandboxed { self.sandbox(&place) } else { None };
+        sandbox = sandbox.filter(|_| sandboxed);
+        if let Some(sandbox) = &mut sandbox {
+            additional.widen(sandbox, Grant::Required);
+        }
         let run = ExecRun {
             origin: Origin::Start { environment: place.handle.clone(), start: Box::new(start), sandbox },
             processes: self.processes.clone(),

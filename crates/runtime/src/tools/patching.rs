@@ -72,7 +72,7 @@ impl StepTools {
         let changes: Vec<Value> = patch.changes.iter().map(|change| summary(change, cwd)).collect();
         let detail = json!({"type": "fileChange", "changes": changes, "environmentId": id});
         // The rules are about commands; the policy is about everything.
-        let request = Request { escalated: false, full_access: self.mode.is_full_access() };
+        let request = Request { escalated: false, widened: false, full_access: self.mode.is_full_access() };
         let granted = key(place, &json!(["fileChange", paths]));
         match decide(self.approval, &Verdict::Silent, request) {
             Course::Refuse { why } => return asked.fail(&why),
