@@ -8,6 +8,7 @@ mod calls;
 mod commands;
 mod compaction;
 mod queue;
+mod revert;
 mod servers;
 mod step;
 

@@ -157,6 +157,8 @@ pub enum CommandError {
     Busy,
     #[error("a turn of this kind cannot be steered")]
     NotSteerable,
+    #[error("turn not found: {0}")]
+    UnknownTurn(TurnId),
     #[error("nobody asked `{0}`, or it was answered already")]
     NoQuestion(ApprovalId),
     #[error("it could not be stored: {0}")]
@@ -194,6 +196,8 @@ pub(crate) enum Command {
     Change(Vec<Fact>, Reply<()>),
     Queue(QueueChange, Reply<QueueChanged>),
     Compact(Reply<TurnId>),
+    /// A turn and all later ones do not count any more.
+    Revert(TurnId, Reply<()>),
     Shell {
         command: String,
         environment: Option<String>,
@@ -269,6 +273,11 @@ impl LiveThread {
 
     pub async fn compact(&self) -> Result<TurnId, CommandError> {
         self.ask(Command::Compact).await
+    }
+
+    /// Goes on from before a turn: it and all later ones do not count any more. What they did is not undone.
+    pub async fn revert(&self, before: TurnId) -> Result<(), CommandError> {
+        self.ask(|reply| Command::Revert(before, reply)).await
     }
 
     /// Runs a command that the user typed, as a turn of its own.

@@ -96,6 +96,7 @@ fn facts() -> Vec<Fact> {
             parent_turn: Some("t0".into()),
         }
         .into(),
+        TurnSettingsChanged { turn: "t1".into(), settings: Settings { model: Some("o".into()), ..Settings::default() } }.into(),
         StepCaptured {
             turn: "t1".into(),
             step: 0,
@@ -175,6 +176,7 @@ fn facts() -> Vec<Fact> {
             marker: Marker::Developer,
         }
         .into(),
+        TurnsReverted { before: "t1".into(), through: 4 }.into(),
         QueueChanged { queue: vec!["i9".into()] }.into(),
         DamageNoted { damage: vec![DamagedRange { from: 3, to: 3, what: "altered".into() }], through: None }.into(),
         Fact::Unknown { kind: "fromTheFuture".into(), data: raw(json!({"x": [1, null]})) },

@@ -9,7 +9,7 @@ use outpost_wire::intent::{CapabilityRoot, EnvironmentId, Selection};
 use serde::{Deserialize, Serialize};
 
 use crate::call::{ApprovalAnswered, ApprovalAsked, CallFinished, CallRequest, CallStarted};
-use crate::compact::ContextCompacted;
+use crate::compact::{ContextCompacted, TurnsReverted};
 use crate::fork::ThreadForked;
 use crate::id::{CallId, Seq, ThreadId, TurnId};
 use crate::input::{InputReceived, QueueChanged};
@@ -86,6 +86,7 @@ facts! {
     "threadForked" => ThreadForked,
     "metadataChanged" => MetadataChanged,
     "settingsChanged" => SettingsChanged,
+    "turnSettingsChanged" => TurnSettingsChanged,
     "selectionChanged" => SelectionChanged,
     "inputReceived" => InputReceived,
     "queueChanged" => QueueChanged,
@@ -100,6 +101,7 @@ facts! {
     "agentSpawned" => AgentSpawned,
     "agentClosed" => AgentClosed,
     "contextCompacted" => ContextCompacted,
+    "turnsReverted" => TurnsReverted,
     "turnFinished" => TurnFinished,
     "damageNoted" => DamageNoted,
 }
@@ -157,6 +159,14 @@ mod clearable {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SettingsChanged {
+    pub settings: Settings,
+}
+
+/// Settings of a running turn from its next step on. They end with it; members that are absent stay as they are.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TurnSettingsChanged {
+    pub turn: TurnId,
     pub settings: Settings,
 }
 

@@ -238,6 +238,9 @@ pub struct Thread {
     pub user_messages: u64,
     /// A history that was given without turns ends with a user message and nothing that ends it.
     pub history_is_open: bool,
+    /// How often turns were taken out of the history; they are still counted above.
+    #[serde(default)]
+    pub reverted: u64,
     pub damage: VecDeque<DamagedRange>,
     /// Kinds of entries that this program does not know, and how many of each.
     pub unknown: BTreeMap<String, u64>,
@@ -284,6 +287,7 @@ impl Thread {
             turns: 0,
             user_messages: 0,
             history_is_open: false,
+            reverted: 0,
             damage: VecDeque::new(),
             unknown: BTreeMap::new(),
         })
@@ -292,6 +296,15 @@ impl Thread {
     /// The selection that holds now: the running turn's own, or the thread's.
     pub fn effective_selection(&self) -> Option<&Selection> {
         self.turn.as_ref().and_then(|turn| turn.selection.as_ref()).or(self.selection.as_ref())
+    }
+
+    /// The settings that hold now: those of the thread, with what the running turn has of its own over them.
+    pub fn effective_settings(&self) -> Settings {
+        let mut settings = self.settings.clone();
+        if let Some(turn) = &self.turn {
+            settings.apply(&turn.settings);
+        }
+        settings
     }
 
     /// From where on the journal must be read to make the model's [`crate::Context`]: the last compaction, or the beginning.
@@ -356,6 +369,7 @@ impl Thread {
                 self.history_is_open = false;
                 self.turn = Some(Turn::new(fact, entry.seq, entry.at, self.usage.total.total));
             }
+            Fact::TurnSettingsChanged(fact) => running(&mut self.turn, &fact.turn)?.settings.apply(&fact.settings),
             Fact::StepCaptured(fact) => {
                 let turn = running(&mut self.turn, &fact.turn)?;
                 turn.step = Some(fact.step);
@@ -445,6 +459,12 @@ impl Thread {
                 if let Some(turn) = &mut self.turn {
                     turn.compacted_before = Some(turn.next_step());
                 }
+            }
+            Fact::TurnsReverted(_) => {
+                if self.turn.is_some() {
+                    return Err("a turn is running");
+                }
+                self.reverted += 1;
             }
             Fact::TurnFinished(fact) => self.finished(fact.turn.as_ref(), fact.status)?,
             Fact::DamageNoted(fact) => {

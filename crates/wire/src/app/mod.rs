@@ -41,6 +41,7 @@ pub mod settings;
 pub mod skills;
 pub mod thread;
 pub mod turn;
+pub mod unread;
 
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize};
