@@ -10,8 +10,10 @@ mod events;
 mod files;
 mod handshake;
 mod many;
+mod revert;
 mod rubbish;
 mod selection;
+mod smaller;
 mod subscribers;
 mod threads;
 

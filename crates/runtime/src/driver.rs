@@ -9,6 +9,7 @@ mod commands;
 mod compaction;
 mod queue;
 mod revert;
+mod sample;
 mod servers;
 mod step;
 

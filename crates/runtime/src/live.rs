@@ -167,6 +167,22 @@ pub enum CommandError {
     Invalid(String),
 }
 
+/// A question aside.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sample {
+    pub prompt: String,
+    /// Instead of that of the thread.
+    pub effort: Option<String>,
+}
+
+/// The answer to a question aside.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sampled {
+    /// Nothing if the model said nothing.
+    pub text: Option<String>,
+    pub usage: crate::model::Usage,
+}
+
 /// A command that outlived its call and still runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Terminal {
@@ -196,6 +212,8 @@ pub(crate) enum Command {
     Change(Vec<Fact>, Reply<()>),
     Queue(QueueChange, Reply<QueueChanged>),
     Compact(Reply<TurnId>),
+    /// The model is asked something aside.
+    Sample(Sample, Reply<Sampled>),
     /// A turn and all later ones do not count any more.
     Revert(TurnId, Reply<()>),
     Shell {
@@ -273,6 +291,11 @@ impl LiveThread {
 
     pub async fn compact(&self) -> Result<TurnId, CommandError> {
         self.ask(Command::Compact).await
+    }
+
+    /// Asks the model something with all that it knows of the thread; the thread knows nothing of it. Whoever drops this gives it up.
+    pub async fn sample(&self, sample: Sample) -> Result<Sampled, CommandError> {
+        self.ask(|reply| Command::Sample(sample, reply)).await
     }
 
     /// Goes on from before a turn: it and all later ones do not count any more. What they did is not undone.

@@ -15,6 +15,8 @@ use crate::jobs::Seat;
 pub struct Belongings {
     pub watches: Names<CancellationToken>,
     pub searches: Names<Arc<Search>>,
+    /// Questions aside, by the ids of their requests.
+    pub samples: Names<CancellationToken>,
     pub commands: Names<Arc<Seat>>,
     pub processes: Names<Arc<Seat>>,
 }

@@ -12,7 +12,7 @@ use outpost_thread::{
     AgentClosed, AgentSpawned, ApprovalAnswered, ApprovalAsked, CallFinished, CallOutcome, CallRequest, CallStarted, CompactReason,
     ContextCompacted, DamageNoted, DamagedRange, Decision, Entry, Fact, InputOrigin, InputReceived, InterruptReason, Kept, Marker,
     MetadataChanged, ModelAnswered, ModelAsked, Parent, QueueChanged, Raw, SelectionChanged, Settings, SettingsChanged, Step, StepCaptured,
-    StepEnvironment, ThreadCreated, Tokens, TurnFinished, TurnKind, TurnStarted, TurnStatus,
+    StepEnvironment, ThreadCreated, Tokens, TurnFinished, TurnKind, TurnSettingsChanged, TurnStarted, TurnStatus, TurnsReverted,
 };
 use serde_json::json;
 use support::{entries, id, local};

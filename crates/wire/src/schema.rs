@@ -157,8 +157,8 @@ macro_rules! enter {
 /// The app protocol.
 pub fn app() -> String {
     use app::{
-        account, approval, commands, config, environment, files, goals, lists, mcp, models, overview, queue, review, search, session,
-        settings, skills, thread, turn,
+        account, approval, commands, config, environment, files, goals, lists, mcp, models, overview, queue, review, sample, search,
+        session, settings, skills, thread, turn, unread,
     };
     let mut book = Book::new();
     enter!(book.app:
@@ -191,6 +191,7 @@ pub fn app() -> String {
         review::{ReviewStart},
         unread::{ThreadReadStateUpdate},
         thread::{ThreadRevert},
+        sample::{ThreadSample, ThreadSampleCancel},
         search::{ThreadSearch, ThreadSearchOccurrences, ThreadItemsRead, FuzzyFileSearch, FuzzySessionStart, FuzzySessionUpdate, FuzzySessionStop},
     );
     enter!(book.request: approval::{CommandApproval, FileChangeApproval, ToolCall, UserInputRequest, McpElicitation});

@@ -77,6 +77,7 @@ impl Driver {
                 let outcome = self.compact_on_demand().await;
                 answer(outcome, reply)
             }
+            Command::Sample(sample, reply) => self.sample(sample, reply).await,
             Command::Revert(before, reply) => {
                 let outcome = self.revert(before).await;
                 answer(outcome, reply)

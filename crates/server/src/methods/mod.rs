@@ -19,6 +19,7 @@ mod queue;
 mod reading;
 mod revert;
 mod review;
+mod sample;
 mod search;
 mod session;
 mod shelf;
@@ -62,6 +63,7 @@ pub fn table() -> Table {
     let table = mcp::register(table);
     let table = search::register(table);
     let table = finding::register(table);
+    let table = sample::register(table);
     let table = revert::register(table);
     let table = unread::register(table);
     lists::register(table)

@@ -35,6 +35,7 @@ pub mod models;
 pub mod overview;
 pub mod queue;
 pub mod review;
+pub mod sample;
 pub mod search;
 pub mod session;
 pub mod settings;
