@@ -13,8 +13,8 @@ use super::OUTPOST;
 async fn found(client: &mut outpost_testkit::Client, query: &str) -> Vec<String> {
     let fits = |message: &Value| message["method"] == "fuzzyFileSearch/sessionUpdated" && message["params"]["query"] == query;
     let told = client.until(fits).await["params"].take();
-    let completed = notice(client, "fuzzyFileSearch/sessionCompleted").await;
-    assert_eq!(completed["sessionId"], told["sessionId"]);
+    let session = told["sessionId"].clone();
+    client.until(|message| message["method"] == "fuzzyFileSearch/sessionCompleted" && message["params"]["sessionId"] == session).await;
     told["files"].as_array().unwrap().iter().map(|file| file["path"].as_str().unwrap().to_owned()).collect()
 }
 
