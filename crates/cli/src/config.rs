@@ -13,6 +13,7 @@ use outpost_runtime::config::Budgets;
 use outpost_runtime::model::Provider;
 use outpost_runtime::permissions::SandboxMode;
 use outpost_runtime::policy::ApprovalPolicy;
+use outpost_runtime::skills::choice::SkillChoice;
 use serde::Deserialize;
 use toml::{Table, Value};
 
@@ -40,6 +41,7 @@ pub struct Config {
     pub budgets: Budgets,
     pub limits: LimitTable,
     pub serve: ServeTable,
+    pub skills: SkillTable,
     /// Everything, as it was written, for those who want to see it.
     #[serde(skip)]
     written: Table,
@@ -61,6 +63,12 @@ struct From {
 pub struct WorkspaceWrite {
     pub writable_roots: Vec<String>,
     pub network_access: bool,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct SkillTable {
+    pub config: Vec<SkillChoice>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]

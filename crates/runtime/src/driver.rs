@@ -8,6 +8,8 @@ mod calls;
 mod commands;
 mod compaction;
 mod queue;
+mod revert;
+mod sample;
 mod servers;
 mod step;
 

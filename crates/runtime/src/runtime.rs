@@ -119,6 +119,7 @@ impl Runtime {
     pub fn new(parts: Parts) -> Self {
         let Parts { config, store, ephemeral, registry, models, rules, clock, ids, thread_ids } = parts;
         let mcp = Mcp::new(config.mcp.clone(), ids.clone());
+        let host_skills = HostSkills::new(config.skill_choices.clone());
         Self(Arc::new(Shared {
             config,
             store,
@@ -135,7 +136,7 @@ impl Runtime {
             trees: Mutex::default(),
             created: Feed::new(FeedLimits::default()),
             discoveries: Discoveries::default(),
-            host_skills: HostSkills::default(),
+            host_skills,
             counts: Counts::default(),
             required_skills: Mutex::default(),
         }))

@@ -71,6 +71,27 @@ impl Context {
         self.items[self.items.len() - trailing..].iter().chain(steering).filter(|item| is_user_message(item)).collect()
     }
 
+    /// All of it as the beginning of a new context: by ordinals where an entry stands with exactly its own items, the rest item
+    /// by item. `entries` are those that the items come from.
+    pub fn kept(&self, entries: &[Entry]) -> Vec<Kept> {
+        let mut kept = Vec::new();
+        let mut at = 0;
+        while at < self.items.len() {
+            let seq = self.from[at];
+            let run = self.from[at..].iter().take_while(|from| **from == seq).count();
+            let items = &self.items[at..at + run];
+            let own = entries.iter().find(|entry| entry.seq == seq && !matches!(entry.fact, Fact::ContextCompacted(_))).map(model_items);
+            let is_whole = own.is_some_and(|own| own == items) && self.from.iter().filter(|from| **from == seq).count() == run;
+            if is_whole {
+                kept.push(Kept::Entry(seq));
+            } else {
+                kept.extend(items.iter().cloned().map(Kept::Item));
+            }
+            at += run;
+        }
+        kept
+    }
+
     /// The entries that must be at hand before a compaction can be the beginning of a context.
     pub fn needs(compaction: &ContextCompacted) -> Vec<Seq> {
         compaction.kept.iter().filter_map(|kept| if let Kept::Entry(seq) = kept { Some(*seq) } else { None }).collect()

@@ -9,7 +9,7 @@ use outpost_wire::intent::{CapabilityRoot, EnvironmentId, Selection};
 use serde::{Deserialize, Serialize};
 
 use crate::call::{ApprovalAnswered, ApprovalAsked, CallFinished, CallRequest, CallStarted};
-use crate::compact::ContextCompacted;
+use crate::compact::{ContextCompacted, TurnsReverted};
 use crate::fork::ThreadForked;
 use crate::grant::PermissionsGranted;
 use crate::id::{CallId, Seq, ThreadId, TurnId};
@@ -87,6 +87,7 @@ facts! {
     "threadForked" => ThreadForked,
     "metadataChanged" => MetadataChanged,
     "settingsChanged" => SettingsChanged,
+    "turnSettingsChanged" => TurnSettingsChanged,
     "selectionChanged" => SelectionChanged,
     "inputReceived" => InputReceived,
     "queueChanged" => QueueChanged,
@@ -102,6 +103,7 @@ facts! {
     "agentSpawned" => AgentSpawned,
     "agentClosed" => AgentClosed,
     "contextCompacted" => ContextCompacted,
+    "turnsReverted" => TurnsReverted,
     "turnFinished" => TurnFinished,
     "damageNoted" => DamageNoted,
 }
@@ -159,6 +161,14 @@ mod clearable {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SettingsChanged {
+    pub settings: Settings,
+}
+
+/// Settings of a running turn from its next step on. They end with it; members that are absent stay as they are.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TurnSettingsChanged {
+    pub turn: TurnId,
     pub settings: Settings,
 }
 

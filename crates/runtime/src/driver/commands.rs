@@ -53,6 +53,22 @@ impl Driver {
                     let _ = reply.send(Err(CommandError::Invalid(error.to_string())));
                     return Ok(());
                 }
+                // A turn that is over has no settings to change.
+                let own =
+                    facts.iter().find_map(|fact| if let Fact::TurnSettingsChanged(change) = fact { Some(&change.turn) } else { None });
+                let running = self.thread.turn.as_ref().map(|turn| &turn.id);
+                let refused = match (own, running) {
+                    (None, _) => None,
+                    (Some(_), None) => Some(CommandError::NoTurn),
+                    (Some(expected), Some(running)) if expected == running => None,
+                    (Some(expected), Some(running)) => {
+                        Some(CommandError::OtherTurn { expected: expected.clone(), running: running.clone() })
+                    }
+                };
+                if let Some(error) = refused {
+                    let _ = reply.send(Err(error));
+                    return Ok(());
+                }
                 let outcome = self.record(facts, Need::Stored).await.map(Ok);
                 answer(outcome, reply)
             }
@@ -62,6 +78,11 @@ impl Driver {
             }
             Command::Compact(reply) => {
                 let outcome = self.compact_on_demand().await;
+                answer(outcome, reply)
+            }
+            Command::Sample(sample, reply) => self.sample(sample, reply).await,
+            Command::Revert(before, reply) => {
+                let outcome = self.revert(before).await;
                 answer(outcome, reply)
             }
             Command::Shell { command, environment, reply } => {

@@ -107,7 +107,8 @@ impl Driver {
     }
 
     pub(super) async fn begin_step(&mut self, turn: TurnId, step: u32) -> Result<(), Stop> {
-        let model = match self.shared.models.get(self.thread.settings.model_provider.as_deref()) {
+        let settings = self.thread.effective_settings();
+        let model = match self.shared.models.get(settings.model_provider.as_deref()) {
             Ok(model) => model,
             Err(error) => return self.fail_turn(turn, &error).await,
         };
@@ -142,7 +143,7 @@ impl Driver {
             items,
             detail: if news == Told::default() { None } else { Raw::of(&news).ok() },
         };
-        let name = self.shared.models.model_name(&self.thread.settings);
+        let name = self.shared.models.model_name(&settings);
         let asked = ModelAsked { turn: turn.clone(), step, model: Some(name.clone()), provider: Some(model.provider().name.clone()) };
         self.record(vec![captured.into(), asked.into()], Need::Stored).await?;
         self.told.update(news);
@@ -154,7 +155,7 @@ impl Driver {
             history,
             tools: tools.specs.clone(),
             output_schema: self.output_schema(),
-            effort: self.thread.settings.reasoning_effort.clone(),
+            effort: settings.reasoning_effort.clone(),
             cache_key: self.thread.metadata.session.clone().unwrap_or_else(|| self.thread.id.to_string()),
         };
         let feed = self.feed.clone();
