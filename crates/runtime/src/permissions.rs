@@ -127,7 +127,10 @@ fn special(value: SpecialRoot, access: Access) -> Entry {
 
 /// Reads everywhere, writes in the workspace, and not in what decides how the workspace is built, run and configured.
 fn workspace() -> Vec<Entry> {
-    let mut entries = vec![special(SpecialRoot::Root, Access::Read), special(SpecialRoot::ProjectRoots { subpath: None }, Access::Write)];
+    // A directory of this machine need not be there on another one. What else is there can still be read.
+    let roots =
+        Entry { missing_path_behavior: Some(MissingPath::Skip), ..special(SpecialRoot::ProjectRoots { subpath: None }, Access::Write) };
+    let mut entries = vec![special(SpecialRoot::Root, Access::Read), roots];
     for protected in [".git", ".outpost", ".codex", ".agents"] {
         entries.push(special(SpecialRoot::ProjectRoots { subpath: Some(protected.into()) }, Access::Read));
     }

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outpost_environment::{Captured, Environment, EnvironmentError, ProcessStart, RemoteProcess};
+use outpost_environment::{Captured, Environment, EnvironmentError, ProcessStart, RemoteProcess, Repeat};
 use outpost_thread::{CallId, CallOutcome, CallStarted, Raw};
 use outpost_wire::PathUri;
+use outpost_wire::exec::files::{GetMetadata, GetMetadataParams};
 use outpost_wire::exec::policy::SandboxContext;
 use outpost_wire::exec::process::{EnvPolicy, Inherit};
 use outpost_wire::intent::EnvironmentId;
@@ -262,6 +263,20 @@ fn variables() -> EnvPolicy {
     EnvPolicy { inherit: Inherit::All, ignore_default_excludes: false, exclude: vec![], set: BTreeMap::new(), include_only: vec![] }
 }
 
+/// The likeliest reason why a command cannot be started, which executors do not tell apart from others.
+async fn no_directory(environment: &Environment, cwd: PathUri, sandbox: Option<SandboxContext>) -> Option<String> {
+    let shown = cwd.to_syntax();
+    let place = environment.id().map(|id| format!(" in environment `{id}`")).unwrap_or_default();
+    let params = GetMetadataParams { path: cwd, follow_symlinks: None, sandbox };
+    match environment.call::<GetMetadata>(&params, Repeat::Harmless).await {
+        Err(EnvironmentError::Fault(fault)) if fault.code == outpost_wire::fault::NOT_FOUND => {
+            Some(format!("there is no directory {shown}{place}"))
+        }
+        Ok(found) if !found.is_directory => Some(format!("{shown}{place} is no directory")),
+        _ => None,
+    }
+}
+
 /// What every command of an agent finds in its environment: nobody looks at a screen, nobody pages.
 fn overlay(thread: &str, environment: &str) -> BTreeMap<String, String> {
     let fixed = [("TERM", "dumb"), ("NO_COLOR", "1"), ("PAGER", "cat"), ("GIT_PAGER", "cat"), ("OUTPOST_AGENT", "1")];
@@ -294,14 +309,17 @@ impl ExecRun {
         let Self { origin, processes, yield_time, output_tokens, result, .. } = self;
         let process = match origin {
             Origin::Start { environment, start, sandbox } => {
-                let id = start.id.clone();
-                match environment.start_within(*start, sandbox).await {
+                let (id, cwd) = (start.id.clone(), start.cwd.clone());
+                match environment.start_within(*start, sandbox.clone()).await {
                     Ok(process) => process,
                     Err(EnvironmentError::Unknown { .. } | EnvironmentError::Lost { .. } | EnvironmentError::Gone { .. }) => {
                         tracing::debug!(id, "the start of a command is unknown");
                         return CallEnd::lost(result, call);
                     }
-                    Err(error) => return CallEnd::failed(result, call, &format!("The command could not be started: {error}")),
+                    Err(error) => {
+                        let why = no_directory(&environment, cwd, sandbox).await.unwrap_or_else(|| error.to_string());
+                        return CallEnd::failed(result, call, &format!("The command could not be started: {why}"));
+                    }
                 }
             }
             Origin::Adopt { environment, process } => match find_again(context, &environment, &process).await {
