@@ -119,6 +119,7 @@ fn threads_are_found_by_where_they_work() {
     let list = |directory: &str| String::from_utf8(me.command(&["thread", "list", "--cwd", directory]).output().unwrap().stdout).unwrap();
     let here = me.work.path().canonicalize().unwrap();
     assert!(list(here.to_str().unwrap()).contains("> hi"), "{}", list(here.to_str().unwrap()));
+    assert!(list(".").contains("> hi") && list(&format!("{}/", here.display())).contains("> hi"));
     assert_eq!(list("/elsewhere"), "no thread fits; `outpost thread list --all` shows all of them\n");
 }
 

@@ -8,6 +8,7 @@
 
 pub mod binding;
 pub(crate) mod client;
+mod credentials;
 pub mod declaration;
 pub(crate) mod elicitation;
 mod http;
