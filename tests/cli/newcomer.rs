@@ -219,3 +219,15 @@ fn a_home_can_be_worked_in() {
     let left: Vec<_> = std::fs::read_dir(me.work.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, [".profile"], "nothing is left");
 }
+
+/// A command that a limit stopped did not just end with a number.
+#[test]
+fn a_limit_that_stops_a_command_is_named() {
+    let me = Newcomer::new();
+    let script = "for n in $(seq 600); do echo $n >> f; sleep 0.1; done";
+    let (told, code) = me.told(&["exec", "-c", "limits.free_space=\"999T\"", &format!("$ {script}")]);
+    assert_eq!(code, Some(0), "{told}");
+    assert!(told.contains("exit code 137: stopped by the limit of 1047527424 MiB of free space"), "{told}");
+    let (told, code) = me.told(&["run", "-c", "limits.free_space=\"999T\"", "--", "sh", "-c", script]);
+    assert_eq!((told.as_str(), code), ("outpost: the command was stopped by the limit of 1047527424 MiB of free space\n", Some(137)));
+}

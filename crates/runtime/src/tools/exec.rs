@@ -438,18 +438,23 @@ fn report(result: ResultType, call: &CallId, running: &Running, end: Option<End>
     let shown = running.take(output_tokens);
     let seconds = running.since_start().as_secs_f64();
     let state = match &end {
-        Some(End::Exited { code, denied: false }) => format!("Exit code: {code}"),
-        Some(End::Exited { code, denied: true }) => format!("Exit code: {code}\nThe sandbox probably kept it from something it needs."),
+        Some(End::Exited { code, limit: Some(limit), .. }) => format!("Exit code: {code}\nIt was stopped by {limit}."),
+        Some(End::Exited { code, denied: false, .. }) => format!("Exit code: {code}"),
+        Some(End::Exited { code, .. }) => format!("Exit code: {code}\nThe sandbox probably kept it from something it needs."),
         Some(End::Lost(reason)) => format!("Lost: nobody knows what became of it ({reason})"),
         None => format!("Still running, session id: {session}"),
     };
     let text = format!("Time: {seconds:.3} s\n{state}\nTokens: {}\nOutput:\n{}", shown.original_tokens, shown.text);
     let mut later = HeadTail::default();
     later.push(shown.text.as_bytes());
-    let (exit_code, denied) = if let Some(End::Exited { code, denied }) = &end { (Some(*code), *denied) } else { (None, false) };
+    let (exit_code, denied, limit) = match &end {
+        Some(End::Exited { code, denied, limit }) => (Some(*code), *denied, limit.as_ref()),
+        _ => (None, false, None),
+    };
     let detail = json!({
         "exitCode": exit_code, "durationMs": (seconds * 1000.0) as u64, "aggregatedOutput": later.show(SHOWN_LATER_TOKENS).text,
         "sessionId": end.is_none().then_some(session), "sandboxDenied": denied, "session": session, "outputBytes": running.taken(),
+        "limit": limit.map(ToString::to_string),
     });
     let outcome = match end {
         Some(End::Lost(_)) => CallOutcome::Lost,
