@@ -21,6 +21,7 @@ use super::processes::{End, Processes, Running};
 use super::{Asked, CallContext, CallEnd, Plan, ResultType, Run, StepTools, Work};
 use crate::approvals::{Question, key};
 use crate::patch;
+use crate::permissions::UNENFORCEABLE;
 use crate::policy::{Course, Request, decide};
 use crate::rules;
 
@@ -263,6 +264,18 @@ fn variables() -> EnvPolicy {
     EnvPolicy { inherit: Inherit::All, ignore_default_excludes: false, exclude: vec![], set: BTreeMap::new(), include_only: vec![] }
 }
 
+/// Why a command cannot be started, with what to do about a machine that holds no sandbox.
+fn no_start(environment: &Environment, error: &EnvironmentError) -> String {
+    let place = environment.id().map(|id| format!(" in environment `{id}`")).unwrap_or_default();
+    match error {
+        EnvironmentError::Fault(fault) => match fault.message.strip_prefix(UNENFORCEABLE) {
+            Some(reason) => format!("the sandbox cannot be held{place}: {reason}; `outpost doctor` on that machine says what to do"),
+            None => error.to_string(),
+        },
+        _ => error.to_string(),
+    }
+}
+
 /// The likeliest reason why a command cannot be started, which executors do not tell apart from others.
 async fn no_directory(environment: &Environment, cwd: PathUri, sandbox: Option<SandboxContext>) -> Option<String> {
     let shown = cwd.to_syntax();
@@ -317,7 +330,7 @@ impl ExecRun {
                         return CallEnd::lost(result, call);
                     }
                     Err(error) => {
-                        let why = no_directory(&environment, cwd, sandbox).await.unwrap_or_else(|| error.to_string());
+                        let why = no_directory(&environment, cwd, sandbox).await.unwrap_or_else(|| no_start(&environment, &error));
                         return CallEnd::failed(result, call, &format!("The command could not be started: {why}"));
                     }
                 }
