@@ -20,7 +20,7 @@ pub fn run() -> anyhow::Result<()> {
     // By itself: the shapes are described only for this, and everything else is built without.
     sh(cargo().args(["test", "-p", "outpost-wire", "--features", "schema", "--test", "schema"]))?;
     let mut tests = cargo();
-    tests.args(["test", "--workspace", "--features", "outpost/interop"]);
+    tests.args(["test", "--no-fail-fast", "--workspace", "--features", "outpost/interop"]);
     tests
         .env("OUTPOST_TEST_CODEX", codex)
         .env("OUTPOST_TEST_CLIENTS", clients)

@@ -39,6 +39,7 @@ pub async fn open_for(config: &Config, home: &Home, secrets: Option<Secrets>) ->
     if store.starts_with("postgres://") || store.starts_with("postgresql://") {
         let mut config = PostgresConfig::new(store, instance, host);
         config.redactor = redactor;
+        config.trust = outpost_rpc::tls::roots;
         return Ok(Store::Postgres(PostgresStore::open(config).await?));
     }
     match store {

@@ -50,7 +50,7 @@ pub fn client(protocols: &[&str]) -> Result<ClientConfig, rustls::Error> {
 }
 
 /// Whom this machine trusts; where it says nothing, as in many containers, whom browsers trust.
-fn roots() -> RootCertStore {
+pub fn roots() -> RootCertStore {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if roots.is_empty() {

@@ -18,10 +18,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outpost_store::{AppendError, Lease, Need, ReadError, Store};
-use outpost_thread::{
-    ApprovalId, CallId, Checkpoint, Context, Entry, Fact, InterruptReason, Step, Thread, TurnFinished, TurnId, TurnStatus,
-};
+use outpost_store::{AppendError, Lease, Need, ReadError, Store, keep_checkpoint};
+use outpost_thread::{ApprovalId, CallId, Context, Entry, Fact, InterruptReason, Step, Thread, TurnFinished, TurnId, TurnStatus};
 use outpost_thread::{CompactReason, Marker, Raw, TurnStarted};
 use serde_json::json;
 use thiserror::Error;
@@ -380,13 +378,7 @@ impl Driver {
         if self.thread.turn.is_some() || !self.thread.turns.is_multiple_of(self.shared.config.checkpoint_every) {
             return;
         }
-        let Ok(head) = self.store.head(self.thread.id).await else { return };
-        if head.last != self.thread.last {
-            return;
-        }
-        if let Ok(checkpoint) = Checkpoint::of(&self.thread, head.sum)
-            && let Err(error) = self.store.put_checkpoint(&checkpoint).await
-        {
+        if let Err(error) = keep_checkpoint(&self.store, &self.thread).await {
             tracing::debug!(thread = %self.thread.id, %error, "no checkpoint could be kept");
         }
     }

@@ -89,8 +89,6 @@ enum Message {
     Commit(Request),
     /// The journal was synced by other means, or is gone.
     Forget(ThreadId),
-    /// Nothing is left to be replayed after this.
-    Checkpoint(oneshot::Sender<Result<(), String>>),
 }
 
 /// The log of this program, as everybody who appends holds it.
@@ -126,13 +124,6 @@ impl CommitLog {
 
     pub fn forget(&self, thread: ThreadId) {
         self.send(Message::Forget(thread));
-    }
-
-    /// Syncs all journals, so that nothing is left to be replayed.
-    pub fn checkpoint(&self) -> oneshot::Receiver<Result<(), String>> {
-        let (done, answer) = oneshot::channel();
-        self.send(Message::Checkpoint(done));
-        answer
     }
 
     fn send(&self, message: Message) {
@@ -187,21 +178,13 @@ impl Log {
     fn run(mut self, requests: &Receiver<Message>) {
         while let Ok(first) = requests.recv() {
             let mut commits = Vec::new();
-            let mut checkpoints = Vec::new();
             for message in std::iter::once(first).chain(requests.try_iter()) {
                 match message {
                     Message::Commit(request) => commits.push(request),
                     Message::Forget(thread) => drop(self.dirty.remove(&thread)),
-                    Message::Checkpoint(done) => checkpoints.push(done),
                 }
             }
             self.commit(commits);
-            if !checkpoints.is_empty() {
-                let result = self.start_over().map_err(|error| error.to_string());
-                for done in checkpoints {
-                    let _ = done.send(result.clone());
-                }
-            }
         }
         if self.sync_journals().is_ok() {
             let _ = fs::remove_file(&self.path);

@@ -22,6 +22,7 @@ use outpost_thread::{Entry, Fact, Seq, ThreadId};
 
 use crate::export::{ExportFileError, read_export};
 use crate::lease::{ClaimError, ClaimMode};
+use crate::open::{keep_checkpoint, open};
 use crate::store::{AppendError, Need, ReadError, Store};
 use convert::{Beside, Converter};
 pub use file::BadLine;
@@ -32,6 +33,8 @@ use shelf::Shelf;
 
 /// Entries in one append.
 const BATCH: usize = 512;
+/// A thread with more entries than this is kept ready to be opened.
+const LONG: usize = 1000;
 
 /// A rollout that can be imported.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -182,6 +185,12 @@ async fn append(store: &Store, lease: &crate::lease::Lease, last: Seq, facts: &[
         // Whoever is told that a thread was imported may delete the original.
         let need = if batches.peek().is_none() { Need::Durable } else { Need::Stored };
         store.append(lease, entries, need).await?;
+    }
+    if facts.len() > LONG {
+        let opened = open(store, lease.thread).await?;
+        if opened.damage.is_empty() && opened.unfit.is_empty() {
+            keep_checkpoint(store, &opened.thread).await?;
+        }
     }
     Ok(())
 }

@@ -46,7 +46,7 @@ pub use lease::{ClaimError, ClaimMode, Holder, Lease};
 pub use list::{Coverage, Cursor, CursorError, Direction, Kin, ListPage, ListQuery, Order, Shelf};
 pub use local::{LocalConfig, LocalHistory, LocalStore, OpenError};
 pub use memory::{MemoryHistory, MemoryStore};
-pub use open::{Opened, context, context_with, open};
+pub use open::{Opened, context, context_with, keep_checkpoint, open};
 pub use postgres::{Change, Feed, PostgresConfig, PostgresError, PostgresHistory, PostgresStore};
 pub use reader::{Backward, Forward, Found, JournalError, Place, Start, Tail, locate, start, tail};
 pub use store::{

@@ -213,16 +213,6 @@ impl LocalStore {
     pub fn journals(&self) -> io::Result<Vec<(ThreadId, PathBuf)>> {
         self.0.journals()
     }
-
-    /// Syncs all journals, so that nothing is left to be replayed.
-    pub async fn checkpoint_commits(&self) -> Result<(), AppendError> {
-        let Some(log) = self.0.log.get() else { return Ok(()) };
-        match log.checkpoint().await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(why)) => Err(AppendError::NotDurable(why)),
-            Err(_) => Err(AppendError::NotDurable("the commit log is closed".into())),
-        }
-    }
 }
 
 /// Runs what waits for a disk where waiting is allowed.

@@ -1,7 +1,7 @@
 //! From a store to a state: the checkpoint, if there is one, and the entries after it. And to what the model sees, which is
 //! made from the last compaction on, when a turn needs it.
 
-use outpost_thread::{Context, DamageNoted, DamagedRange, Entry, Fact, FoldError, Thread, ThreadCreated, ThreadId};
+use outpost_thread::{Checkpoint, Context, DamageNoted, DamagedRange, Entry, Fact, FoldError, Thread, ThreadCreated, ThreadId};
 
 use crate::damage::Damage;
 use crate::store::{ReadError, Store};
@@ -67,6 +67,19 @@ pub async fn open(store: &Store, id: ThreadId) -> Result<Opened, ReadError> {
     }
     let thread = state.ok_or(ReadError::NotFound(id))?;
     Ok(Opened { thread, damage, unfit, noted, folded })
+}
+
+/// Keeps the state aside, so that opening the thread stays quick. Not while a turn runs, and not if somebody wrote meanwhile:
+/// the next one is as good.
+pub async fn keep_checkpoint(store: &Store, thread: &Thread) -> Result<(), ReadError> {
+    let head = store.head(thread.id).await?;
+    if head.last != thread.last {
+        return Ok(());
+    }
+    match Checkpoint::of(thread, head.sum) {
+        Ok(checkpoint) => store.put_checkpoint(&checkpoint).await,
+        Err(_) => Ok(()),
+    }
 }
 
 /// What the model sees of a thread.

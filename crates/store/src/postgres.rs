@@ -4,11 +4,13 @@
 //! owners cannot both win. A lease has a time; whoever holds it renews it, and whoever finds it expired may take it. The
 //! database's clock counts, not that of any machine.
 
+mod address;
 mod feed;
 mod lease;
 mod list;
 mod migrate;
 mod read;
+mod tls;
 mod write;
 
 use std::collections::HashMap;
@@ -18,8 +20,9 @@ use std::time::Duration;
 
 use deadpool_postgres::{Manager, ManagerConfig, Object, Pool, RecyclingMethod, Runtime};
 use outpost_thread::ThreadId;
-use tokio_postgres::NoTls;
+use rustls::RootCertStore;
 
+use address::Address;
 pub use feed::{Change, Feed};
 pub use read::PostgresHistory;
 
@@ -32,6 +35,8 @@ use crate::summary::Summary;
 pub struct PostgresConfig {
     /// `postgres://user@host/database`.
     pub url: String,
+    /// Whom to trust where the address does not say it.
+    pub trust: fn() -> RootCertStore,
     /// A name for this start of the program that no other start has.
     pub instance: String,
     pub host: String,
@@ -45,6 +50,7 @@ impl PostgresConfig {
     pub fn new(url: impl Into<String>, instance: impl Into<String>, host: impl Into<String>) -> Self {
         Self {
             url: url.into(),
+            trust: RootCertStore::empty,
             instance: instance.into(),
             host: host.into(),
             lease: Duration::from_secs(30),
@@ -58,8 +64,8 @@ impl PostgresConfig {
 pub enum PostgresError {
     #[error("this is no address of a database: {0}; write postgres://user@host/database")]
     Url(String),
-    #[error("the database asks for an encrypted connection, which this program cannot make; use a unix socket or a tunnel")]
-    Tls,
+    #[error("sslmode={0} is not known here; write sslmode=require or sslmode=disable, which do what they say and never fall back")]
+    Mode(String),
     #[error("the database cannot be reached: {0}")]
     Connect(String),
     #[error("the tables of this database cannot be prepared: {0}")]
@@ -73,6 +79,7 @@ pub struct PostgresStore(Arc<Shared>);
 
 struct Shared {
     config: PostgresConfig,
+    address: Address,
     pool: Pool,
     /// What lists show of the threads whose leases are held here: nobody else can change it meanwhile.
     held: Mutex<HashMap<ThreadId, Held>>,
@@ -87,8 +94,12 @@ struct Held {
 impl PostgresStore {
     /// Connects, prepares the tables, and begins to renew leases.
     pub async fn open(config: PostgresConfig) -> Result<Self, PostgresError> {
-        let address = parse(&config.url)?;
-        let manager = Manager::from_config(address, NoTls, ManagerConfig { recycling_method: RecyclingMethod::Fast });
+        let address = Address::parse(&config.url, config.trust)?;
+        let manager = Manager::from_config(
+            address.config.clone(),
+            address.encryption.clone(),
+            ManagerConfig { recycling_method: RecyclingMethod::Fast },
+        );
         let pool = Pool::builder(manager)
             .max_size(config.connections)
             .runtime(Runtime::Tokio1)
@@ -99,7 +110,7 @@ impl PostgresStore {
         let mut client = pool.get().await.map_err(|error| PostgresError::Connect(chain(error.source().unwrap_or(&error))))?;
         migrate::migrate(&mut client).await?;
         drop(client);
-        let shared = Arc::new(Shared { config, pool, held: Mutex::default() });
+        let shared = Arc::new(Shared { config, address, pool, held: Mutex::default() });
         tokio::spawn(renew(Arc::downgrade(&shared)));
         Ok(Self(shared))
     }
@@ -114,14 +125,6 @@ impl PostgresStore {
 
     fn lease_seconds(&self) -> f64 {
         self.0.config.lease.as_secs_f64()
-    }
-}
-
-fn parse(url: &str) -> Result<tokio_postgres::Config, PostgresError> {
-    let config: tokio_postgres::Config = url.parse().map_err(|error: tokio_postgres::Error| PostgresError::Url(chain(&error)))?;
-    match config.get_ssl_mode() {
-        tokio_postgres::config::SslMode::Disable | tokio_postgres::config::SslMode::Prefer => Ok(config),
-        _ => Err(PostgresError::Tls),
     }
 }
 

@@ -6,7 +6,7 @@ mod support;
 use std::path::Path;
 use std::time::Instant;
 
-use outpost_store::{LocalConfig, LocalStore, Need, PageRequest, Store, open};
+use outpost_store::{LocalConfig, LocalStore, Need, Outcome, PageRequest, Store, export, import_export, open};
 use outpost_testkit::threads::{BigThread, make};
 use outpost_thread::{Checkpoint, Cut, Fact, ThreadForked};
 use support::{config, entries, id, local, plain_turn};
@@ -81,4 +81,19 @@ async fn opening_and_forking_do_not_depend_on_the_length() {
         assert!(journal / turns < 2048, "{} bytes for a turn", journal / turns);
     }
     assert_eq!(folded, [6, 6]);
+}
+
+#[tokio::test]
+async fn a_long_thread_is_ready_to_be_opened_after_its_import() {
+    let home = tempfile::tempdir().unwrap();
+    let store = local(home.path(), "writer");
+    let lease = make(&store, BigThread { thread: id(1), turns: 500, text: 20, at: 1 }).await;
+    store.release(lease).await;
+    let exported = home.path().join("thread.export");
+    export(&store, id(1), &mut std::fs::File::create(&exported).unwrap()).await.unwrap();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let store = local(elsewhere.path(), "importer");
+    assert_eq!(import_export(&exported, &store).await.unwrap().outcome, Outcome::Created);
+    let opened = open(&store, id(1)).await.unwrap();
+    assert_eq!((opened.folded, opened.thread.turns), (0, 500));
 }

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use outpost_store::{AppendError, Change, ClaimError, ClaimMode, ListQuery, Need, PostgresConfig, PostgresError, PostgresStore, Store};
-use outpost_testkit::postgres::Database;
+use outpost_testkit::postgres::{Database, EncryptedServer};
 use support::{created, entries, id, input, plain_turn, postgres, start};
 
 const LEASE: Duration = Duration::from_millis(1500);
@@ -200,7 +200,7 @@ async fn tables_of_a_newer_program_are_left_alone() {
     client.batch_execute("insert into outpost_migrations (version, sum) values (2, 'x')").await.unwrap();
     let error = PostgresStore::open(PostgresConfig::new(database.url(), "three", "here")).await.err().unwrap();
     assert!(matches!(error, PostgresError::Newer { version: 2, known: 1 }), "{error}");
-    for bad in ["mysql://x", "postgres://user@host/db?sslmode=require", "postgres://nobody@%2Fno%2Fsuch%2Fplace/db"] {
+    for bad in ["mysql://x", "postgres://user@host/db?sslmode=prefer", "postgres://nobody@%2Fno%2Fsuch%2Fplace/db"] {
         assert!(PostgresStore::open(PostgresConfig::new(bad, "four", "here")).await.is_err(), "{bad}");
     }
 }
@@ -217,5 +217,32 @@ async fn strange_characters_survive() {
     for (search, count) in [("emoji", 1), ("'", 0), ("\\", 0), ("quote ' back", 1), ("nothing", 0), ("a:b & !c", 0)] {
         let page = store.list(ListQuery { search: Some(search.into()), ..ListQuery::default() }).await.unwrap();
         assert_eq!(page.threads.len(), count, "{search}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_encrypted_database_is_reached_if_it_is_the_right_one() {
+    let server = EncryptedServer::start();
+    let (port, certificate) = (server.port, server.certificate());
+    let open_at = async |host: &str, options: String| {
+        let url = format!("postgres://postgres@{host}:{port}/postgres?{options}");
+        PostgresStore::open(PostgresConfig::new(url, "one", "here")).await
+    };
+    let trusting = format!("sslmode=require&sslrootcert={}", certificate.display());
+    let store = open_at("localhost", trusting.clone()).await.unwrap();
+    let mut feed = store.feed().await.unwrap();
+    let store = Store::Postgres(store);
+    let (lease, written) = start(&store, 1).await;
+    assert_eq!(feed.next().await, Change::Thread { thread: id(1), last: written.len() as u64 });
+    store.release(lease).await;
+    let refusals = [
+        ("localhost", "sslmode=require".to_owned(), "sslrootcert=FILE"),
+        ("127.0.0.1", trusting, "sslrootcert=FILE, and the host as the certificate does"),
+        ("localhost", "sslmode=disable".to_owned(), "pg_hba"),
+        ("localhost", "sslmode=require&sslrootcert=/no/such.pem".to_owned(), "/no/such.pem"),
+    ];
+    for (host, options, why) in refusals {
+        let error = open_at(host, options.clone()).await.err().unwrap().to_string();
+        assert!(error.contains(why), "{host} {options}: {error}");
     }
 }

@@ -2,7 +2,8 @@
 //! when the tests run as root, listens only on a socket in a directory of its own, and goes away with the program, however
 //! that ends: a shell that holds the server waits for the end of its standard input.
 
-use std::os::unix::fs::{MetadataExt, chown};
+use std::fs::Permissions;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
@@ -15,6 +16,35 @@ const START_PATIENCE: Duration = Duration::from_secs(60);
 /// A database of its own on the server of this test program.
 pub struct Database {
     url: String,
+}
+
+/// A server of its own that other machines could reach, and only encrypted.
+pub struct EncryptedServer {
+    pub port: u16,
+    server: Server,
+}
+
+impl EncryptedServer {
+    /// Its certificate is for `localhost`.
+    pub fn start() -> Self {
+        let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+        // Below those that connections are given, so that nobody takes it before the server does.
+        let first = 20_000 + u16::try_from(std::process::id() % 10_000).unwrap();
+        let port = (first..).find(|port| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok()).unwrap();
+        let settings = ["listen_addresses=127.0.0.1", "ssl=on", "ssl_cert_file=../certificate.pem", "ssl_key_file=../key.pem"];
+        let settings = settings.into_iter().map(str::to_owned).chain([format!("port={port}"), "hba_file=doors".to_owned()]);
+        let files = [
+            ("certificate.pem", made.cert.pem()),
+            ("key.pem", made.signing_key.serialize_pem()),
+            ("doors", "local all all trust\nhostssl all all 127.0.0.1/32 trust\n".to_owned()),
+        ];
+        Self { port, server: Server::start_with(&settings.collect::<Vec<_>>(), &files, port) }
+    }
+
+    /// For whoever is to trust it.
+    pub fn certificate(&self) -> PathBuf {
+        self.server.directory.join("certificate.pem")
+    }
 }
 
 impl Database {
@@ -41,6 +71,7 @@ impl Database {
 
 struct Server {
     programs: PathBuf,
+    directory: PathBuf,
     url: String,
     /// Its standard input is what keeps the server running.
     _holder: Option<Child>,
@@ -48,12 +79,25 @@ struct Server {
 
 impl Server {
     fn start() -> Self {
-        let programs = programs();
         if let Ok(url) = std::env::var("OUTPOST_TEST_POSTGRES") {
-            return Self { programs, url, _holder: None };
+            return Self { programs: programs(), directory: PathBuf::new(), url, _holder: None };
         }
+        Self::start_with(&["listen_addresses=".to_owned()], &[], 5432)
+    }
+
+    /// The port names the socket, too.
+    fn start_with(settings: &[String], files: &[(&str, String)], port: u16) -> Self {
+        let programs = programs();
         let directory = tempfile::Builder::new().prefix("pg").tempdir().unwrap().keep();
         let is_root = directory.metadata().unwrap().uid() == 0;
+        for (name, content) in files {
+            let path = directory.join(name);
+            std::fs::write(&path, content).unwrap();
+            std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+            if is_root {
+                chown(&path, Some(NOBODY), Some(NOBODY)).unwrap();
+            }
+        }
         let mut command = if is_root {
             chown(&directory, Some(NOBODY), Some(NOBODY)).unwrap();
             let mut command = Command::new("setpriv");
@@ -66,6 +110,7 @@ impl Server {
             .args(["-c", HOLDER, "holder"])
             .arg(&programs)
             .arg(&directory)
+            .args(settings.iter().flat_map(|setting| ["-c", setting]))
             .current_dir(&directory)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -73,27 +118,32 @@ impl Server {
             .spawn()
             .unwrap();
         let socket = directory.display().to_string().replace('/', "%2F");
-        wait_until_it_answers(&programs, &directory);
-        Self { programs, url: format!("postgres://postgres@{socket}/"), _holder: Some(holder) }
+        wait_until_it_answers(&programs, &directory, port);
+        Self { programs, directory, url: format!("postgres://postgres@{socket}/"), _holder: Some(holder) }
     }
 }
 
 /// Nothing is synced: a test database need not survive a power cut.
 const HOLDER: &str = r#"
 set -e
-"$1/initdb" --pgdata "$2/data" --username postgres --auth trust --no-sync --encoding UTF8 --locale C > "$2/initdb.log" 2>&1
-"$1/postgres" -D "$2/data" -k "$2" -c listen_addresses= -c fsync=off -c max_connections=200 > "$2/server.log" 2>&1 < /dev/null &
+programs=$1 directory=$2
+shift 2
+"$programs/initdb" --pgdata "$directory/data" --username postgres --auth trust --no-sync --encoding UTF8 --locale C \
+  > "$directory/initdb.log" 2>&1
+"$programs/postgres" -D "$directory/data" -k "$directory" -c fsync=off -c max_connections=200 "$@" \
+  > "$directory/server.log" 2>&1 < /dev/null &
 server=$!
 cat > /dev/null || true
 kill -QUIT $server
 wait $server || true
-cd / && rm -rf "$2" || true
+cd / && rm -rf "$directory" || true
 "#;
 
-fn wait_until_it_answers(programs: &Path, directory: &Path) {
+fn wait_until_it_answers(programs: &Path, directory: &Path, port: u16) {
     let since = Instant::now();
     loop {
-        let ready = Command::new(programs.join("pg_isready")).arg("--host").arg(directory).arg("--quiet").status().unwrap();
+        let mut ask = Command::new(programs.join("pg_isready"));
+        let ready = ask.arg("--host").arg(directory).args(["--port", &port.to_string(), "--quiet"]).status().unwrap();
         if ready.success() {
             return;
         }

@@ -5,14 +5,18 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use outpost_thread::{
     Entry, Fact, InputId, InputReceived, MetadataChanged, Parent, Raw, Seq, Settings, ThreadCreated, ThreadId, TurnStarted,
 };
 use serde_json::json;
+use tokio::sync::watch;
 use uuid::Uuid;
 
+use super::database::Database;
+use super::writer::Writer;
 use super::{Config, Index};
 use crate::journal::{self, Parts, Sum};
 use crate::list::{Coverage, Cursor, Direction, Kin, ListQuery, Order, Shelf};
@@ -324,6 +328,24 @@ async fn long_journals_are_listed_first_and_read_later() {
     assert_eq!(index.summary(journal.id).await.unwrap().unwrap().name.as_deref(), Some("named late"));
     let page = index.list(ListQuery::default()).await.unwrap();
     assert_eq!(page.coverage, Coverage::Complete);
+}
+
+#[test]
+fn what_a_quick_look_told_is_not_looked_at_again() {
+    let home = Home::new();
+    let mut journal = home.journal(1, 1000);
+    journal.say("the first words");
+    // Each ends before it reads the words, as a program does that only lists.
+    let compare = || Writer::new(home.config(), mpsc::channel().1, watch::Sender::default(), Arc::default()).open_and_compare().unwrap();
+    let preview = || Database::open(&home.file()).unwrap().find(id(1)).unwrap().unwrap().1.summary.preview;
+    compare();
+    assert_eq!(preview().as_deref(), Some("the first words"));
+    let then = fs::metadata(&journal.path).unwrap().modified().unwrap();
+    let garbled = fs::read_to_string(&journal.path).unwrap().replace("the first words", "the other words");
+    fs::write(&journal.path, garbled).unwrap();
+    File::options().write(true).open(&journal.path).unwrap().set_modified(then).unwrap();
+    compare();
+    assert_eq!(preview().as_deref(), Some("the first words"), "it was read again");
 }
 
 #[tokio::test]

@@ -153,7 +153,7 @@ impl Writer {
         self.state.send_modify(|state| state.is_listed = true);
     }
 
-    fn open_and_compare(&mut self) -> Result<(), IndexError> {
+    pub(super) fn open_and_compare(&mut self) -> Result<(), IndexError> {
         self.config.make_folder()?;
         self.backlog.clear();
         let database = Database::open(&self.config.file())?;
@@ -197,7 +197,8 @@ impl Writer {
             let left = stamp.size.saturating_sub(row.map_or(0, |row| row.worded));
             let read = match row {
                 Some(row) if row.worded > 0 && left <= SMALL => scan::catch_up(database, journal, &self.config.blobs).map(|_| false),
-                Some(row) if row.worded > 0 => Ok(true),
+                // Also if nobody had the time to read its words since the last quick look.
+                Some(row) if row.worded > 0 || row.stamp == *stamp => Ok(true),
                 _ => scan::quick_look(journal, *stamp, database).and_then(|summary| {
                     let high_seq = summary.seq.max(row.map_or(0, |row| row.high_seq));
                     database.put(&ThreadRow { stamp: *stamp, worded: 0, chain: String::new(), high_seq, summary })?;

@@ -6,9 +6,10 @@ use std::time::Duration;
 use outpost_thread::{Seq, ThreadId};
 use tokio::sync::broadcast;
 use tokio::task::JoinHandle;
-use tokio_postgres::{AsyncMessage, NoTls};
+use tokio_postgres::AsyncMessage;
 
-use super::{PostgresError, PostgresStore, chain, parse};
+use super::address::Address;
+use super::{PostgresError, PostgresStore, chain};
 
 /// A follower that is slower than this many notes sees a gap.
 const NOTES: usize = 1024;
@@ -48,9 +49,9 @@ impl Feed {
 impl PostgresStore {
     /// Everything that is written after this returns is told.
     pub async fn feed(&self) -> Result<Feed, PostgresError> {
-        let config = parse(&self.0.config.url)?;
+        let address = self.0.address.clone();
         let (sender, changes) = broadcast::channel(NOTES);
-        let first = Listener::connect(&config).await.map_err(PostgresError::Connect)?;
+        let first = Listener::connect(&address).await.map_err(PostgresError::Connect)?;
         let task = tokio::spawn(async move {
             let mut listener = Some(first);
             let mut pause = PATIENCE.0;
@@ -65,7 +66,7 @@ impl PostgresStore {
                 }
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(PATIENCE.1);
-                match Listener::connect(&config).await {
+                match Listener::connect(&address).await {
                     Ok(again) => {
                         let _ = sender.send(Change::Gap);
                         listener = Some(again);
@@ -92,8 +93,8 @@ impl Drop for Listener {
 }
 
 impl Listener {
-    async fn connect(config: &tokio_postgres::Config) -> Result<Self, String> {
-        let (client, mut connection) = config.connect(NoTls).await.map_err(|error| chain(&error))?;
+    async fn connect(address: &Address) -> Result<Self, String> {
+        let (client, mut connection) = address.config.connect(address.encryption.clone()).await.map_err(|error| chain(&error))?;
         let (sender, messages) = tokio::sync::mpsc::unbounded_channel();
         let task = tokio::spawn(async move {
             while let Some(Ok(message)) = poll_fn(|context| connection.poll_message(context)).await {

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, ensure};
+use futures_util::{StreamExt, stream};
 use outpost_environment::Progress;
 use outpost_store::{ImportError, Imported, Outcome, ReadError, Rollouts, export, import_export, is_export};
 use outpost_thread::ThreadId;
@@ -20,6 +21,9 @@ use super::{Desk, print, print_json, times};
 use crate::commands::FAILED;
 use crate::progress::ProgressBar;
 use crate::thread_args::{ExportArguments, ImportArguments};
+
+/// Each thread that was imported is on the disk before it is told of; those under way at the same time share the waiting.
+const AT_ONCE: usize = 8;
 
 impl Desk {
     pub async fn import(&self, arguments: ImportArguments) -> anyhow::Result<ExitCode> {
@@ -37,8 +41,9 @@ impl Desk {
             let size = |path: &Path| fs::metadata(path).map_or(0, |file| file.len());
             let progress = Arc::new(Progress::of(rollouts.found.iter().map(|rollout| size(&rollout.path)).sum()));
             let bar = ProgressBar::start(progress.clone(), format!("{} threads", rollouts.found.len()));
-            for rollout in &rollouts.found {
-                let done = rollouts.import(rollout, &self.store).await;
+            let imports = rollouts.found.iter().map(async |rollout| (rollout, rollouts.import(rollout, &self.store).await));
+            let mut imports = stream::iter(imports).buffered(AT_ONCE);
+            while let Some((rollout, done)) = imports.next().await {
                 failures += usize::from(done.is_err());
                 progress.add(size(&rollout.path));
                 let report = || self.report(&rollout.path, done);
