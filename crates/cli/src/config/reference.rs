@@ -120,6 +120,12 @@ pub const KEYS: &[Key] = &[
     key("limits.free_space", r#""2G""#, "`\"256M\"`", "What stays free where a session writes."),
     key("limits.cpu_seconds", "600", "no limit", "Processor time of one process."),
     key(
+        "http_allow",
+        r#"["loopback", "10.0.0.0/8"]"#,
+        "none",
+        "What MCP servers behind HTTP, and other requests of the executor of this home, may be at besides public addresses; `--http-allow` of `outpost executor` counts before it. See [executor.md](executor.md#what-httprequest-reaches).",
+    ),
+    key(
         "serve.listen",
         r#""ws://10.0.0.5:7000""#,
         "`ws://127.0.0.1:7633`",
