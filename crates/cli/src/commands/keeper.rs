@@ -28,6 +28,7 @@ use super::executor::{settings, stop_signal};
 use super::{FAILED, complain};
 use crate::Process;
 use crate::args::{ExecutorArguments, KeeperArguments};
+use crate::confinement::http_allow;
 use crate::home::Home;
 use crate::local::executor_config;
 
@@ -209,7 +210,7 @@ async fn keep(arguments: KeeperArguments, own: &Process) -> anyhow::Result<()> {
     let socket = socket_path()?;
     let listen = ListenAddr::Unix(socket.clone());
     let mut settings = settings(arguments.grace, arguments.spool, Some(&listen));
-    settings.http_allow = arguments.http_allow;
+    settings.http_allow = http_allow(arguments.http_allow, &own.settings)?;
     let ceiling = ceiling_text(arguments.confinement.ceiling.as_deref())?;
     settings.confinement = arguments.confinement.read(&own.settings)?;
     let executor = Executor::new(executor_config(settings, &own.variables)?);
