@@ -341,6 +341,22 @@ async fn what_would_need_an_answer_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn permissions_that_somebody_would_have_to_grant_are_refused() {
+    for (policy, asks) in [("on-request", true), ("never", false)] {
+        let wish = json!({"permissions": {"file_system": {"write": ["/srv"]}}});
+        let scene = Scene::new(vec![Reply::call("a", "request_permissions", &wish), Reply::message("went on")]).await;
+        let setting = format!("approval_policy={policy}");
+        let lines = scene.lines(&["exec", "--json", "--sandbox", "read-only", "-c", &setting, "go"]);
+        let warning = lines.iter().find(|line| line["item"]["type"] == "error");
+        assert_eq!(warning.is_some(), asks, "{lines:?}");
+        assert!(warning.is_none_or(|line| line["item"]["message"].as_str().unwrap().contains("write /srv")), "{lines:?}");
+        assert_eq!(lines.last().unwrap()["type"], "turn.completed");
+        let told = scene.model.requests().pop().unwrap().body.to_string();
+        assert!(told.contains(if asks { "The user said no" } else { "nobody was asked" }), "{told}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn cd_moves_a_thread_on_this_machine_also_when_it_is_resumed() {
     let pwd = || Reply::call("a", "exec_command", &json!({"cmd": "pwd"}));
     let scene = Scene::new(vec![pwd(), Reply::message("x"), pwd()]).await;

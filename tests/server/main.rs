@@ -10,6 +10,7 @@ mod events;
 mod files;
 mod handshake;
 mod many;
+mod permissions;
 mod revert;
 mod rubbish;
 mod selection;

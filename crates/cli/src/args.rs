@@ -93,7 +93,7 @@ Exit codes: 0 done, 1 the work failed, 2 wrong usage, 3 an environment was unrea
 pub enum Command {
     /// See it work, on this machine alone: no key, no server, under half a minute
     #[command(after_help = DEMO_HELP)]
-    Demo,
+    Demo(DemoArguments),
     /// Let an agent work on a prompt, and show what it does
     #[command(after_help = EXEC_HELP)]
     Exec(Box<ExecArguments>),
@@ -171,6 +171,13 @@ model, which only runs what it is told; the connection is cut, the program is ki
 forked. Everything but the thread is removed at the end. Where the sandbox cannot be held, the demo says so and goes \
 on without one.";
 
+#[derive(Args)]
+pub struct DemoArguments {
+    /// Where the demo plays that another program of ours watches over
+    #[arg(long, hide = true, value_name = "DIR")]
+    pub stage: Option<PathBuf>,
+}
+
 const COMPLETIONS_HELP: &str = "\
 Examples:
   outpost completions bash > ~/.local/share/bash-completion/completions/outpost
@@ -191,6 +198,11 @@ pub struct DoctorArguments {
 }
 
 impl Command {
+    /// Whether it runs unattended, so that what it says on standard error is a log.
+    pub fn is_server(&self) -> bool {
+        matches!(self, Self::Executor(_) | Self::AppServer(_) | Self::Keeper(_) | Self::Serve(_))
+    }
+
     /// Whether commands of others become children of this process, which must not find secrets in its environment. The
     /// command behind `--via` is the user's own and may need them.
     pub fn serves_commands(&self) -> bool {
@@ -199,7 +211,7 @@ impl Command {
             Self::Run(arguments) => arguments.place.is_here(),
             Self::Shell(arguments) => arguments.place.is_here(),
             Self::Exec(_) | Self::Chat(_) | Self::Serve(_) => true,
-            Self::Demo | Self::Reference | Self::Schema(_) | Self::Completions { .. } | Self::Doctor(_) => false,
+            Self::Demo(_) | Self::Reference | Self::Schema(_) | Self::Completions { .. } | Self::Doctor(_) => false,
             Self::Env { .. } | Self::Cp(_) | Self::Thread(_) | Self::Token { .. } => false,
         }
     }

@@ -155,6 +155,11 @@ pub enum CommandError {
     OtherTurn { expected: TurnId, running: TurnId },
     #[error("a turn is running")]
     Busy,
+    #[error(
+        "a turn is running, and what is meant for one turn only (environments, an output schema) cannot join it: wait for its end, interrupt \
+         it, or change the thread's own environments"
+    )]
+    OwnTurn,
     #[error("a turn of this kind cannot be steered")]
     NotSteerable,
     #[error("turn not found: {0}")]
@@ -264,6 +269,13 @@ impl LiveThread {
 
     pub(crate) fn is_closed(&self) -> bool {
         self.mailbox.is_closed()
+    }
+
+    /// Waits until the driver has ended and given the thread back.
+    pub(crate) async fn ended(&self) {
+        let mut status = self.status.clone();
+        // If it is gone without a word, it has ended as well.
+        let _ = status.wait_for(|status| matches!(status, Status::Closed | Status::Broken { .. })).await;
     }
 
     pub async fn input(&self, input: NewInput) -> Result<Accepted, CommandError> {

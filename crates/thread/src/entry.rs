@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::call::{ApprovalAnswered, ApprovalAsked, CallFinished, CallRequest, CallStarted};
 use crate::compact::{ContextCompacted, TurnsReverted};
 use crate::fork::ThreadForked;
+use crate::grant::PermissionsGranted;
 use crate::id::{CallId, Seq, ThreadId, TurnId};
 use crate::input::{InputReceived, QueueChanged};
 use crate::raw::Raw;
@@ -96,6 +97,7 @@ facts! {
     "modelAnswered" => ModelAnswered,
     "approvalAsked" => ApprovalAsked,
     "approvalAnswered" => ApprovalAnswered,
+    "permissionsGranted" => PermissionsGranted,
     "callStarted" => CallStarted,
     "callFinished" => CallFinished,
     "agentSpawned" => AgentSpawned,
@@ -208,6 +210,9 @@ pub struct StepEnvironment {
     pub generation: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub executor: Option<String>,
+    /// Where work begins there; nothing if it was not selected for work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
 }
 
 /// A request went to the model. Asking again after a crash writes another one.

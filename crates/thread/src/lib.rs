@@ -17,6 +17,7 @@ mod compact;
 mod context;
 mod entry;
 mod fork;
+mod grant;
 mod id;
 mod inherit;
 mod input;
@@ -37,6 +38,7 @@ pub use entry::{
     SelectionChanged, SettingsChanged, StepCaptured, StepEnvironment, TurnSettingsChanged,
 };
 pub use fork::{Base, Cut, ForkError, ForkPoint, Outline, ThreadForked, closing};
+pub use grant::{GrantScope, PermissionsGranted};
 pub use id::{ApprovalId, CallId, IdError, InputId, Seq, ThreadId, TurnId};
 pub use inherit::{Inherit, inherited};
 pub use input::{Input, InputOrigin, InputReceived, QueueChanged};

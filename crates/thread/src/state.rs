@@ -12,6 +12,7 @@ use serde_json::Value;
 use crate::call::{Approval, Call, CallState};
 use crate::entry::{AgentSpawned, DamagedRange, Entry, Fact, MetadataChanged};
 use crate::fork::ThreadForked;
+use crate::grant::{GrantScope, PermissionsGranted};
 use crate::id::{InputId, Seq, ThreadId, TurnId};
 use crate::input::{Input, InputOrigin};
 use crate::raw::Raw;
@@ -227,6 +228,9 @@ pub struct Thread {
     pub queued: VecDeque<Input>,
     pub keys: VecDeque<Keyed>,
     pub agents: BTreeMap<ThreadId, Agent>,
+    /// What holds as long as the thread; what holds for the running turn stands there. See [`Thread::granted`].
+    #[serde(default)]
+    pub grants: Vec<PermissionsGranted>,
     pub usage: Usage,
     /// The last compaction, or 0.
     pub compacted_seq: Seq,
@@ -280,6 +284,7 @@ impl Thread {
             queued: VecDeque::new(),
             keys: VecDeque::new(),
             agents: BTreeMap::new(),
+            grants: Vec::new(),
             usage: Usage::default(),
             compacted_seq: 0,
             waited_then: Vec::new(),
@@ -296,6 +301,11 @@ impl Thread {
     /// The selection that holds now: the running turn's own, or the thread's.
     pub fn effective_selection(&self) -> Option<&Selection> {
         self.turn.as_ref().and_then(|turn| turn.selection.as_ref()).or(self.selection.as_ref())
+    }
+
+    /// What was granted and still holds: for the thread, and for the running turn.
+    pub fn granted(&self) -> impl Iterator<Item = &PermissionsGranted> {
+        self.grants.iter().chain(self.turn.iter().flat_map(|turn| &turn.grants))
     }
 
     /// The settings that hold now: those of the thread, with what the running turn has of its own over them.
@@ -419,6 +429,10 @@ impl Thread {
                 }
                 turn.stopped |= fact.decision == crate::call::Decision::Aborted;
             }
+            Fact::PermissionsGranted(fact) => match fact.scope {
+                GrantScope::Turn => running(&mut self.turn, &fact.turn)?.grants.push((**fact).clone()),
+                GrantScope::Thread => self.grants.push((**fact).clone()),
+            },
             Fact::CallStarted(fact) => {
                 let turn = running(&mut self.turn, &fact.turn)?;
                 match turn.calls.iter_mut().find(|call| call.id == fact.call) {
@@ -585,7 +599,10 @@ impl Thread {
         self.steering.clear();
         self.keys.clear();
         self.agents.clear();
+        // Whoever granted something granted it to the other thread.
+        self.grants.clear();
         if let Some(turn) = &mut self.turn {
+            turn.grants.clear();
             turn.calls.clear();
             turn.approvals.clear();
             turn.stopped = true;

@@ -4,6 +4,7 @@ use outpost_wire::intent::Selection;
 use serde::{Deserialize, Serialize};
 
 use crate::call::{Approval, Call};
+use crate::grant::PermissionsGranted;
 use crate::id::{InputId, Seq, TurnId};
 use crate::raw::Raw;
 use crate::state::Settings;
@@ -139,6 +140,9 @@ pub struct Turn {
     pub compacted_before: Option<u32>,
     pub calls: Vec<Call>,
     pub approvals: Vec<Approval>,
+    /// What was granted for this turn only.
+    #[serde(default)]
+    pub grants: Vec<PermissionsGranted>,
     /// The user answered a question by stopping the turn, or it was open where a fork was cut.
     pub stopped: bool,
 }
@@ -163,6 +167,7 @@ impl Turn {
             compacted_before: None,
             calls: Vec::new(),
             approvals: Vec::new(),
+            grants: Vec::new(),
             stopped: false,
         }
     }

@@ -157,8 +157,8 @@ macro_rules! enter {
 /// The app protocol.
 pub fn app() -> String {
     use app::{
-        account, approval, commands, config, environment, files, goals, lists, mcp, models, overview, queue, review, sample, search,
-        session, settings, skills, thread, turn, unread,
+        account, approval, commands, config, environment, files, goals, lists, mcp, models, overview, permission, queue, review, sample,
+        search, session, settings, skills, thread, turn, unread,
     };
     let mut book = Book::new();
     enter!(book.app:
@@ -194,7 +194,10 @@ pub fn app() -> String {
         sample::{ThreadSample, ThreadSampleCancel},
         search::{ThreadSearch, ThreadSearchOccurrences, ThreadItemsRead, FuzzyFileSearch, FuzzySessionStart, FuzzySessionUpdate, FuzzySessionStop},
     );
-    enter!(book.request: approval::{CommandApproval, FileChangeApproval, ToolCall, UserInputRequest, McpElicitation});
+    enter!(book.request:
+        approval::{CommandApproval, FileChangeApproval, ToolCall, UserInputRequest, McpElicitation},
+        permission::{PermissionsApproval},
+    );
     for (name, params) in app::event::Notice::schemas(&mut book.generator) {
         let params = json!({"params": Value::from(params), "emittedAtMs": {"type": "integer"}});
         book.notifications.insert(name.into(), params);

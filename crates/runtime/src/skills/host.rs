@@ -200,10 +200,16 @@ pub(crate) fn above(cwd: &PathUri) -> Vec<PathUri> {
 
 /// The repository that a directory is in, if it is in one.
 pub(crate) async fn repository(handle: &Environment, cwd: &PathUri, sandbox: Option<&SandboxContext>) -> Option<PathUri> {
+    let found = async |path: PathUri| {
+        let params = GetMetadataParams { path, follow_symlinks: None, sandbox: sandbox.cloned() };
+        handle.call::<GetMetadata>(&params, Repeat::Never).await.ok()
+    };
     for directory in above(cwd) {
-        let params = GetMetadataParams { path: directory.join(".git"), follow_symlinks: None, sandbox: sandbox.cloned() };
-        if handle.call::<GetMetadata>(&params, Repeat::Never).await.is_ok() {
-            return Some(directory);
+        let git = directory.join(".git");
+        // A worktree has a file there. An empty folder is no repository: a sandbox puts one where nothing may be made.
+        match found(git.clone()).await {
+            Some(metadata) if !metadata.is_directory || found(git.join("HEAD")).await.is_some() => return Some(directory),
+            _ => {}
         }
     }
     None

@@ -33,6 +33,7 @@ pub mod lists;
 pub mod mcp;
 pub mod models;
 pub mod overview;
+pub mod permission;
 pub mod queue;
 pub mod review;
 pub mod sample;
