@@ -442,3 +442,24 @@ async fn a_reader_that_went_away_ends_the_turn() {
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output.stderr).contains("standard output cannot be written"), "{output:?}");
 }
+
+/// As programs pass them that know another command line of this kind.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_other_programs_put_before_the_verb_is_understood() {
+    let scene = Scene::new(vec![]).await;
+    let model = |scene: &Scene| scene.model.requests().pop().unwrap().body["model"].as_str().unwrap().to_owned();
+    scene.lines(&["--ask-for-approval", "never", "-m", "outer", "--sandbox", "read-only", "exec", "--json", "x"]);
+    assert_eq!(model(&scene), "outer");
+    scene.lines(&["--dangerously-bypass-approvals-and-sandbox", "-m", "outer", "exec", "--json", "--model", "inner", "x"]);
+    assert_eq!(model(&scene), "inner");
+    scene.lines(&["--yolo", "--search", "exec", "--enable", "one", "--disable=two", "--yolo", "--json", "x"]);
+    let output = scene.run(&["--enable", "one", "exec", "--disable", "two", "x"]);
+    assert!(output.status.success() && text(&output.stderr).contains("`features` is not known and has no effect"), "{output:?}");
+    for (arguments, why) in [
+        (["--enable", "a b", "exec", "x"], "a feature is named by"),
+        (["--ask-for-approval", "sometimes", "exec", "x"], "untrusted, on-request and never"),
+    ] {
+        let output = scene.run(&arguments);
+        assert!(!output.status.success() && text(&output.stderr).contains(why), "{output:?}");
+    }
+}

@@ -9,5 +9,6 @@ mod permits;
 mod recovery;
 mod scenarios;
 mod selection;
+mod strays;
 mod tools;
 mod turns;

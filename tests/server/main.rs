@@ -11,8 +11,10 @@ mod files;
 mod handshake;
 mod many;
 mod permissions;
+mod revert;
 mod rubbish;
 mod selection;
+mod smaller;
 mod subscribers;
 mod threads;
 

@@ -85,7 +85,9 @@ impl Grounds {
             wire::Network::Enabled => Network::Enabled,
         };
         let about = context.workspace_roots.iter().flatten().chain(&context.cwd);
-        let about = about.map(|uri| resolved(&uri.to_native()?)).collect::<Result<_, PolicyError>>()?;
+        let mut about = about.map(|uri| resolved(&uri.to_native()?)).collect::<Result<Vec<_>, PolicyError>>()?;
+        // What is not there cannot be shown; whoever wants to work in it is told so when it starts.
+        about.retain(|path| path.exists());
         let mut rules = Rules::new(rules, globs, network).about(about);
         let mut shown = Vec::new();
         // A ceiling speaks for itself.

@@ -308,12 +308,13 @@ impl Owner {
         for denied in glob_matches(rules) {
             places.insert(denied, Access::Deny);
         }
+        let user_home = self.shared.settings.home.as_ref().and_then(|home| home.canonicalize().ok());
         for rule in
             rules.iter().filter(|rule| rule.access != Access::Write && !rule.path.starts_with("/tmp") | is_in_root(rules, &rule.path))
         {
             let around = rule.path.parent().map_or(Access::Deny, |parent| rules.access(parent).access);
             if around == Access::Write && rule.path.symlink_metadata().is_err() | self.shared.scratch()?.is_placeholder(&rule.path) {
-                let held = self.shared.scratch()?.hold_place(&rule.path)?;
+                let held = self.shared.scratch()?.hold_place(&rule.path, user_home.as_deref())?;
                 state.places.extend(held);
             }
         }

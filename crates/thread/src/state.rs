@@ -242,6 +242,9 @@ pub struct Thread {
     pub user_messages: u64,
     /// A history that was given without turns ends with a user message and nothing that ends it.
     pub history_is_open: bool,
+    /// How often turns were taken out of the history; they are still counted above.
+    #[serde(default)]
+    pub reverted: u64,
     pub damage: VecDeque<DamagedRange>,
     /// Kinds of entries that this program does not know, and how many of each.
     pub unknown: BTreeMap<String, u64>,
@@ -289,6 +292,7 @@ impl Thread {
             turns: 0,
             user_messages: 0,
             history_is_open: false,
+            reverted: 0,
             damage: VecDeque::new(),
             unknown: BTreeMap::new(),
         })
@@ -302,6 +306,15 @@ impl Thread {
     /// What was granted and still holds: for the thread, and for the running turn.
     pub fn granted(&self) -> impl Iterator<Item = &PermissionsGranted> {
         self.grants.iter().chain(self.turn.iter().flat_map(|turn| &turn.grants))
+    }
+
+    /// The settings that hold now: those of the thread, with what the running turn has of its own over them.
+    pub fn effective_settings(&self) -> Settings {
+        let mut settings = self.settings.clone();
+        if let Some(turn) = &self.turn {
+            settings.apply(&turn.settings);
+        }
+        settings
     }
 
     /// From where on the journal must be read to make the model's [`crate::Context`]: the last compaction, or the beginning.
@@ -366,6 +379,7 @@ impl Thread {
                 self.history_is_open = false;
                 self.turn = Some(Turn::new(fact, entry.seq, entry.at, self.usage.total.total));
             }
+            Fact::TurnSettingsChanged(fact) => running(&mut self.turn, &fact.turn)?.settings.apply(&fact.settings),
             Fact::StepCaptured(fact) => {
                 let turn = running(&mut self.turn, &fact.turn)?;
                 turn.step = Some(fact.step);
@@ -459,6 +473,12 @@ impl Thread {
                 if let Some(turn) = &mut self.turn {
                     turn.compacted_before = Some(turn.next_step());
                 }
+            }
+            Fact::TurnsReverted(_) => {
+                if self.turn.is_some() {
+                    return Err("a turn is running");
+                }
+                self.reverted += 1;
             }
             Fact::TurnFinished(fact) => self.finished(fact.turn.as_ref(), fact.status)?,
             Fact::DamageNoted(fact) => {

@@ -7,6 +7,7 @@ use crate::call::{Approval, Call};
 use crate::grant::PermissionsGranted;
 use crate::id::{InputId, Seq, TurnId};
 use crate::raw::Raw;
+use crate::state::Settings;
 
 /// A turn began.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -121,6 +122,9 @@ pub struct Turn {
     pub tokens_before: u64,
     /// For this turn only.
     pub selection: Option<Selection>,
+    /// For the rest of this turn only, over those of the thread.
+    #[serde(default)]
+    pub settings: Settings,
     pub output_schema: Option<Raw>,
     pub inputs: Vec<InputId>,
     /// The step that was captured last.
@@ -152,6 +156,7 @@ impl Turn {
             started_at: at,
             tokens_before,
             selection: fact.selection.clone(),
+            settings: Settings::default(),
             output_schema: fact.output_schema.clone(),
             inputs: fact.inputs.clone(),
             step: None,

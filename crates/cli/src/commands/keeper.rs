@@ -27,6 +27,7 @@ use super::executor::{settings, stop_signal};
 use super::{FAILED, complain};
 use crate::Process;
 use crate::args::{ExecutorArguments, KeeperArguments};
+use crate::confinement::http_allow;
 use crate::home::Home;
 use crate::local::executor_config;
 
@@ -161,7 +162,7 @@ async fn keep(arguments: KeeperArguments, own: &Process) -> anyhow::Result<()> {
     let socket = socket_path()?;
     let listen = ListenAddr::Unix(socket.clone());
     let mut settings = settings(arguments.grace, arguments.spool, Some(&listen));
-    settings.http_allow = arguments.http_allow;
+    settings.http_allow = http_allow(arguments.http_allow, &own.settings)?;
     settings.confinement = arguments.confinement.read(&own.settings)?;
     let executor = Executor::new(executor_config(settings, &own.variables)?);
     let listener = Listener::unix(&socket).await.with_context(|| format!("cannot listen on {}", socket.display()))?;

@@ -140,6 +140,7 @@ impl Shared {
             thread: thread.id,
             infos,
             mcp,
+            seen: None,
             view,
         }
     }
@@ -155,7 +156,9 @@ impl Shared {
         let host = self.host_roots();
         let host = if host.is_empty() { None } else { self.host().await.map(|handle| (handle, host)) };
         let (discoveries, patience) = (&self.discoveries, self.config.discovery_patience);
-        Look { discoveries, patience, mode, view, roots: &thread.capability_roots, host }.capture().await
+        let mut step = Look { discoveries, patience, mode, view, roots: &thread.capability_roots, host }.capture().await;
+        self.keep_wanted(&mut step.skills);
+        step
     }
 
     pub fn mode(&self, thread: &Thread) -> SandboxMode {

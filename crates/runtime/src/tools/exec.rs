@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outpost_environment::{Captured, Environment, EnvironmentError, ProcessStart, RemoteProcess};
+use outpost_environment::{Captured, Environment, EnvironmentError, ProcessStart, RemoteProcess, Repeat};
 use outpost_thread::{CallId, CallOutcome, CallStarted, Raw};
 use outpost_wire::PathUri;
+use outpost_wire::exec::files::{GetMetadata, GetMetadataParams};
 use outpost_wire::exec::policy::{Grant, SandboxContext};
-use outpost_wire::exec::process::{EnvPolicy, Inherit};
+use outpost_wire::exec::process::{EnvPolicy, Inherit, ProcessParams, Terminate};
 use outpost_wire::intent::EnvironmentId;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -21,6 +22,7 @@ use super::processes::{End, Processes, Running};
 use super::{Asked, CallContext, CallEnd, Plan, ResultType, Run, StepTools, Work};
 use crate::approvals::{Question, key};
 use crate::patch;
+use crate::permissions::UNENFORCEABLE;
 use crate::permits::Permits;
 use crate::policy::{Course, Request, decide};
 use crate::rules;
@@ -108,9 +110,9 @@ pub(crate) struct StdinRun {
 impl StepTools {
     pub(super) fn plan_exec(&self, asked: &Asked<'_>, exec: ExecCommand) -> Plan {
         let (call, fail) = (asked.call, |why: &str| asked.fail(why));
-        let place = match self.view.workplace(exec.environment_id.as_deref()) {
+        let place = match self.place(exec.environment_id.as_deref()) {
             Ok(place) => place,
-            Err(error) => return fail(&error.to_string()),
+            Err(why) => return fail(&why),
         };
         let cwd = directory(&place.attachment.cwd, exec.workdir.as_deref());
         // A patch that is dressed up as a command is a patch, in the same environment and under the same gate.
@@ -177,7 +179,7 @@ impl StepTools {
             origin: Origin::Start { environment: place.handle.clone(), start: Box::new(start), sandbox },
             processes: self.processes.clone(),
             session: session_of(call),
-            yield_time: Duration::from_millis(exec.yield_time_ms.unwrap_or(DEFAULT_YIELD).clamp(250, 30_000)),
+            yield_time: yield_time(exec.yield_time_ms),
             output_tokens: exec.max_output_tokens.unwrap_or(DEFAULT_OUTPUT_TOKENS).min(DEFAULT_OUTPUT_TOKENS),
             result: asked.result(),
         };
@@ -261,6 +263,10 @@ impl StepTools {
     }
 }
 
+fn yield_time(wanted_ms: Option<u64>) -> Duration {
+    Duration::from_millis(wanted_ms.unwrap_or(DEFAULT_YIELD).clamp(250, 30_000))
+}
+
 fn command_detail(command: &str, cwd: &PathUri, id: &EnvironmentId, source: &str) -> Value {
     json!({"type": "commandExecution", "command": command, "cwd": cwd.to_syntax(), "environmentId": id, "source": source})
 }
@@ -286,6 +292,32 @@ fn variables() -> EnvPolicy {
     EnvPolicy { inherit: Inherit::All, ignore_default_excludes: false, exclude: vec![], set: BTreeMap::new(), include_only: vec![] }
 }
 
+/// Why a command cannot be started, with what to do about a machine that holds no sandbox.
+fn no_start(environment: &Environment, error: &EnvironmentError) -> String {
+    let place = environment.id().map(|id| format!(" in environment `{id}`")).unwrap_or_default();
+    match error {
+        EnvironmentError::Fault(fault) => match fault.message.strip_prefix(UNENFORCEABLE) {
+            Some(reason) => format!("the sandbox cannot be held{place}: {reason}; `outpost doctor` on that machine says what to do"),
+            None => error.to_string(),
+        },
+        _ => error.to_string(),
+    }
+}
+
+/// The likeliest reason why a command cannot be started, which executors do not tell apart from others.
+async fn no_directory(environment: &Environment, cwd: PathUri, sandbox: Option<SandboxContext>) -> Option<String> {
+    let shown = cwd.to_syntax();
+    let place = environment.id().map(|id| format!(" in environment `{id}`")).unwrap_or_default();
+    let params = GetMetadataParams { path: cwd, follow_symlinks: None, sandbox };
+    match environment.call::<GetMetadata>(&params, Repeat::Harmless).await {
+        Err(EnvironmentError::Fault(fault)) if fault.code == outpost_wire::fault::NOT_FOUND => {
+            Some(format!("there is no directory {shown}{place}"))
+        }
+        Ok(found) if !found.is_directory => Some(format!("{shown}{place} is no directory")),
+        _ => None,
+    }
+}
+
 /// What every command of an agent finds in its environment: nobody looks at a screen, nobody pages.
 fn overlay(thread: &str, environment: &str) -> BTreeMap<String, String> {
     let fixed = [("TERM", "dumb"), ("NO_COLOR", "1"), ("PAGER", "cat"), ("GIT_PAGER", "cat"), ("OUTPOST_AGENT", "1")];
@@ -307,8 +339,8 @@ impl ExecRun {
             origin: Origin::Adopt { environment: started.environment.clone()?, process: started.process.clone()? },
             processes,
             session: 0,
-            yield_time: Duration::from_millis(exec.as_ref().and_then(|exec| exec.yield_time_ms).unwrap_or(DEFAULT_YIELD)),
-            output_tokens: exec.and_then(|exec| exec.max_output_tokens).unwrap_or(DEFAULT_OUTPUT_TOKENS),
+            yield_time: yield_time(exec.as_ref().and_then(|exec| exec.yield_time_ms)),
+            output_tokens: exec.and_then(|exec| exec.max_output_tokens).unwrap_or(DEFAULT_OUTPUT_TOKENS).min(DEFAULT_OUTPUT_TOKENS),
             result: ResultType::of(item),
         })
     }
@@ -318,14 +350,24 @@ impl ExecRun {
         let Self { origin, processes, yield_time, output_tokens, result, .. } = self;
         let process = match origin {
             Origin::Start { environment, start, sandbox } => {
-                let id = start.id.clone();
-                match environment.start_within(*start, sandbox).await {
+                let (id, cwd) = (start.id.clone(), start.cwd.clone());
+                let started = tokio::select! {
+                    started = environment.start_within(*start, sandbox.clone()) => started,
+                    () = context.cancel.cancelled() => {
+                        tokio::spawn(withdraw(environment.clone(), id));
+                        return CallEnd::aborted();
+                    }
+                };
+                match started {
                     Ok(process) => process,
                     Err(EnvironmentError::Unknown { .. } | EnvironmentError::Lost { .. } | EnvironmentError::Gone { .. }) => {
                         tracing::debug!(id, "the start of a command is unknown");
                         return CallEnd::lost(result, call);
                     }
-                    Err(error) => return CallEnd::failed(result, call, &format!("The command could not be started: {error}")),
+                    Err(error) => {
+                        let why = no_directory(&environment, cwd, sandbox).await.unwrap_or_else(|| no_start(&environment, &error));
+                        return CallEnd::failed(result, call, &format!("The command could not be started: {why}"));
+                    }
                 }
             }
             Origin::Adopt { environment, process } => match find_again(context, &environment, &process).await {
@@ -348,6 +390,13 @@ impl ExecRun {
             let _ = tokio::time::timeout(Duration::from_secs(2), evicted.process.terminate()).await;
         }
         report(result, call, &running, end, session, output_tokens)
+    }
+}
+
+/// A start whose answer nobody waits for may have been sent, and its machine may be out of reach for a while.
+async fn withdraw(environment: Environment, process_id: String) {
+    if let Err(error) = environment.call::<Terminate>(&ProcessParams { process_id }, Repeat::Harmless).await {
+        tracing::debug!(environment = environment.name(), %error, "a command that is not wanted any more could not be stopped");
     }
 }
 
@@ -444,18 +493,23 @@ fn report(result: ResultType, call: &CallId, running: &Running, end: Option<End>
     let shown = running.take(output_tokens);
     let seconds = running.since_start().as_secs_f64();
     let state = match &end {
-        Some(End::Exited { code, denied: false }) => format!("Exit code: {code}"),
-        Some(End::Exited { code, denied: true }) => format!("Exit code: {code}\nThe sandbox probably kept it from something it needs."),
+        Some(End::Exited { code, limit: Some(limit), .. }) => format!("Exit code: {code}\nIt was stopped by {limit}."),
+        Some(End::Exited { code, denied: false, .. }) => format!("Exit code: {code}"),
+        Some(End::Exited { code, .. }) => format!("Exit code: {code}\nThe sandbox probably kept it from something it needs."),
         Some(End::Lost(reason)) => format!("Lost: nobody knows what became of it ({reason})"),
         None => format!("Still running, session id: {session}"),
     };
     let text = format!("Time: {seconds:.3} s\n{state}\nTokens: {}\nOutput:\n{}", shown.original_tokens, shown.text);
     let mut later = HeadTail::default();
     later.push(shown.text.as_bytes());
-    let (exit_code, denied) = if let Some(End::Exited { code, denied }) = &end { (Some(*code), *denied) } else { (None, false) };
+    let (exit_code, denied, limit) = match &end {
+        Some(End::Exited { code, denied, limit }) => (Some(*code), *denied, limit.as_ref()),
+        _ => (None, false, None),
+    };
     let detail = json!({
         "exitCode": exit_code, "durationMs": (seconds * 1000.0) as u64, "aggregatedOutput": later.show(SHOWN_LATER_TOKENS).text,
         "sessionId": end.is_none().then_some(session), "sandboxDenied": denied, "session": session, "outputBytes": running.taken(),
+        "limit": limit.map(ToString::to_string),
     });
     let outcome = match end {
         Some(End::Lost(_)) => CallOutcome::Lost,

@@ -155,7 +155,7 @@ pub(crate) fn silence(policy: ApprovalPolicy) -> Option<&'static str> {
 
 impl StepTools {
     pub(super) fn plan_permissions(&self, asked: &Asked<'_>, request: RequestPermissions) -> Plan {
-        let place = match self.view.workplace(request.environment_id.as_deref()) {
+        let place = match self.place(request.environment_id.as_deref()) {
             Ok(place) => place,
             Err(error) => return asked.fail(&error.to_string()),
         };
