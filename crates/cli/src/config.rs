@@ -14,6 +14,7 @@ use outpost_runtime::config::Budgets;
 use outpost_runtime::model::Provider;
 use outpost_runtime::permissions::SandboxMode;
 use outpost_runtime::policy::ApprovalPolicy;
+use outpost_runtime::skills::choice::SkillChoice;
 use serde::{Deserialize, Deserializer, de};
 use toml::{Table, Value};
 
@@ -44,6 +45,7 @@ pub struct Config {
     #[serde(deserialize_with = "targets")]
     pub http_allow: Vec<HttpTarget>,
     pub serve: ServeTable,
+    pub skills: SkillTable,
     /// Everything, as it was written, for those who want to see it.
     #[serde(skip)]
     written: Table,
@@ -70,6 +72,12 @@ struct From {
 pub struct WorkspaceWrite {
     pub writable_roots: Vec<String>,
     pub network_access: bool,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct SkillTable {
+    pub config: Vec<SkillChoice>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]

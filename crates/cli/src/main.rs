@@ -11,6 +11,7 @@ mod doctor;
 mod environments;
 mod escape;
 mod follow;
+mod habits;
 mod home;
 mod local;
 mod logging;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use outpost_sandbox::policy::{Access, Exceeds, Glob, GlobError, Network, Origin, Policy, Rule, Rules, protected_below};
 use outpost_wire::exec::policy as wire;
-use outpost_wire::exec::policy::{Entry, EntryPath, FileSystem, MissingPath, Permissions, SandboxContext, SpecialRoot};
+use outpost_wire::exec::policy::{Entry, EntryPath, FileSystem, Grant, MissingPath, Permissions, SandboxContext, SpecialRoot};
 use outpost_wire::{PathError, PathUri};
 use thiserror::Error;
 
@@ -47,6 +47,8 @@ pub enum PolicyError {
     Unreachable { path: PathBuf, error: io::Error },
     #[error("the sandbox makes {} writable, which does not exist; make it first or say missing_path_behavior: skip", .0.display())]
     Missing(PathBuf),
+    #[error("{}, which was asked for on top, is behind a link: its real path is {}; ask for that one", .path.display(), .real.display())]
+    Linked { path: PathBuf, real: PathBuf },
     #[error("the sandbox denies an unknown special path `{0}`: this executor cannot know what to hide")]
     Unknown(String),
     #[error("the subpath `{0}` of a project root leads out of it")]
@@ -119,9 +121,17 @@ impl Grounds {
                 continue;
             }
             for path in self.places(&entry.path, access, context)? {
-                let path = resolved(&path)?;
+                let path = match entry.grant {
+                    None => resolved(&path)?,
+                    Some(Grant::Required) => unlinked(path)?,
+                    Some(Grant::Optional) => match unlinked(path) {
+                        Ok(path) if self.ceiling_gives(&path, access) => path,
+                        _ => continue,
+                    },
+                };
                 let is_missing = !path.exists();
-                if is_missing && entry.missing_path_behavior == Some(MissingPath::Skip) {
+                let is_optional = entry.missing_path_behavior == Some(MissingPath::Skip) || entry.grant == Some(Grant::Optional);
+                if is_missing && is_optional {
                     continue;
                 }
                 if is_missing && access == Access::Write {
@@ -141,6 +151,11 @@ impl Grounds {
         // Later ones count: what a request says about exactly such a path is what it wants.
         rules.extend(accesses.iter().map(|(path, access)| granted(path, *access)));
         Ok((rules, globs))
+    }
+
+    /// Whether the operator allows this much there.
+    fn ceiling_gives(&self, path: &Path, access: Access) -> bool {
+        self.ceiling.rules().is_none_or(|ceiling| ceiling.access(path).access >= access)
     }
 
     /// The concrete places that an entry means.
@@ -211,6 +226,13 @@ fn resolved(path: &Path) -> Result<PathBuf, PolicyError> {
         }
     }
     Ok(path.to_owned())
+}
+
+/// A path that was given on top, which must be what it says: whoever may write beside it could otherwise make it a link to
+/// something that nobody gave.
+fn unlinked(path: PathBuf) -> Result<PathBuf, PolicyError> {
+    let real = resolved(&path)?;
+    if real == path { Ok(real) } else { Err(PolicyError::Linked { path, real }) }
 }
 
 /// So long is a policy taken for what it was: resolving it means looking at the disk.
@@ -308,6 +330,37 @@ mod tests {
         std::os::unix::fs::symlink(root.join("real"), root.join("link")).unwrap();
         let policy = Grounds::default().policy(Some(&context(json!([special("project_roots", "write")]), &root.join("link")))).unwrap();
         assert_eq!(access(&policy, &root.join("real/x")), Access::Write);
+    }
+
+    #[test]
+    fn what_is_given_on_top_is_given_as_it_is_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().canonicalize().unwrap();
+        for name in ["work", "data", "closed"] {
+            std::fs::create_dir(root.join(name)).unwrap();
+        }
+        std::os::unix::fs::symlink(root.join("data"), root.join("link")).unwrap();
+        let entry = |name: &str, grant: &str| {
+            let uri = PathUri::from_native(&root.join(name)).unwrap().to_string();
+            json!({"path": {"type": "path", "path": uri}, "access": "write", "grant": grant})
+        };
+        let ceiling = Rules::new(
+            [granted("/", Access::Read), granted(root.join("work"), Access::Write), granted(root.join("data"), Access::Write)],
+            vec![],
+            Network::Restricted,
+        );
+        let grounds = Grounds { ceiling: Policy::Confined(Arc::new(ceiling)), ..Grounds::default() };
+        let policy = |given: Value| {
+            grounds.policy(Some(&context(json!([special("root", "read"), special("project_roots", "write"), given]), &root.join("work"))))
+        };
+        let given = policy(entry("data", "required")).unwrap();
+        assert_eq!((access(&given, &root.join("data/x")), access(&given, &root.join("x"))), (Access::Write, Access::Read));
+        for (name, why) in [("link", "real path"), ("closed", "ceiling"), ("none", "does not exist")] {
+            assert!(policy(entry(name, "required")).unwrap_err().to_string().contains(why), "{name}");
+            let less = policy(entry(name, "optional")).unwrap();
+            assert_eq!(access(&less, &root.join("data/x")), Access::Read, "{name}");
+            assert_eq!(access(&less, &root.join("work/x")), Access::Write, "{name}");
+        }
     }
 
     mod malformed {

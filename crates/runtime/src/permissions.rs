@@ -94,6 +94,7 @@ impl SandboxMode {
                     path: EntryPath::Path { path },
                     access: Access::Write,
                     missing_path_behavior: Some(MissingPath::Skip),
+                    grant: None,
                 }));
                 if !exclude_slash_tmp {
                     entries.push(special(SpecialRoot::SlashTmp, Access::Write));
@@ -125,7 +126,7 @@ fn managed(entries: Vec<Entry>, network_access: bool) -> Permissions {
 }
 
 fn special(value: SpecialRoot, access: Access) -> Entry {
-    Entry { path: EntryPath::Special { value }, access, missing_path_behavior: None }
+    Entry { path: EntryPath::Special { value }, access, missing_path_behavior: None, grant: None }
 }
 
 /// Reads everywhere, writes in the workspace, and not in what decides how the workspace is built, run and configured.

@@ -92,6 +92,12 @@ pub const KEYS: &[Key] = &[
     key("mcp_servers.NAME.required", "true", "`false`", "Whether no turn is run without it."),
     key("mcp_servers.NAME.enabled", "false", "`true`", "Whether it is used at all."),
     key(
+        "skills.config",
+        r#"[{ name = "release-notes", enabled = false }]"#,
+        "none",
+        "Skills that are not wanted, by `name`, or by the `path` of their file on this machine. See [skills.md](skills.md).",
+    ),
+    key(
         "store",
         r#""postgres://outpost@db.example.org/outpost""#,
         "`local`",

@@ -33,6 +33,9 @@ use super::offer::{Listing, ToolRequest, ToolResult, usable};
 use super::stdio::StdioServer;
 use super::{McpError, McpLimits, lock};
 
+/// So many questions of one call may wait for the user; a server that asks more is told that nobody answers.
+const QUESTIONS: usize = 16;
+
 /// How long a dead server may take to say why.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 /// So much of what a server complains about is told, in characters.
@@ -484,7 +487,8 @@ impl Connection {
                 biased;
                 Some(item) = news.recv() => match item {
                     News::Progress(note) => listener.progress(note),
-                    News::Question(request, reply) => waiting.push_back((request, reply)),
+                    News::Question(request, reply) if waiting.len() < QUESTIONS => waiting.push_back((request, reply)),
+                    News::Question(_, reply) => drop(reply.send(ElicitationAnswer::Cancelled)),
                 },
                 answer = &mut handle.rx => return Some(answer.unwrap_or(Err(ServiceError::TransportClosed))),
                 answer = answered => {

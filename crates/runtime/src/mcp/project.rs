@@ -70,7 +70,8 @@ pub(crate) async fn read(place: &Workplace<'_>, sandbox: Option<SandboxContext>,
     let path = directory.join(NAME);
     let name = format!("{} in `{environment}`", path.to_syntax());
     let params = ReadFileParams { path, follow_symlinks: None, sandbox };
-    let bytes = match place.handle.call::<ReadFile>(&params, Repeat::Harmless).await {
+    let answer = tokio::time::timeout(limits.declarations, place.handle.call::<ReadFile>(&params, Repeat::Harmless)).await;
+    let bytes = match answer.map_err(|_| format!("{name} cannot be read: no answer within {} s", limits.declarations.as_secs()))? {
         Ok(read) => read.data_base64.0,
         Err(EnvironmentError::Fault(fault)) if fault.code == outpost_wire::fault::NOT_FOUND => return Ok(Declared::new()),
         Err(EnvironmentError::Fault(fault)) if fault.message.starts_with(UNENFORCEABLE) => {

@@ -8,8 +8,8 @@ use outpost_environment::{Captured, Environment, EnvironmentError, ProcessStart,
 use outpost_thread::{CallId, CallOutcome, CallStarted, Raw};
 use outpost_wire::PathUri;
 use outpost_wire::exec::files::{GetMetadata, GetMetadataParams};
-use outpost_wire::exec::policy::SandboxContext;
-use outpost_wire::exec::process::{EnvPolicy, Inherit};
+use outpost_wire::exec::policy::{Grant, SandboxContext};
+use outpost_wire::exec::process::{EnvPolicy, Inherit, ProcessParams, Terminate};
 use outpost_wire::intent::EnvironmentId;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -17,11 +17,13 @@ use tokio::time::{Instant, timeout_at};
 
 use super::earlier::{EarlierCommand, session_of};
 use super::output::HeadTail;
+use super::permit::{SandboxPermissions, additional};
 use super::processes::{End, Processes, Running};
 use super::{Asked, CallContext, CallEnd, Plan, ResultType, Run, StepTools, Work};
 use crate::approvals::{Question, key};
 use crate::patch;
 use crate::permissions::UNENFORCEABLE;
+use crate::permits::Permits;
 use crate::policy::{Course, Request, decide};
 use crate::rules;
 
@@ -49,7 +51,9 @@ pub struct ExecCommand {
     #[serde(default)]
     environment_id: Option<String>,
     #[serde(default)]
-    sandbox_permissions: Option<String>,
+    sandbox_permissions: Option<SandboxPermissions>,
+    #[serde(default)]
+    additional_permissions: Option<Value>,
     #[serde(default)]
     justification: Option<String>,
     #[serde(default)]
@@ -106,25 +110,35 @@ pub(crate) struct StdinRun {
 impl StepTools {
     pub(super) fn plan_exec(&self, asked: &Asked<'_>, exec: ExecCommand) -> Plan {
         let (call, fail) = (asked.call, |why: &str| asked.fail(why));
-        let place = match self.view.workplace(exec.environment_id.as_deref()) {
+        let place = match self.place(exec.environment_id.as_deref()) {
             Ok(place) => place,
-            Err(error) => return fail(&error.to_string()),
+            Err(why) => return fail(&why),
         };
         let cwd = directory(&place.attachment.cwd, exec.workdir.as_deref());
         // A patch that is dressed up as a command is a patch, in the same environment and under the same gate.
         if let Some((inner, parsed)) = patch::parse_command(&exec.cmd) {
             let cwd = directory(&cwd, inner);
+            if exec.additional_permissions.is_some() {
+                return fail("A patch cannot be given additional permissions; ask for them with request_permissions first.");
+            }
             return match parsed {
                 Ok(patch) => self.plan_patch(asked, patch, &place, &cwd),
                 Err(error) => fail(&error.to_string()),
             };
         }
+        let mut sandbox = self.sandbox(&place);
+        let additional = match (additional(exec.sandbox_permissions, exec.additional_permissions.as_ref(), &cwd), &sandbox) {
+            (Err(why), _) => return fail(&why),
+            (Ok(more), Some(sandbox)) => more.beyond(sandbox),
+            // Where there is no sandbox there is nothing to add.
+            (Ok(_), None) => Permits::default(),
+        };
         let Some(info) = self.info(&place.attachment.environment_id) else { return fail("the environment tells nothing about itself") };
         let shell = exec.shell.clone().unwrap_or_else(|| info.shell.path.clone());
-        let escalated = exec.sandbox_permissions.as_deref() == Some("require_escalated");
-        let request = Request { escalated, full_access: self.mode.is_full_access() };
+        let escalated = exec.sandbox_permissions == Some(SandboxPermissions::RequireEscalated);
+        let request = Request { escalated, widened: !additional.is_empty(), full_access: self.mode.is_full_access() };
         let id = place.attachment.environment_id.clone();
-        let what = json!(["command", exec.cmd, cwd.to_string(), shell, exec.tty, escalated]);
+        let what = json!(["command", exec.cmd, cwd.to_string(), shell, exec.tty, escalated, additional]);
         let granted = key(&place, &what);
         let course = decide(self.approval, &self.rules.judge(&exec.cmd, id.as_str()), request);
         let sandboxed = match course {
@@ -132,10 +146,14 @@ impl StepTools {
             Course::Ask { sandboxed, .. } if asked.is_granted(&granted) => sandboxed,
             Course::Refuse { why } => return fail(&format!("This command may not run: {why}.")),
             Course::Ask { why, .. } => {
-                let detail = json!({
+                let mut detail = json!({
                     "key": granted, "command": exec.cmd, "cwd": cwd.to_syntax(), "environmentId": id, "why": why,
                     "reason": exec.justification, "escalated": escalated, "prefixRule": offered(&exec),
                 });
+                if !additional.is_empty() {
+                    detail["additionalPermissions"] = json!(additional.profile());
+                    detail["words"] = additional.words().into();
+                }
                 return Plan::Ask(Question { kind: "command", environment: Some(id), detail });
             }
         };
@@ -150,12 +168,15 @@ impl StepTools {
             tty: exec.tty,
             pipe_stdin: !exec.tty,
         };
-        let sandbox = if sandboxed { self.sandbox(&place) } else { None };
+        sandbox = sandbox.filter(|_| sandboxed);
+        if let Some(sandbox) = &mut sandbox {
+            additional.widen(sandbox, Grant::Required);
+        }
         let run = ExecRun {
             origin: Origin::Start { environment: place.handle.clone(), start: Box::new(start), sandbox },
             processes: self.processes.clone(),
             session: session_of(call),
-            yield_time: Duration::from_millis(exec.yield_time_ms.unwrap_or(DEFAULT_YIELD).clamp(250, 30_000)),
+            yield_time: yield_time(exec.yield_time_ms),
             output_tokens: exec.max_output_tokens.unwrap_or(DEFAULT_OUTPUT_TOKENS).min(DEFAULT_OUTPUT_TOKENS),
             result: asked.result(),
         };
@@ -239,6 +260,10 @@ impl StepTools {
     }
 }
 
+fn yield_time(wanted_ms: Option<u64>) -> Duration {
+    Duration::from_millis(wanted_ms.unwrap_or(DEFAULT_YIELD).clamp(250, 30_000))
+}
+
 fn command_detail(command: &str, cwd: &PathUri, id: &EnvironmentId, source: &str) -> Value {
     json!({"type": "commandExecution", "command": command, "cwd": cwd.to_syntax(), "environmentId": id, "source": source})
 }
@@ -311,8 +336,8 @@ impl ExecRun {
             origin: Origin::Adopt { environment: started.environment.clone()?, process: started.process.clone()? },
             processes,
             session: 0,
-            yield_time: Duration::from_millis(exec.as_ref().and_then(|exec| exec.yield_time_ms).unwrap_or(DEFAULT_YIELD)),
-            output_tokens: exec.and_then(|exec| exec.max_output_tokens).unwrap_or(DEFAULT_OUTPUT_TOKENS),
+            yield_time: yield_time(exec.as_ref().and_then(|exec| exec.yield_time_ms)),
+            output_tokens: exec.and_then(|exec| exec.max_output_tokens).unwrap_or(DEFAULT_OUTPUT_TOKENS).min(DEFAULT_OUTPUT_TOKENS),
             result: ResultType::of(item),
         })
     }
@@ -323,7 +348,14 @@ impl ExecRun {
         let process = match origin {
             Origin::Start { environment, start, sandbox } => {
                 let (id, cwd) = (start.id.clone(), start.cwd.clone());
-                match environment.start_within(*start, sandbox.clone()).await {
+                let started = tokio::select! {
+                    started = environment.start_within(*start, sandbox.clone()) => started,
+                    () = context.cancel.cancelled() => {
+                        tokio::spawn(withdraw(environment.clone(), id));
+                        return CallEnd::aborted();
+                    }
+                };
+                match started {
                     Ok(process) => process,
                     Err(EnvironmentError::Unknown { .. } | EnvironmentError::Lost { .. } | EnvironmentError::Gone { .. }) => {
                         tracing::debug!(id, "the start of a command is unknown");
@@ -355,6 +387,13 @@ impl ExecRun {
             let _ = tokio::time::timeout(Duration::from_secs(2), evicted.process.terminate()).await;
         }
         report(result, call, &running, end, session, output_tokens)
+    }
+}
+
+/// A start whose answer nobody waits for may have been sent, and its machine may be out of reach for a while.
+async fn withdraw(environment: Environment, process_id: String) {
+    if let Err(error) = environment.call::<Terminate>(&ProcessParams { process_id }, Repeat::Harmless).await {
+        tracing::debug!(environment = environment.name(), %error, "a command that is not wanted any more could not be stopped");
     }
 }
 
