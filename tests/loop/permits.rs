@@ -409,7 +409,6 @@ async fn cut_after_any_entry_the_grant_is_there_once() {
         let store = crate::harness::memory();
         let lease = store.create(thread.id()).await.unwrap();
         store.append(&lease, journal[..=cut].to_vec(), outpost_store::Need::Stored).await.unwrap();
-        drop(lease);
         let runtime = harness.restarted_on(store);
         harness.model.push(touch());
         harness.model.push(Reply::message("done"));

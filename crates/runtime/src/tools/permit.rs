@@ -131,7 +131,7 @@ impl StepTools {
     pub(super) fn plan_permissions(&self, asked: &Asked<'_>, request: RequestPermissions) -> Plan {
         let place = match self.place(request.environment_id.as_deref()) {
             Ok(place) => place,
-            Err(error) => return asked.fail(&error.to_string()),
+            Err(why) => return asked.fail(&why),
         };
         let wanted = match Permits::asked(&request.permissions, &place.attachment.cwd) {
             Ok(wanted) => wanted,
@@ -156,7 +156,7 @@ impl StepTools {
                 });
                 return Plan::Ask(Question { kind: "permissions", environment: Some(id), detail });
             }
-            Consent::Given { answer } => answer.as_ref().and_then(|answer| answer.read::<Answer>().ok()),
+            Consent::Given { answer, .. } => answer.as_ref().and_then(|answer| answer.read::<Answer>().ok()),
         };
         let Some(answer) = answer else { return nothing(asked, "Nothing was granted: the answer cannot be read.") };
         if answer.key != here {
