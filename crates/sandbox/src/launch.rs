@@ -411,7 +411,7 @@ fn is_in_root(rules: &Rules, path: &Path) -> bool {
 fn glob_matches(rules: &Rules) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for glob in rules.globs() {
-        let mut left = vec![(glob.base(), 0)];
+        let mut left = vec![(glob.base().to_owned(), 0)];
         while let Some((path, depth)) = left.pop() {
             if glob.fits(&path) {
                 found.push(path);
