@@ -1,6 +1,8 @@
 //! Starting a child.
 
-use std::collections::{BTreeMap, HashMap};
+mod matches;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
@@ -35,9 +37,6 @@ const PIPE: usize = 256 << 10;
 /// Users that nobody has: where those of sandboxes begin, and how many there are.
 const FIRST_ID: u32 = 1_600_000_000;
 const IDS: u64 = 500_000_000;
-/// How deep, and how much, is looked for what a pattern denies.
-const GLOB_DEPTH: usize = 24;
-const GLOB_MATCHES: usize = 4096;
 
 /// What to start. Everything is spelled out; nothing is inherited from this process.
 #[derive(Debug, Clone)]
@@ -305,9 +304,9 @@ impl Owner {
             ));
         }
         let mut places: BTreeMap<PathBuf, Access> = rules.iter().map(|rule| (rule.path.clone(), rule.access)).collect();
-        for denied in glob_matches(rules) {
-            places.insert(denied, Access::Deny);
-        }
+        let matches = matches::find(rules, matches::BOUNDS).map_err(LaunchError::Unenforceable)?;
+        places.extend(matches.iter().map(|found| (found.path.clone(), Access::Deny)));
+        let movable: HashSet<&PathBuf> = matches.iter().filter(|found| found.is_found_anywhere(rules)).map(|found| &found.path).collect();
         for rule in
             rules.iter().filter(|rule| rule.access != Access::Write && !rule.path.starts_with("/tmp") | is_in_root(rules, &rule.path))
         {
@@ -330,7 +329,10 @@ impl Owner {
             Access::Read if home.as_ref() == Some(path) => Rights::OwnersIfPossible,
             _ => Rights::Others,
         };
-        let places = places.into_iter().map(|(path, access)| Place { rights: rights(&path, access), path, access }).collect();
+        let places = places
+            .into_iter()
+            .map(|(path, access)| Place { rights: rights(&path, access), fixed: !movable.contains(&path), path, access })
+            .collect();
         let temporary = Some(self.temporary_of(state)?);
         Ok(Plan { confinement: Some(Confinement { places, network: rules.network, identity, temporary }), ..Plan::default() })
     }
@@ -405,23 +407,6 @@ fn is_in_root(rules: &Rules, path: &Path) -> bool {
         .writable_roots()
         .chain(rules.iter().filter(|rule| rule.access == Access::Write))
         .any(|root| root.path != Path::new("/tmp") && root.path.starts_with("/tmp") && path.starts_with(&root.path))
-}
-
-/// What the patterns of a policy deny, as it is now. Files that come later are made by those who are not to see them.
-fn glob_matches(rules: &Rules) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for glob in rules.globs() {
-        let mut left = vec![(glob.base().to_owned(), 0)];
-        while let Some((path, depth)) = left.pop() {
-            if glob.fits(&path) {
-                found.push(path);
-            } else if depth < GLOB_DEPTH && found.len() < GLOB_MATCHES && path.symlink_metadata().is_ok_and(|metadata| metadata.is_dir()) {
-                let entries = std::fs::read_dir(&path).into_iter().flatten().flatten();
-                left.extend(entries.map(|entry| (entry.path(), depth + 1)));
-            }
-        }
-    }
-    found
 }
 
 impl Drop for Owner {
