@@ -122,6 +122,29 @@ as_root_and_user! {
         assert_eq!(other.outcome("quiet").await, (0, b"fine\n".to_vec()));
     }
 
+    async fn a_file_call_at_the_limit_ends_nothing(who: Who) {
+        let ground = Ground::with(who, &["--limit", "processes=40"]);
+        let mut client = ground.client().await;
+        let policy = ground.workspace_write();
+        let start = |id: &str, script: &str| with(ground.shell(id, script), json!({"sandbox": policy, "pipeStdin": true}));
+        client.start(start("long", "read x; echo finished")).await;
+        let many = "use POSIX; for (1..200) { my $p = fork; last if !defined $p; if (!$p) { pause; exit } } print qq(full\\n); $| = 1; print q(); pause";
+        client.start(start("many", &format!("exec perl -e '{many}'"))).await;
+        client.until(|message| message["method"] == "process/output" && message["params"]["processId"] == "many").await;
+        let answer = client.call("fs/getMetadata", json!({"path": ground.uri(""), "sandbox": policy})).await;
+        let message = answer["error"]["message"].as_str().unwrap_or_default();
+        assert!(message.contains("temporarily unavailable"), "{answer}");
+        if mechanism(&mut client, "processes").await.unwrap().starts_with("cgroup") {
+            assert!(message.contains("40 processes"), "{message}");
+        }
+        client.result("process/write", json!({"processId": "long", "chunk": "Cg==", "writeId": "1"})).await;
+        assert_eq!(client.outcome("long").await, (0, b"finished\n".to_vec()));
+        // With room again, the same call works.
+        client.result("process/terminate", json!({"processId": "many"})).await;
+        self::exited(&mut client, "many").await;
+        client.result("fs/getMetadata", json!({"path": ground.uri(""), "sandbox": policy})).await;
+    }
+
     async fn endless_output_that_nobody_reads_hurts_nobody(who: Who) {
         let ground = Ground::new(who);
         let (mut printer, mut other) = (ground.client().await, ground.client().await);

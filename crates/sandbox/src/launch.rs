@@ -236,17 +236,22 @@ impl Owner {
         let started = cell.start(|job| message::encode_start(job, terminal, launch), &streams.theirs()).and_then(|started| started);
         match started {
             Ok(running) => Ok(streams.child(running)),
-            Err(error) => match self.meter.get().and_then(|meter| meter.refused()) {
-                Some(limit) => Err(LaunchError::Limit { error, limit }),
-                None => Err(error.into()),
-            },
+            Err(error) => Err(self.refused(error)),
+        }
+    }
+
+    /// Nothing was forked; perhaps because of a limit.
+    fn refused(&self, error: io::Error) -> LaunchError {
+        match self.meter.get().and_then(|meter| meter.refused()) {
+            Some(limit) => LaunchError::Limit { error, limit },
+            None => error.into(),
         }
     }
 
     /// Somebody inside the sandbox of a policy who does work of ours there: the worker that the stage was given. It ends
     /// with the socket.
     pub fn worker(&self, policy: &Policy) -> Result<Channel, LaunchError> {
-        Ok(self.cell(policy)?.worker()?)
+        self.cell(policy)?.worker().map_err(|error| self.refused(error))
     }
 
     /// Makes sure that things can be started under a policy, without starting any.
