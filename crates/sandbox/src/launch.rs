@@ -109,7 +109,9 @@ struct Shared {
     zygote: Zygote,
     settings: LauncherSettings,
     /// Made when it is first needed, because most executors never confine anything.
-    scratch: OnceLock<Option<Scratch>>,
+    scratch: OnceLock<Scratch>,
+    /// Held while it is made: what one makes, another one would clean up.
+    scratching: Mutex<()>,
     hierarchies: OnceLock<Hierarchies>,
     watchdog: Watchdog,
     owners: AtomicU64,
@@ -124,6 +126,7 @@ impl Launcher {
             zygote,
             settings,
             scratch: OnceLock::new(),
+            scratching: Mutex::default(),
             hierarchies: OnceLock::new(),
             watchdog: Watchdog::default(),
             owners: AtomicU64::new(1),
@@ -167,15 +170,17 @@ impl Shared {
         self.hierarchies.get_or_init(Hierarchies::probe)
     }
 
+    /// What cannot be made now is tried again the next time: a disk that was full may have room by then.
     fn scratch(&self) -> Result<&Scratch, LaunchError> {
-        let opened = self.scratch.get_or_init(|| {
-            let parent = self.settings.scratch.as_ref()?;
-            Scratch::open(parent, &format!("{}-{:x}", std::process::id(), unique())).ok()
-        });
-        opened.as_ref().ok_or_else(|| {
-            let place = self.settings.scratch.as_ref().map_or("nowhere".into(), |path| path.display().to_string());
-            LaunchError::Unenforceable(format!("what the sandbox needs on this machine cannot be kept ({place})"))
-        })
+        let _making = self.scratching.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(scratch) = self.scratch.get() {
+            return Ok(scratch);
+        }
+        let refused = |why: String| LaunchError::Unenforceable(format!("what the sandbox needs on this machine cannot be kept ({why})"));
+        let parent = self.settings.scratch.as_ref().ok_or_else(|| refused("nowhere".into()))?;
+        let scratch = Scratch::open(parent, &format!("{}-{:x}", std::process::id(), unique()))
+            .map_err(|error| refused(format!("{}: {error}", parent.display())))?;
+        Ok(self.scratch.get_or_init(|| scratch))
     }
 
     /// Whom sandboxed code of this owner runs as.
@@ -230,7 +235,9 @@ impl Owner {
         let streams = Streams::open(launch.io)?;
         let cell = self.cell(&launch.policy)?;
         let terminal = matches!(launch.io, LaunchIo::Terminal(_));
-        if let Some(meter) = self.meter.get() {
+        if let Some(meter) = self.meter.get()
+            && works_at(&launch.policy, &launch.cwd)
+        {
             meter.watch_directory(&launch.cwd);
         }
         let started = cell.start(|job| message::encode_start(job, terminal, launch), &streams.theirs()).and_then(|started| started);
@@ -281,7 +288,7 @@ impl Owner {
             return Ok(cell.clone());
         }
         let meter = self.meter()?;
-        let mut plan = self.plan(policy, &mut state)?;
+        let mut plan = self.plan(policy, &meter, &mut state)?;
         plan.rlimits = self.shared.settings.limits.rlimits(self.shared.hierarchies(), policy);
         plan.cgroups = meter.doors();
         let cell = Cell::adopt(self.shared.zygote.cell(&plan.encode())?, meter)?.map_err(LaunchError::Unenforceable)?;
@@ -299,7 +306,7 @@ impl Owner {
         Ok(self.meter.get_or_init(|| meter).clone())
     }
 
-    fn plan(&self, policy: &Policy, state: &mut State) -> Result<Plan, LaunchError> {
+    fn plan(&self, policy: &Policy, meter: &Meter, state: &mut State) -> Result<Plan, LaunchError> {
         let Policy::Confined(rules) = policy else { return Ok(Plan::default()) };
         let identity = self.shared.identity(self.number);
         let writes_all = rules.access(Path::new("/")).access == Access::Write;
@@ -339,6 +346,12 @@ impl Owner {
             .map(|(path, access)| Place { rights: rights(&path, access), fixed: !movable.contains(&path), path, access })
             .collect();
         let temporary = Some(self.temporary_of(state)?);
+        for place in rules.iter().filter(|rule| works_at(policy, &rule.path)) {
+            meter.watch_directory(&place.path);
+        }
+        if let Some(temporary) = temporary.as_ref().filter(|_| rules.access(Path::new("/tmp")).access == Access::Write) {
+            meter.watch_directory(temporary);
+        }
         Ok(Plan { confinement: Some(Confinement { places, network: rules.network, identity, temporary }), ..Plan::default() })
     }
 
@@ -391,7 +404,7 @@ impl CleanUp {
     }
 
     fn release(&self) {
-        if let Some(Some(scratch)) = self.shared.scratch.get() {
+        if let Some(scratch) = self.shared.scratch.get() {
             scratch.release_places(&self.places);
             if let Some(number) = self.temporary {
                 scratch.remove_temporary(number);
@@ -404,6 +417,13 @@ impl CleanUp {
 fn is_of_the_system(path: &Path) -> bool {
     const TOPS: [&str; 12] = ["/bin", "/boot", "/dev", "/etc", "/lib", "/proc", "/run", "/sbin", "/sys", "/tmp", "/usr", "/var"];
     path == Path::new("/") || TOPS.iter().any(|top| path == Path::new(top))
+}
+
+/// Whether what is written at a path, as a process under this policy names it, comes to be at the same path of the machine.
+fn works_at(policy: &Policy, path: &Path) -> bool {
+    let Policy::Confined(rules) = policy else { return true };
+    let has_own_temporary = rules.access(Path::new("/")).access != Access::Write;
+    rules.access(path).access == Access::Write && !(has_own_temporary && path.starts_with("/tmp") && !is_in_root(rules, path))
 }
 
 /// Whether a path below `/tmp` is also below a writable root there, which is the machine's own and not the sandbox's.
@@ -477,4 +497,32 @@ fn pty_slave(path: &std::path::Path) -> io::Result<OwnedFd> {
     use std::os::unix::fs::OpenOptionsExt;
     let flags = rustix::fs::OFlags::NOCTTY.bits();
     Ok(File::options().read(true).write(true).custom_flags(flags.cast_signed()).open(path)?.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_that_could_not_be_made_is_tried_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let obstacle = directory.path().join("run");
+        std::fs::write(&obstacle, "").unwrap();
+        let settings = LauncherSettings { scratch: Some(obstacle.join("cells")), ..LauncherSettings::default() };
+        let owner = Launcher::with_own_stage(settings).owner();
+        let refused = owner.temporary().unwrap_err().to_string();
+        assert!(refused.contains("cells: "), "{refused}");
+        std::fs::remove_file(&obstacle).unwrap();
+        assert!(owner.temporary().unwrap().is_dir());
+    }
+
+    #[test]
+    fn space_is_watched_where_it_is_used() {
+        let rule = |path: &str, access| crate::policy::Rule { path: path.into(), access, origin: crate::policy::Origin::Request };
+        let rules = [rule("/", Access::Read), rule("/tmp", Access::Write), rule("/tmp/w", Access::Write), rule("/w", Access::Write)];
+        let policy = Policy::Confined(Arc::new(Rules::new(rules, Vec::new(), crate::policy::Network::Restricted)));
+        let works = |path: &str| works_at(&policy, Path::new(path));
+        assert!(works("/w/x") && works("/tmp/w/x") && !works("/tmp") && !works("/tmp/x") && !works("/etc"));
+        assert!(works_at(&Policy::Open, Path::new("/tmp")));
+    }
 }
