@@ -34,6 +34,7 @@
 
 mod ceiling;
 mod daemons;
+mod denials;
 mod doors;
 mod file_calls;
 mod files;

@@ -46,11 +46,16 @@ impl Scratch {
         }
         let directory = parent.join(instance);
         DirBuilder::new().mode(0o700).create(&directory)?;
+        // Half of one would never be cleaned up.
+        Self::fill(&directory).inspect_err(|_| drop(fs::remove_dir_all(&directory)))
+    }
+
+    fn fill(directory: &Path) -> io::Result<Self> {
         let make = |name: &str| File::options().create_new(true).append(true).mode(0o600).open(directory.join(name));
         let lock = make("lock")?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
         let state = State { journal: make("placeholders")?, placeholders: HashMap::new() };
-        Ok(Self { directory, _lock: lock, state: Mutex::new(state) })
+        Ok(Self { directory: directory.to_owned(), _lock: lock, state: Mutex::new(state) })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
