@@ -176,6 +176,25 @@ as_root_and_user! {
         assert_eq!(fs::read_to_string(home.join("tokens/app")).unwrap(), "secret");
     }
 
+    async fn whoever_may_write_everywhere_is_held_to_the_rest(who: Who) {
+        let ground = Ground::new(who);
+        let root = ground.path("");
+        keep_secret(who, &root, "a/b/key");
+        let external = json!({"permissions": {"type": "external", "network": "restricted"}, "cwd": ground.uri(""), "windowsSandboxLevel": "disabled"});
+        let mut client = ground.client().await;
+        if who == Who::Root {
+            let refused = client.error("process/start", with(ground.shell("p", "true"), json!({"sandbox": external}))).await;
+            assert!(refused.1.contains("would have to be root"), "{refused:?}");
+            return;
+        }
+        let home = ground.executor.home().display();
+        let script = format!("echo x > new && mv new newer && cat newer a/b/key < /dev/null && ! ls {home}/run && ! mv {home} {home}-moved");
+        let (code, output) = ground.run(&mut client, &external, &script).await;
+        assert!(code == 0 && output.starts_with("x\nsecret"), "{output}");
+        let (code, output) = ground.run(&mut client, &external, "grep -c : /proc/net/dev; echo x > /dev/tcp/127.0.0.1/1").await;
+        assert!(code != 0 && output.starts_with("1\n"), "{output}");
+    }
+
     async fn a_rename_does_not_lead_out_of_a_pattern(who: Who) {
         let ground = Ground::new(who);
         let root = ground.path("");

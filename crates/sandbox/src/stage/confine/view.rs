@@ -118,8 +118,9 @@ pub fn build(confinement: &Confinement, sources: Sources) -> Result<(), Refused>
         Access::Write => limit(&pin(Path::new("/"))?, true, QUIET).during("the tree cannot be held")?,
     }
     view.proc()?;
+    // The machine's own are of no use by now: devices were taken out of the whole tree.
+    view.devices(devices)?;
     if access != Access::Write {
-        view.devices(devices)?;
         view.private_places(temporary)?;
         view.clear_obstacles()?;
     }
