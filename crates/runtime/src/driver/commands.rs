@@ -226,7 +226,6 @@ impl Driver {
         }
         let detail = match asked.asked.kind.as_str() {
             "permissions" if decision.permits() => permit::complete(&asked.asked, decision, detail.as_ref()),
-            "command" if decision.permits() => permit::bound(&asked.asked, detail),
             _ => detail,
         };
         // Permissions are a fact of their own once they are given.

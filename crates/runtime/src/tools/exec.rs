@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::earlier::{EarlierCommand, session_of};
 use super::output::HeadTail;
-use super::permit::{SandboxPermissions, additional, is_about_another};
+use super::permit::{SandboxPermissions, additional};
 use super::processes::{End, Processes, Running};
 use super::{Asked, CallContext, CallEnd, Plan, ResultType, Run, StepTools, Work};
 use crate::approvals::{Question, key};
@@ -140,9 +140,6 @@ impl StepTools {
         let id = place.attachment.environment_id.clone();
         let what = json!(["command", exec.cmd, cwd.to_string(), shell, exec.tty, escalated, additional]);
         let granted = key(&place, &what);
-        if !additional.is_empty() && is_about_another(&asked.consent, &granted) {
-            return fail("Where this command would run has changed since the user was asked, so it did not run. Ask again.");
-        }
         let course = decide(self.approval, &self.rules.judge(&exec.cmd, id.as_str()), request);
         let sandboxed = match course {
             Course::Run { sandboxed } => sandboxed,

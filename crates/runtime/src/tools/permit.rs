@@ -103,32 +103,6 @@ pub(crate) fn complete(asked: &ApprovalAsked, decision: Decision, answer: Option
     })))
 }
 
-/// Binds an answer about a command with additional permissions to what was shown: a restart may find the thread elsewhere.
-pub(crate) fn bound(asked: &ApprovalAsked, answer: Option<Raw>) -> Option<Raw> {
-    let question: Value = asked.detail.as_ref().and_then(|detail| detail.read().ok()).unwrap_or_default();
-    if question["additionalPermissions"].is_null() {
-        return answer;
-    }
-    let mut answer = match answer.and_then(|answer| answer.read::<Value>().ok()) {
-        Some(answer) if answer.is_object() => answer,
-        _ => json!({}),
-    };
-    answer["key"] = question["key"].clone();
-    Some(Raw::from(answer))
-}
-
-/// Whether somebody said yes to something else than this.
-pub(super) fn is_about_another(consent: &Consent, key: &str) -> bool {
-    #[derive(Deserialize)]
-    struct Bound {
-        key: String,
-    }
-    match consent {
-        Consent::Open => false,
-        Consent::Given { answer } => answer.as_ref().and_then(|answer| answer.read::<Bound>().ok()).is_none_or(|bound| bound.key != key),
-    }
-}
-
 /// What of the thread's grants holds in a place.
 pub(super) fn held(grants: &[PermissionsGranted], place: &Workplace<'_>) -> Permits {
     let here = Granted::at(place);
@@ -182,7 +156,7 @@ impl StepTools {
                 });
                 return Plan::Ask(Question { kind: "permissions", environment: Some(id), detail });
             }
-            Consent::Given { answer } => answer.as_ref().and_then(|answer| answer.read::<Answer>().ok()),
+            Consent::Given { answer, .. } => answer.as_ref().and_then(|answer| answer.read::<Answer>().ok()),
         };
         let Some(answer) = answer else { return nothing(asked, "Nothing was granted: the answer cannot be read.") };
         if answer.key != here {
@@ -288,26 +262,6 @@ mod tests {
         assert_eq!(complete(Decision::ApprovedForThread, None), whole("session"));
         let part = complete(Decision::Approved, Some(json!({"permissions": {}, "scope": "session", "key": "elsewhere"})));
         assert_eq!(part, json!({"permissions": {}, "scope": "session", "key": "here"}));
-    }
-
-    #[test]
-    fn a_yes_is_bound_to_what_was_shown() {
-        let asked = |detail: Value| ApprovalAsked {
-            turn: "t".into(),
-            approval: "a".into(),
-            call: None,
-            environment: None,
-            kind: "command".into(),
-            detail: Some(Raw::from(detail)),
-        };
-        let plain = asked(json!({"key": "k", "command": "x"}));
-        assert_eq!(bound(&plain, None), None);
-        let widened = asked(json!({"key": "k", "command": "x", "additionalPermissions": {"network": {"enabled": true}}}));
-        let answer = bound(&widened, Some(Raw::from(json!({"prefix": ["x"]}))));
-        assert_eq!(answer.as_ref().unwrap().read::<Value>().unwrap(), json!({"prefix": ["x"], "key": "k"}));
-        let consent = Consent::Given { answer };
-        assert!(!is_about_another(&consent, "k") && is_about_another(&consent, "other"));
-        assert!(is_about_another(&Consent::Given { answer: None }, "k") && !is_about_another(&Consent::Open, "k"));
     }
 
     #[test]
