@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -125,12 +125,12 @@ impl Cell {
         Ok(Arc::new(Reaper { number, socket }))
     }
 
-    /// Forks a worker; returns our end of its socket.
-    pub fn worker(&self) -> io::Result<Channel> {
+    /// Forks a worker.
+    pub fn worker(self: &Arc<Self>) -> io::Result<Worker> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let (ours, theirs) = channel::pair()?;
         self.control.send(&Order::Worker { number }.encode(), &[theirs.as_fd()])?;
-        Ok(ours)
+        Ok(Worker { cell: Arc::downgrade(self), number, channel: ours })
     }
 
     fn fell(&self, reaper: &Reaper) {
@@ -165,6 +165,28 @@ impl Cell {
 impl Drop for Cell {
     fn drop(&mut self) {
         self.end();
+    }
+}
+
+/// Somebody who does work of ours inside. It ends with its socket, unless it has been stopped.
+#[derive(Debug)]
+pub struct Worker {
+    cell: Weak<Cell>,
+    number: u64,
+    channel: Channel,
+}
+
+impl Worker {
+    /// Our end of its socket.
+    pub fn channel(&self) -> &Channel {
+        &self.channel
+    }
+
+    /// For one that does not answer: whoever is stopped sees no end of a socket.
+    pub fn kill(&self) {
+        if let Some(cell) = self.cell.upgrade() {
+            let _ = cell.control.send(&Order::Fell { number: self.number }.encode(), &[]);
+        }
     }
 }
 

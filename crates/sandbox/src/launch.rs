@@ -16,9 +16,8 @@ use rustix::process::geteuid;
 use thiserror::Error;
 use tokio::task::JoinHandle;
 
-use crate::cell::{Cell, Running};
+use crate::cell::{Cell, Running, Worker};
 use crate::cgroup::{Group, Hierarchies};
-use crate::channel::Channel;
 use crate::child::{Child, ChildEnd, Input, Kin, Output, Terminal};
 use crate::limits::{Limit, Limits};
 use crate::message;
@@ -246,7 +245,7 @@ impl Owner {
 
     /// Somebody inside the sandbox of a policy who does work of ours there: the worker that the stage was given. It ends
     /// with the socket.
-    pub fn worker(&self, policy: &Policy) -> Result<Channel, LaunchError> {
+    pub fn worker(&self, policy: &Policy) -> Result<Worker, LaunchError> {
         Ok(self.cell(policy)?.worker()?)
     }
 

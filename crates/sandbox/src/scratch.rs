@@ -38,6 +38,9 @@ impl Scratch {
     /// Below a directory that is ours alone. Cleans up after executors that are gone.
     pub fn open(parent: &Path, instance: &str) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
+        // One after the other: a directory that is just being made is not locked yet, and looks as if nobody had it.
+        let turn = File::open(parent)?;
+        flock(&turn, FlockOperation::LockExclusive)?;
         for entry in fs::read_dir(parent)?.flatten() {
             clean_up_after(&entry.path());
         }
@@ -249,5 +252,17 @@ mod tests {
         // Anywhere else nothing reads them, and version control would show files.
         scratch.hold_place(&root.join(".gitconfig"), Some(&home)).unwrap();
         assert!(root.join(".gitconfig").is_dir());
+    }
+
+    #[test]
+    fn those_who_start_at_the_same_time_leave_each_other_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let cells = directory.path().join("cells");
+        let open = &|name: String| Scratch::open(&cells, &name).unwrap();
+        let all: Vec<Scratch> = std::thread::scope(|scope| {
+            let started: Vec<_> = (0..16).map(|number| scope.spawn(move || open(number.to_string()))).collect();
+            started.into_iter().map(|one| one.join().unwrap()).collect()
+        });
+        assert!(all.iter().all(|one| one.directory.join("lock").exists()));
     }
 }

@@ -59,7 +59,7 @@ mod tests {
     fn the_last_word_counts_and_paths_are_those_of_this_machine() {
         let by_name = |enabled| SkillChoice { name: Some("greet".into()), path: None, enabled };
         let by_path = |enabled| SkillChoice { name: None, path: Some("/s/SKILL.md".into()), enabled };
-        let (here, there) = (EnvironmentId::local(), EnvironmentId::from("box"));
+        let (here, there) = (EnvironmentId::local(), EnvironmentId::parse("box").unwrap());
         assert!(is_wanted(&[], "greet", &here, "/s/SKILL.md"));
         assert!(!is_wanted(&[by_name(false)], "greet", &there, "/elsewhere"));
         assert!(is_wanted(&[by_name(false), by_path(true)], "greet", &here, "/s/SKILL.md"));

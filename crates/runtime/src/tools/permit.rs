@@ -131,7 +131,7 @@ impl StepTools {
     pub(super) fn plan_permissions(&self, asked: &Asked<'_>, request: RequestPermissions) -> Plan {
         let place = match self.place(request.environment_id.as_deref()) {
             Ok(place) => place,
-            Err(error) => return asked.fail(&error.to_string()),
+            Err(why) => return asked.fail(&why),
         };
         let wanted = match Permits::asked(&request.permissions, &place.attachment.cwd) {
             Ok(wanted) => wanted,
