@@ -248,7 +248,7 @@ async fn what_the_environment_cannot_give_is_told() {
     let rules = format!("network = 'restricted'\nread = ['/']\nwrite = ['{0}/work', '{0}/given']\n", root.display());
     std::fs::write(&ceiling, rules).unwrap();
     let arguments = ["--ceiling", ceiling.to_str().unwrap()];
-    let setup = outpost_testkit::bench::Setup { arguments: &arguments, variables: &[] };
+    let setup = outpost_testkit::bench::Setup { arguments: &arguments, ..outpost_testkit::bench::Setup::default() };
     let bench = std::sync::Arc::new(outpost_testkit::Bench::with_setup(LinkKind::WebSocket, crate::harness::OUTPOST, &setup));
     let paths: Vec<_> = ["given", "kept", "link", "missing"].iter().map(|name| root.join(name)).collect();
     let wanted = json!({"network": {"enabled": true}, "file_system": {"write": paths}});
