@@ -146,7 +146,7 @@ async fn a_python_client_that_enables_features() {
     let mut replies = Vec::from(where_are_you());
     replies.push(Reply::streamed("one two three"));
     let desk = Desk::new(replies).await;
-    desk.python("codex_python_sdk.py").await;
+    desk.python("python_features.py").await;
     let config = std::fs::read_to_string(desk.home.path().join("config.toml")).unwrap();
     assert!(config.contains("model_reasoning_effort = \"high\"") && config.contains("skill/SKILL.md"), "{config}");
 }
@@ -156,7 +156,7 @@ async fn a_python_client_of_both_doors() {
     let mut replies = Vec::from(where_are_you());
     replies.extend([Reply::message("the same thread"), Reply::message("said"), Reply::message("a summary")]);
     let desk = Desk::new(replies).await;
-    desk.python("codex_sdk_python.py").await;
+    desk.python("python_both_doors.py").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -89,4 +89,24 @@ as_root_and_user! {
         client.request("http/request", request("b"));
         web.accept().await.unwrap();
     }
+
+    async fn a_ceiling_may_deny_what_we_protect(who: Who) {
+        let allowed = directory(who);
+        let root = allowed.path().canonicalize().unwrap();
+        std::fs::create_dir(root.join(".ssh")).unwrap();
+        give(who, &root.join(".ssh"));
+        std::fs::write(root.join(".ssh/key"), "secret").unwrap();
+        let file = root.join("ceiling.toml");
+        std::fs::write(&file, format!("read = ['/']\nwrite = ['{0}']\ndeny = ['{0}/.ssh']\n", root.display())).unwrap();
+        give(who, &file);
+        let ground = Ground::with(who, &["--ceiling", file.to_str().unwrap()]);
+        let mut client = ground.client().await;
+        let uri = outpost_wire::PathUri::from_native(&root).unwrap().to_string();
+        let policy = ground.policy(json!([entry(std::path::Path::new("/"), "read"), entry(&root, "write")]));
+        let script = "echo x > made && mkdir .git/x || ! cat .ssh/key";
+        client.start(with(ground.shell("p", script), json!({"sandbox": policy, "cwd": uri}))).await;
+        let (code, output) = client.outcome("p").await;
+        assert_eq!(code, 0, "{}", String::from_utf8_lossy(&output));
+        assert!(root.join("made").exists() && !String::from_utf8_lossy(&output).contains("secret"));
+    }
 }

@@ -117,7 +117,12 @@ impl Grounds {
                 if access != Access::Deny {
                     return Err(PolicyError::PatternGrants(pattern.clone()));
                 }
-                globs.push(glob(pattern, context)?);
+                let base = match &context.cwd {
+                    _ if pattern.starts_with('/') => PathBuf::from("/"),
+                    Some(cwd) => cwd.to_native()?,
+                    None => return Err(PolicyError::NeedsCwd),
+                };
+                globs.extend(self::globs(&base, pattern)?);
                 continue;
             }
             for path in self.places(&entry.path, access, context)? {
@@ -201,17 +206,28 @@ fn below(root: PathBuf, subpath: Option<&str>) -> Result<PathBuf, PolicyError> {
     if stays { Ok(root.join(subpath)) } else { Err(PolicyError::Subpath(subpath.to_owned())) }
 }
 
-fn glob(pattern: &str, context: &SandboxContext) -> Result<Glob, PolicyError> {
-    if pattern.starts_with('/') {
-        return Ok(Glob::new(pattern)?);
+/// A pattern, relative to a directory unless it is absolute, as it is meant and as it may be meant.
+///
+/// The names before the first mark are resolved like any path, because what is checked later is resolved, too. A directory
+/// whose very name holds a mark (`[id]`) may have been put before a pattern as text: then that one is denied as well.
+pub(crate) fn globs(base: &Path, pattern: &str) -> Result<Vec<Glob>, PolicyError> {
+    let meant = Glob::below(base, pattern)?;
+    let mut literal = meant.base().to_owned();
+    let mut parts = meant.pattern().split('/').peekable();
+    while let Some(part) = parts.next_if(|part| literal.join(part).symlink_metadata().is_ok()) {
+        literal.push(part);
     }
-    let cwd = context.cwd.as_ref().ok_or(PolicyError::NeedsCwd)?.to_native()?;
-    let cwd = resolved(&cwd)?;
-    Ok(Glob::new(format!("{}/{pattern}", cwd.display().to_string().trim_end_matches('/')))?)
+    let rest = parts.collect::<Vec<_>>().join("/");
+    let base = resolved(meant.base())?;
+    let mut globs = vec![meant.clone().moved_to(base)];
+    if rest != meant.pattern() {
+        globs.push(Glob::below(&resolved(&literal)?, &rest)?);
+    }
+    Ok(globs)
 }
 
 /// Links resolved as far as the path exists.
-fn resolved(path: &Path) -> Result<PathBuf, PolicyError> {
+pub(crate) fn resolved(path: &Path) -> Result<PathBuf, PolicyError> {
     let mut rest = Vec::new();
     for ancestor in path.ancestors() {
         match ancestor.canonicalize() {
@@ -361,6 +377,28 @@ mod tests {
             assert_eq!(access(&less, &root.join("data/x")), Access::Read, "{name}");
             assert_eq!(access(&less, &root.join("work/x")), Access::Write, "{name}");
         }
+    }
+
+    #[test]
+    fn patterns_deny_where_their_directory_really_is() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().canonicalize().unwrap();
+        for name in ["real", "[id]", "[id]/sub*"] {
+            std::fs::create_dir(root.join(name)).unwrap();
+        }
+        std::os::unix::fs::symlink(root.join("real"), root.join("link")).unwrap();
+        let denied = |pattern: &str, cwd: &str, path: &str| {
+            let entries = json!([special("root", "read"), {"path": {"type": "glob_pattern", "pattern": pattern}, "access": "deny"}]);
+            let policy = Grounds::default().policy(Some(&context(entries, &root.join(cwd)))).unwrap();
+            access(&policy, &root.join(path)) == Access::Deny
+        };
+        let top = root.display();
+        assert!(denied(&format!("{top}/link/**/*.env"), "", "real/a/b.env"));
+        assert!(denied("link/*.env", "", "real/b.env") && denied("**/*.env", "link", "real/a/b.env"));
+        assert!(denied("**/*.env", "[id]", "[id]/a/b.env") && !denied("**/*.env", "[id]", "i/b.env"));
+        // Put before a pattern as text, by somebody who did not think of this.
+        assert!(denied(&format!("{top}/[id]/**/*.env"), "", "[id]/a/b.env") && denied(&format!("{top}/[id]/*"), "", "i/b"));
+        assert!(denied(&format!("{top}/[id]/sub*/x"), "", "[id]/sub*/x") && denied(&format!("{top}/[id]/sub*/x"), "", "d/subs/x"));
     }
 
     mod malformed {

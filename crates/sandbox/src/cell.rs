@@ -125,12 +125,22 @@ impl Cell {
         Ok(Arc::new(Reaper { number, socket }))
     }
 
-    /// Forks a worker.
+    /// Forks a worker; it is there when this returns.
     pub fn worker(self: &Arc<Self>) -> io::Result<Worker> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let (ours, theirs) = channel::pair()?;
         self.control.send(&Order::Worker { number }.encode(), &[theirs.as_fd()])?;
-        Ok(Worker { cell: Arc::downgrade(self), number, channel: ours })
+        drop(theirs);
+        match wait_for_news(ours.as_fd()) {
+            Ok(Some(News::Started { .. })) => Ok(Worker { cell: Arc::downgrade(self), number, channel: ours }),
+            Ok(Some(News::Failed { errno, .. })) => Err(io::Error::from_raw_os_error(errno)),
+            Ok(_) => Err(io::Error::other("the process that should make file calls was killed")),
+            Err(error) => {
+                // Somebody stopped it, so it does not see the end of its socket either.
+                let _ = self.control.send(&Order::Fell { number }.encode(), &[]);
+                Err(error)
+            }
+        }
     }
 
     fn fell(&self, reaper: &Reaper) {

@@ -38,16 +38,24 @@ impl Scratch {
     /// Below a directory that is ours alone. Cleans up after executors that are gone.
     pub fn open(parent: &Path, instance: &str) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
+        // One after the other: a directory that is just being made is not locked yet, and looks as if nobody had it.
+        let turn = File::open(parent)?;
+        flock(&turn, FlockOperation::LockExclusive)?;
         for entry in fs::read_dir(parent)?.flatten() {
             clean_up_after(&entry.path());
         }
         let directory = parent.join(instance);
         DirBuilder::new().mode(0o700).create(&directory)?;
+        // Half of one would never be cleaned up.
+        Self::fill(&directory).inspect_err(|_| drop(fs::remove_dir_all(&directory)))
+    }
+
+    fn fill(directory: &Path) -> io::Result<Self> {
         let make = |name: &str| File::options().create_new(true).append(true).mode(0o600).open(directory.join(name));
         let lock = make("lock")?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
         let state = State { journal: make("placeholders")?, placeholders: HashMap::new() };
-        Ok(Self { directory, _lock: lock, state: Mutex::new(state) })
+        Ok(Self { directory: directory.to_owned(), _lock: lock, state: Mutex::new(state) })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -249,5 +257,17 @@ mod tests {
         // Anywhere else nothing reads them, and version control would show files.
         scratch.hold_place(&root.join(".gitconfig"), Some(&home)).unwrap();
         assert!(root.join(".gitconfig").is_dir());
+    }
+
+    #[test]
+    fn those_who_start_at_the_same_time_leave_each_other_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let cells = directory.path().join("cells");
+        let open = &|name: String| Scratch::open(&cells, &name).unwrap();
+        let all: Vec<Scratch> = std::thread::scope(|scope| {
+            let started: Vec<_> = (0..16).map(|number| scope.spawn(move || open(number.to_string()))).collect();
+            started.into_iter().map(|one| one.join().unwrap()).collect()
+        });
+        assert!(all.iter().all(|one| one.directory.join("lock").exists()));
     }
 }

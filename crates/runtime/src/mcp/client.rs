@@ -538,6 +538,9 @@ fn unreached(error: &ClientInitializeError) -> String {
         | ClientInitializeError::UncorrelatedErrorResponse { .. } => "it does not answer `initialize` as the protocol says".into(),
         other => chain(other),
     };
+    if text.starts_with("Auth required") {
+        return "it asks for a token (401); name the variable of the executor that holds one with `bearer_token_env_var`".into();
+    }
     text.strip_prefix("Client error: ").map(str::to_owned).unwrap_or(text)
 }
 

@@ -95,7 +95,7 @@ impl Lines {
             Fact::ApprovalAsked(asked) => {
                 let detail = read(asked.detail.as_ref());
                 let words =
-                    || detail["words"].as_array().map(|words| words.iter().filter_map(|word| word.as_str()).collect::<Vec<_>>().join(", "));
+                    || detail["words"].as_array().map(|words| words.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", "));
                 let what = detail["command"].as_str().map(str::to_owned).or_else(words).unwrap_or_else(|| asked.kind.clone());
                 vec![self.warning(format!("`{what}` needs an answer, and nobody is there to give one: it is refused"))]
             }
