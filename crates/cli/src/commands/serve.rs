@@ -78,6 +78,10 @@ fn plan(arguments: &ServeArguments, own: &Process) -> anyhow::Result<(Home, Plan
         "{} is beyond this machine: give --tls-cert and --tls-key, or --behind-proxy if a proxy in front of it speaks TLS",
         address.ip()
     );
+    ensure!(
+        !(arguments.auth.no_auth && behind_proxy),
+        "--no-auth is for those on this machine only, and a proxy (--behind-proxy) lets others in; use tokens or --ws-auth"
+    );
     let access = access(arguments, &listen, &home, own)?;
     let origins = [allow_origin, arguments.auth.allow_origin.clone()].concat();
     let hosts = [allow_host, arguments.auth.allow_host.clone()].concat();
