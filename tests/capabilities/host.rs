@@ -37,7 +37,7 @@ async fn s51_the_list_for_clients_has_the_shape_of_the_protocol() {
     put_skill(host.path("home/skills"), "house");
     put(host.path("home/skills/bad/SKILL.md"), "nothing");
     put_skill(host.path("repo/.agents/skills"), "project");
-    std::fs::create_dir_all(host.path("repo/.git")).unwrap();
+    put(host.path("repo/.git/HEAD"), "ref: refs/heads/main\n");
     std::fs::create_dir_all(host.path("repo/deep")).unwrap();
     let stage = Stage::with_config(&[("local", &host)], with_host(&host)).await;
     let lists = stage.runtime.list_skills(&[uri(host.path("repo/deep"))]).await;

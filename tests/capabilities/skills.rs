@@ -93,7 +93,9 @@ async fn s81_projects_bring_skills_along() {
     put_skill(machine.path(".agents/skills"), "outside");
     put_skill(machine.path("repo/.agents/skills"), "shared");
     put_skill(machine.path("repo/part/deep/.agents/skills"), "own");
-    std::fs::create_dir_all(machine.path("repo/.git")).unwrap();
+    put(machine.path("repo/.git/HEAD"), "ref: refs/heads/main\n");
+    // As a sandbox leaves it where no repository may be made.
+    std::fs::create_dir_all(machine.path("repo/part/deep/.git")).unwrap();
     let stage = Stage::new(&[("box", &machine)]).await;
     let mut start = stage.start(&["box"], vec![]);
     start.created.selection = start.created.selection.map(|selection| selection.with_primary_cwd(uri(machine.path("repo/part/deep"))));

@@ -134,6 +134,37 @@ async fn questions_are_asked_on_the_terminal() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn permissions_are_granted_on_the_terminal() {
+    let data = tempfile::tempdir().unwrap();
+    let path = data.path().to_str().unwrap();
+    let ask =
+        |id: &str| call(id, "request_permissions", &json!({"reason": "to build it", "permissions": {"file_system": {"write": [path]}}}));
+    let touch = |id: &str, name: &str| run(id, &format!("touch {path}/{name}"));
+    let scene = Scene::new(vec![
+        Reply::Items(vec![ask("a")]),
+        Reply::Items(vec![touch("b", "refused")]),
+        Reply::Items(vec![ask("c")]),
+        Reply::Items(vec![touch("d", "granted")]),
+        Reply::message("fine"),
+    ])
+    .await;
+    let mut terminal = scene.chat(&["--sandbox", "read-only"]);
+    terminal.wait_for("> ");
+    terminal.type_keys("go\r");
+    terminal.wait_for("more than the sandbox allows");
+    terminal.wait_for(&format!("+ write {path}"));
+    terminal.wait_for("to build it");
+    terminal.wait_for("until this turn ends");
+    terminal.type_keys("n\r");
+    terminal.wait_for_times("May it?", 2);
+    terminal.type_keys("y\r");
+    terminal.wait_for("fine");
+    assert!(!data.path().join("refused").exists() && data.path().join("granted").exists(), "{}", terminal.text());
+    terminal.type_keys("/quit\r");
+    assert_eq!(terminal.exit_code(), Some(0), "{}", terminal.text());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn piped_lines_are_turns_of_their_own() {
     let scene = Scene::new(vec![Reply::message("one"), Reply::message("two")]).await;
     let mut child = scene.command(&["chat"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

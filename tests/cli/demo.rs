@@ -116,3 +116,58 @@ fn stopped_at_any_moment_it_leaves_nothing() {
         assert_eq!(listed["threads"], serde_json::json!([]), "{moment}");
     }
 }
+
+/// Not even a kill that nobody can hear leaves anything, whichever of its two programs it meets.
+#[test]
+fn killed_it_leaves_nothing() {
+    for meets_stage in [false, true] {
+        let home = tempfile::tempdir().unwrap();
+        let mut child = Command::new(OUTPOST)
+            .arg("demo")
+            .env("OUTPOST_HOME", home.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut told = String::new();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        while !told.contains("cut after line") {
+            assert!(out.read_line(&mut told).unwrap() > 0, "{told}");
+        }
+        if meets_stage {
+            let children = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", child.id())).unwrap();
+            let stage: Vec<&str> = children.split_whitespace().collect();
+            assert_eq!(stage.len(), 1, "{children}");
+            assert!(Command::new("kill").args(["-KILL", stage[0]]).status().unwrap().success());
+        } else {
+            child.kill().unwrap();
+        }
+        let output = child.wait_with_output().unwrap();
+        // Whoever is left holds the output until it has cleaned up.
+        out.read_to_string(&mut told).unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), meets_stage.then_some(1), "{said}");
+        assert!(
+            if meets_stage { said.contains("the demo was killed") } else { told.contains("Nothing is left of the demo") },
+            "{told}{said}"
+        );
+        nothing_is_left(&told);
+    }
+}
+
+/// Where there is no room it says so, and where, before it begins.
+#[test]
+fn without_room_it_says_what_to_do() {
+    // The program and the home are somewhere else.
+    let script = "mount --bind \"$(dirname \"$1\")\" /mnt && mount -t tmpfs x /media && mount -t tmpfs -o size=64k x /var/tmp && \
+                  mount -t tmpfs -o size=64k x /tmp && OUTPOST_HOME=/media/home exec \"/mnt/$(basename \"$1\")\" demo";
+    let prefix = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script, "sh"];
+    if !Command::new("unshare").args(["--user", "--map-root-user", "true"]).status().is_ok_and(|status| status.success()) {
+        return;
+    }
+    let output = demo(&prefix, Path::new("/media/home"));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("no place for a throw-away directory") && said.contains("TMPDIR") && said.contains("MiB are free"), "{said}");
+}

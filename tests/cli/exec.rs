@@ -341,6 +341,22 @@ async fn what_would_need_an_answer_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn permissions_that_somebody_would_have_to_grant_are_refused() {
+    for (policy, asks) in [("on-request", true), ("never", false)] {
+        let wish = json!({"permissions": {"file_system": {"write": ["/srv"]}}});
+        let scene = Scene::new(vec![Reply::call("a", "request_permissions", &wish), Reply::message("went on")]).await;
+        let setting = format!("approval_policy={policy}");
+        let lines = scene.lines(&["exec", "--json", "--sandbox", "read-only", "-c", &setting, "go"]);
+        let warning = lines.iter().find(|line| line["item"]["type"] == "error");
+        assert_eq!(warning.is_some(), asks, "{lines:?}");
+        assert!(warning.is_none_or(|line| line["item"]["message"].as_str().unwrap().contains("write /srv")), "{lines:?}");
+        assert_eq!(lines.last().unwrap()["type"], "turn.completed");
+        let told = scene.model.requests().pop().unwrap().body.to_string();
+        assert!(told.contains(if asks { "The user said no" } else { "nobody was asked" }), "{told}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn cd_moves_a_thread_on_this_machine_also_when_it_is_resumed() {
     let pwd = || Reply::call("a", "exec_command", &json!({"cmd": "pwd"}));
     let scene = Scene::new(vec![pwd(), Reply::message("x"), pwd()]).await;
@@ -505,4 +521,25 @@ async fn an_effort_that_was_said_stays_with_the_thread_and_one_of_the_file_does_
     write("medium");
     scene.lines(&["exec", "--json", "resume", "--last", "four"]);
     assert_eq!(effort(), "medium", "nobody said anything for this one");
+}
+
+/// As programs pass them that know another command line of this kind.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_other_programs_put_before_the_verb_is_understood() {
+    let scene = Scene::new(vec![]).await;
+    let model = |scene: &Scene| scene.model.requests().pop().unwrap().body["model"].as_str().unwrap().to_owned();
+    scene.lines(&["--ask-for-approval", "never", "-m", "outer", "--sandbox", "read-only", "exec", "--json", "x"]);
+    assert_eq!(model(&scene), "outer");
+    scene.lines(&["--dangerously-bypass-approvals-and-sandbox", "-m", "outer", "exec", "--json", "--model", "inner", "x"]);
+    assert_eq!(model(&scene), "inner");
+    scene.lines(&["--yolo", "--search", "exec", "--enable", "one", "--disable=two", "--yolo", "--json", "x"]);
+    let output = scene.run(&["--enable", "one", "exec", "--disable", "two", "x"]);
+    assert!(output.status.success() && text(&output.stderr).contains("`features` is not known and has no effect"), "{output:?}");
+    for (arguments, why) in [
+        (["--enable", "a b", "exec", "x"], "a feature is named by"),
+        (["--ask-for-approval", "sometimes", "exec", "x"], "untrusted, on-request and never"),
+    ] {
+        let output = scene.run(&arguments);
+        assert!(!output.status.success() && text(&output.stderr).contains(why), "{output:?}");
+    }
 }

@@ -119,6 +119,7 @@ fn threads_are_found_by_where_they_work() {
     let list = |directory: &str| String::from_utf8(me.command(&["thread", "list", "--cwd", directory]).output().unwrap().stdout).unwrap();
     let here = me.work.path().canonicalize().unwrap();
     assert!(list(here.to_str().unwrap()).contains("> hi"), "{}", list(here.to_str().unwrap()));
+    assert!(list(".").contains("> hi") && list(&format!("{}/", here.display())).contains("> hi"));
     assert_eq!(list("/elsewhere"), "no thread fits; `outpost thread list --all` shows all of them\n");
 }
 
@@ -246,4 +247,71 @@ fn readers_of_lists_and_exports_may_leave_and_full_disks_are_told() {
     let mut child = me.command(&["env", "watch"]).stdout(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());
     assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+/// A log line is for a server; a person is told one sentence, once.
+#[test]
+fn what_is_wrong_with_declarations_is_told_in_plain_words() {
+    let me = Newcomer::new();
+    me.write("config.toml", "[mcp_servers.notes]\ncommand = \"cat\"\ncolour = \"red\"\nenabled = false\n");
+    std::fs::write(me.work.path().join(".mcp.json"), "no JSON").unwrap();
+    for json in [&[][..], &["--json"]] {
+        let output = me.command(&[&["exec"], json, &["> hello"]].concat()).output().unwrap();
+        let said = [String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap()].concat();
+        assert!(said.contains("outpost: mcp_servers.notes: the key `colour` is not known and has no effect\n"), "{said}");
+        assert_eq!(said.matches("is no JSON").count(), 1, "{said}");
+        assert!(!said.contains("WARN"), "{said}");
+    }
+    let mut chat = me.command(&["chat"]);
+    let mut chat = chat.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    std::io::Write::write_all(&mut chat.stdin.take().unwrap(), b"> hello\n").unwrap();
+    let said = String::from_utf8(chat.wait_with_output().unwrap().stderr).unwrap();
+    assert_eq!((said.matches("is no JSON").count(), said.matches("WARN").count()), (1, 0), "{said}");
+}
+
+/// A directory of this machine need not be there on every other one, and that is nobody's business until something runs there.
+#[test]
+fn a_directory_that_is_not_there_is_told_to_whoever_works_in_it() {
+    let me = Newcomer::new();
+    me.write(
+        "environments.toml",
+        &format!("[[environments]]\nid = \"far\"\nprogram = \"{OUTPOST}\"\nargs = [\"executor\", \"--listen\", \"stdio\"]\n"),
+    );
+    for mode in ["workspace-write", "read-only", "danger-full-access"] {
+        let prompt = "$ echo here\n@far $ echo there";
+        let (told, _) = me.told(&["exec", "--sandbox", mode, "-e", "local", "-e", "far=/no/such/place", prompt]);
+        assert!(told.contains("  here"), "{mode}: {told}");
+        assert_eq!(told.matches("/no/such/place").count(), 1, "{mode}: {told}");
+        assert!(
+            told.contains("The command could not be started: there is no directory /no/such/place in environment `far`"),
+            "{mode}: {told}"
+        );
+    }
+}
+
+/// Whoever works in their own home finds shells and git as they are; what would be run later cannot be written all the same.
+#[test]
+fn a_home_can_be_worked_in() {
+    let me = Newcomer::new();
+    std::fs::write(me.work.path().join(".profile"), "export FROM_PROFILE=it-was-read\n").unwrap();
+    let prompt =
+        "$ git config --global --list && echo git is fine; bash -lc 'echo $FROM_PROFILE'; echo x >> ~/.bash_login; mv ~/.gitconfig y";
+    let (told, code) = me.told(&["exec", prompt]);
+    assert_eq!(code, Some(0), "{told}");
+    assert!(told.contains("  git is fine\n  it-was-read\n"), "{told}");
+    assert!(told.contains(".bash_login: Read-only file system") && told.contains("mv: cannot move"), "{told}");
+    let left: Vec<_> = std::fs::read_dir(me.work.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, [".profile"], "nothing is left");
+}
+
+/// A command that a limit stopped did not just end with a number.
+#[test]
+fn a_limit_that_stops_a_command_is_named() {
+    let me = Newcomer::new();
+    let script = "for n in $(seq 600); do echo $n >> f; sleep 0.1; done";
+    let (told, code) = me.told(&["exec", "-c", "limits.free_space=\"999T\"", &format!("$ {script}")]);
+    assert_eq!(code, Some(0), "{told}");
+    assert!(told.contains("exit code 137: stopped by the limit of 1047527424 MiB of free space"), "{told}");
+    let (told, code) = me.told(&["run", "-c", "limits.free_space=\"999T\"", "--", "sh", "-c", script]);
+    assert_eq!((told.as_str(), code), ("outpost: the command was stopped by the limit of 1047527424 MiB of free space\n", Some(137)));
 }

@@ -1,12 +1,14 @@
 //! How much is taken, from whom, and that nobody else suffers for it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use outpost_testkit::executor::eventually;
 use outpost_testkit::raw::{BINARY, TEXT, frame, header};
 use outpost_testkit::{Bench, RawSocket, over_every_link, over_links};
 use serde_json::{Value, json};
 
-use crate::support::with_arguments;
+use crate::support::{Pipe, with_arguments};
 
 const MIB: usize = 1 << 20;
 /// Room for the allocator's habits; what it must catch are the gigabytes that the frames below declare.
@@ -296,4 +298,32 @@ async fn fifty_thousand_pings_are_answered_or_ignored() {
     let answer: Value = socket.call(&json!({"id": 7, "method": "environment/status"})).await;
     assert_eq!(answer["id"], 7);
     siege.holds("50,000 pings").await;
+}
+
+/// So many reads that each would be answered with the same output.
+const READERS: usize = 2000;
+const OUTPUT: usize = 60_000;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn any_number_of_reads_of_the_same_output_take_little_memory() {
+    let bench = with_arguments(&[]);
+    let pipe = Pipe::new(&bench, "pipe");
+    let mut client = bench.client().await;
+    let script = format!("read x < pipe; head -c {OUTPUT} /dev/zero; echo > done; sleep 600");
+    client.start(bench.shell("p", &script)).await;
+    let ids: Vec<i64> = (0..READERS)
+        .map(|_| client.request("process/read", json!({"processId": "p", "afterSeq": 0, "waitMs": 600_000, "maxBytes": OUTPUT})))
+        .collect();
+    client.flushed().await;
+    let before = bench.process().unwrap().peak_memory();
+    pipe.go();
+    eventually("it has said it", || bench.path("done").exists()).await;
+    // Nobody reads the answers yet.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    for id in ids {
+        let answer = client.answer(id).await;
+        assert!(!answer["result"]["chunks"].as_array().unwrap().is_empty());
+    }
+    let grown = bench.process().unwrap().peak_memory() - before;
+    assert!(grown < GROWTH, "grew by {grown}");
 }

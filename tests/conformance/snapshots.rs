@@ -3,8 +3,11 @@
 use std::fs;
 
 use outpost_testkit::bench::with;
+use outpost_testkit::executor::eventually;
 use outpost_testkit::{Bench, Client, over_links};
 use serde_json::{Value, json};
+
+use crate::support::Pipe;
 
 /// A home whose profile counts how often it is read.
 fn profile(bench: &Bench, text: &str) {
@@ -106,5 +109,48 @@ over_links! {
             }));
             assert_eq!(says(&mut client, start).await, (0, "yes\nalias\n".into()));
         }
+    }
+
+    async fn what_one_command_was_given_is_not_given_to_the_next(bench: Bench) {
+        profile(&bench, "export DERIVED=from-$ONCE\n");
+        let mut client = bench.client().await;
+        let with_variable = |id: &str, name: &str| {
+            let mut start = command(&bench, id, "echo $ONCE $DERIVED $OTHER", "s");
+            start["env"][name] = json!("given");
+            start
+        };
+        assert_eq!(says(&mut client, with_variable("a", "ONCE")).await, (0, "given from-\n".into()));
+        assert_eq!(says(&mut client, with_variable("b", "OTHER")).await, (0, "from- given\n".into()));
+        assert_eq!(loads(&bench), 1);
+        // Another home has other profiles.
+        let mut elsewhere = with_variable("c", "ONCE");
+        elsewhere["env"]["HOME"] = json!(bench.path(""));
+        assert_eq!(says(&mut client, elsewhere).await, (0, "given\n".into()));
+    }
+
+    async fn a_start_that_reads_its_profiles_can_be_terminated(bench: Bench) {
+        let pipe = Pipe::new(&bench, "pipe");
+        profile(&bench, &format!("read x < {}\n", bench.path("pipe").display()));
+        let mut client = bench.client().await;
+        let start = command(&bench, "a", "echo ran >> ran", "s");
+        let first = client.request("process/start", start.clone());
+        eventually("the profile is read", || loads(&bench) == 1).await;
+        // It is known meanwhile; what is the same waits for the same end, what is not is refused.
+        let same = client.request("process/start", start.clone());
+        let (_, why) = client.error("process/start", command(&bench, "a", "echo other", "s")).await;
+        assert_eq!(why, "process a already exists");
+        let write = client.result("process/write", json!({"processId": "a", "chunk": "", "writeId": "w"})).await;
+        assert_eq!(write["status"], "starting");
+        assert_eq!(client.result("process/terminate", json!({"processId": "a"})).await, json!({"running": true}));
+        let told = client.answer(first).await["error"]["message"].clone();
+        assert_eq!(told, "process a was terminated before it had started");
+        // The id is free again, and the one that waited is a start of its own.
+        eventually("the profile is read again", || loads(&bench) == 2).await;
+        assert!(!bench.path("ran").exists());
+        pipe.go();
+        assert!(client.answer(same).await["result"].is_object());
+        assert_eq!(client.outcome("a").await.0, 0);
+        assert_eq!(fs::read_to_string(bench.path("ran")).unwrap(), "ran\n");
+        assert_eq!(client.result("process/terminate", json!({"processId": "a"})).await, json!({"running": false}));
     }
 }

@@ -1,9 +1,14 @@
 //! Standard input of a process: written once, in order, and ended on request.
 
+use std::time::Duration;
+
+use outpost_executor::InputLimits;
 use outpost_testkit::bench::with;
 use outpost_testkit::client::base64;
-use outpost_testkit::{Client, over_every_link};
+use outpost_testkit::{Bench, Client, LinkKind, Setup, over_every_link};
 use serde_json::{Value, json};
+
+use crate::support::OUTPOST;
 
 async fn write(client: &mut Client, process: &str, text: &str, id: &str) -> Value {
     client.result("process/write", json!({"processId": process, "chunk": base64(text), "writeId": id})).await
@@ -139,4 +144,85 @@ over_every_link! {
         assert_eq!(write(&mut client, "p", "\u{3}", "1").await, accepted());
         assert_eq!(client.outcome("p").await, (8, b"bye\r\n".to_vec()));
     }
+}
+
+/// Larger than a pipe, and as much as waits for a session in [`crowded`].
+const MUCH: usize = 200 << 10;
+
+/// An executor that keeps little for processes that do not read, and one of those, for which there is all that it keeps.
+async fn crowded(patience: Duration) -> (Bench, Client, String) {
+    let setup = Setup { input: InputLimits { room: MUCH, patience }, ..Setup::default() };
+    let bench = Bench::with_setup(LinkKind::Memory, OUTPOST, &setup);
+    let mut client = bench.connect().await;
+    let session = client.hello().await;
+    for (id, script) in [("deaf", "exec sleep 600"), ("other", "exec wc -c"), ("small", "exec cat")] {
+        client.start(with(bench.shell(id, script), json!({"pipeStdin": true}))).await;
+    }
+    assert_eq!(write(&mut client, "deaf", &much(), "w").await, accepted());
+    (bench, client, session)
+}
+
+fn much() -> String {
+    "x".repeat(MUCH)
+}
+
+fn request(client: &mut Client, process: &str) -> i64 {
+    client.request("process/write", json!({"processId": process, "chunk": base64(much()), "writeId": "w"}))
+}
+
+/// Nothing is answered for a while.
+async fn waits(client: &mut Client) {
+    assert_eq!(client.quiet(Duration::from_millis(200)).await, Vec::<Value>::new());
+}
+
+const FOR_EVER: Duration = Duration::from_secs(3600);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_write_waits_while_too_much_is_unread() {
+    let (_bench, mut client, _) = crowded(FOR_EVER).await;
+    let waiting = request(&mut client, "other");
+    waits(&mut client).await;
+    // What is typed gets through, and the end of the input keeps its place behind the write.
+    assert_eq!(write(&mut client, "small", "typed", "1").await, accepted());
+    let end_of_other = client.request("process/closeStdin", json!({"processId": "other"}));
+    waits(&mut client).await;
+    client.result("process/terminate", json!({"processId": "deaf"})).await;
+    assert_eq!(client.answer(waiting).await["result"], accepted());
+    assert_eq!(client.answer(end_of_other).await["result"], accepted());
+    assert_eq!(client.outcome("other").await, (0, format!("{MUCH}\n").into_bytes()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_write_that_waits_ends_with_its_process() {
+    let (_bench, mut client, _) = crowded(FOR_EVER).await;
+    let waiting = request(&mut client, "other");
+    waits(&mut client).await;
+    client.result("process/terminate", json!({"processId": "other"})).await;
+    assert_eq!(client.answer(waiting).await["error"]["message"], "failed to write to process stdin");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_write_that_waits_is_not_made_when_its_connection_is_lost() {
+    let (bench, mut client, session) = crowded(FOR_EVER).await;
+    request(&mut client, "other");
+    waits(&mut client).await;
+    client.close();
+    let mut client = bench.connect().await;
+    client.resume(&session).await;
+    client.result("process/terminate", json!({"processId": "deaf"})).await;
+    // Made again, it is made once.
+    assert_eq!(write(&mut client, "other", &much(), "w").await, accepted());
+    assert_eq!(write(&mut client, "other", &much(), "w").await, accepted());
+    assert_eq!(end(&mut client, "other").await, accepted());
+    assert_eq!(client.outcome("other").await, (0, format!("{MUCH}\n").into_bytes()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_write_does_not_wait_for_ever() {
+    let (_bench, mut client, _) = crowded(Duration::from_millis(50)).await;
+    let (_, why) = client.error("process/write", json!({"processId": "other", "chunk": base64(much()), "writeId": "w"})).await;
+    assert!(why.starts_with("nothing of this write was taken: "), "{why}");
+    assert_eq!(write(&mut client, "other", "12345", "v").await, accepted());
+    assert_eq!(end(&mut client, "other").await, accepted());
+    assert_eq!(client.outcome("other").await, (0, b"5\n".to_vec()));
 }

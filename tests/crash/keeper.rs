@@ -212,3 +212,42 @@ async fn a_home_that_cannot_be_written_is_told() {
     let _ = std::fs::remove_dir_all(&long);
     assert!(String::from_utf8_lossy(&output.stderr).contains("longer than a socket's path can be"));
 }
+
+fn bridge_command(home: &KeptHome, arguments: &[&str]) -> tokio::process::Command {
+    let mut command = tokio::process::Command::new(OUTPOST);
+    command.args(["executor", "--listen", "stdio", "--keep"]).args(arguments).env("OUTPOST_HOME", home.path()).kill_on_drop(true);
+    command
+}
+
+/// A bridge that is told nothing and ends at once, if it gets through at all.
+async fn bridge(home: &KeptHome, arguments: &[&str]) -> Output {
+    bridge_command(home, arguments).stdin(Stdio::null()).output().await.unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_keeper_with_another_ceiling_is_not_used() {
+    let files = tempfile::tempdir().unwrap();
+    let ceiling = |name: &str, text: &str| {
+        let path = files.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (one, other) = (ceiling("one.toml", "read = ['/']\n"), ceiling("other.toml", "read = ['/usr']\n"));
+    let open = KeptHome::new();
+    // Whoever is there keeps it.
+    let _there = bridge_command(&open, &[]).stdin(Stdio::piped()).spawn().unwrap();
+    eventually("the keeper is there", || open.path().join("run/keeper.json").exists()).await;
+    assert!(bridge(&open, &[]).await.status.success());
+    let refused = bridge(&open, &["--ceiling", &one]).await;
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("runs without a ceiling"), "{said}");
+    assert!(said.contains(&format!("process {}", open.keeper().unwrap())), "{said}");
+
+    let held = KeptHome::new();
+    let _there = bridge_command(&held, &["--ceiling", &one]).stdin(Stdio::piped()).spawn().unwrap();
+    eventually("the keeper is there", || held.path().join("run/keeper.json").exists()).await;
+    let same = bridge(&held, &["--ceiling", &one]).await;
+    assert!(same.status.success(), "{}", String::from_utf8_lossy(&same.stderr));
+    let said = bridge(&held, &["--ceiling", &other]).await.stderr;
+    assert!(String::from_utf8_lossy(&said).contains("runs with another ceiling"));
+}

@@ -222,7 +222,8 @@ async fn a_start_whose_session_is_over_is_not_repeated_in_the_next() {
         let mark = mortal.work.path().join(format!("runs-{n}"));
         let script = format!("echo run >> {}", mark.display());
         let error = soon("the start", environment.start(shell("p", &script, mortal.work.path()))).await.err().unwrap();
-        assert!(matches!(error, EnvironmentError::Unreachable { .. } | EnvironmentError::Lost { .. }), "{error}");
+        // It may have run, and nobody can tell: never that it could not be started.
+        assert!(matches!(error, EnvironmentError::Unknown { .. }), "{error}");
         // A new session works; the start of the old one is not in it.
         let process = soon("the next session", async {
             loop {

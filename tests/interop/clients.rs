@@ -55,6 +55,12 @@ impl Desk {
         assert!(output.status.success(), "{}\n{} requests to the model", String::from_utf8_lossy(&said), self.model.requests().len());
     }
 
+    async fn python(&self, script: &str) {
+        let mut command = Command::new(clients().join("python/bin/python"));
+        command.arg(here().join(script));
+        self.run(command).await;
+    }
+
     async fn node(&self, script: &str) {
         // Beside the packages, because that is where a script looks for them.
         let beside = clients().join(script);
@@ -89,9 +95,7 @@ async fn the_official_python_sdk() {
         Reply::message("asynchronous"),
     ]);
     let desk = Desk::new(replies).await;
-    let mut command = Command::new(clients().join("python/bin/python"));
-    command.arg(here().join("python_sdk.py"));
-    desk.run(command).await;
+    desk.python("python_sdk.py").await;
     assert_eq!(desk.model.requests().len(), 10);
 }
 
@@ -134,4 +138,33 @@ async fn a_provider_of_the_ai_sdk() {
     replies.push(Reply::streamed("the same thread"));
     let desk = Desk::new(replies).await;
     desk.node("ai_sdk.mjs").await;
+}
+
+/// This one cannot be told not to put a feature on the command line.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_python_client_that_enables_features() {
+    let mut replies = Vec::from(where_are_you());
+    replies.push(Reply::streamed("one two three"));
+    let desk = Desk::new(replies).await;
+    desk.python("python_features.py").await;
+    let config = std::fs::read_to_string(desk.home.path().join("config.toml")).unwrap();
+    assert!(config.contains("model_reasoning_effort = \"high\"") && config.contains("skill/SKILL.md"), "{config}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_python_client_of_both_doors() {
+    let mut replies = Vec::from(where_are_you());
+    replies.extend([Reply::message("the same thread"), Reply::message("said"), Reply::message("a summary")]);
+    let desk = Desk::new(replies).await;
+    desk.python("python_both_doors.py").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_provider_of_the_ai_sdk_for_both_doors() {
+    let mut replies = Vec::from(where_are_you());
+    replies.push(Reply::message("with options"));
+    replies.extend(where_are_you());
+    replies.push(Reply::status(400, r#"{"error": {"message": "no such model"}}"#));
+    let desk = Desk::new(replies).await;
+    desk.node("ai_sdk_cli.mjs").await;
 }

@@ -95,11 +95,16 @@ impl Harness {
 
     /// Another program on the same store and the same executors.
     pub async fn restarted(&self) -> Runtime {
+        self.restarted_on(self.store.clone())
+    }
+
+    /// Another program on the same executors, and on another store.
+    pub fn restarted_on(&self, store: Store) -> Runtime {
         let registry = Registry::new(RegistryOptions::default());
         for place in &self.places {
             registry.attach(place.id.clone(), connector(place.id.as_str(), place.bench.clone()), ConnectPolicy::Lazy).unwrap();
         }
-        Runtime::new(parts(self.config.clone(), self.store.clone(), registry, &self.model, Rules::default()))
+        Runtime::new(parts(self.config.clone(), store, registry, &self.model, Rules::default()))
     }
 
     /// Gives an environment a new handle to the same executor, and waits until it is ready.
@@ -181,7 +186,7 @@ pub fn told(finished: &CallFinished) -> String {
     finished.items.iter().map(text).collect()
 }
 
-fn connector(name: &str, bench: Arc<Bench>) -> Connector {
+pub fn connector(name: &str, bench: Arc<Bench>) -> Connector {
     Connector::new(name, move || {
         let bench = bench.clone();
         async move { Ok(bench.link().await) }

@@ -241,6 +241,38 @@ async fn the_context_is_compacted_when_it_is_full_and_on_demand() {
     assert_eq!(last[0]["content"][0]["text"], "remember the blue door");
 }
 
+/// A model that says nothing when it is asked for a summary does not take the history with it.
+#[tokio::test]
+async fn an_empty_summary_replaces_nothing() {
+    let harness = Harness::local(vec![Reply::message("one"), Reply::message(" "), Reply::message("two")]).await;
+    let thread = harness.start(&[0]).await;
+    turn(&thread, "remember the blue door").await;
+    thread.compact().await.unwrap();
+    settled(&thread).await;
+    let end = harness.turn_ends(thread.id()).await.remove(1);
+    assert_eq!(end.status, TurnStatus::Failed);
+    assert!(end.error.unwrap().get().contains("said nothing"));
+    turn(&thread, "go on").await;
+    let texts = input_of(harness.model.requests().last().unwrap()).to_vec();
+    assert!(texts.iter().any(|item| item["content"][0]["text"] == "one"), "{texts:?}");
+}
+
+/// Of a history that came in one piece, only what the user said last is kept.
+#[tokio::test]
+async fn a_compaction_keeps_words_and_not_what_came_with_them() {
+    let harness = Harness::local(vec![Reply::message("SUMMARY"), Reply::message("two")]).await;
+    let mut start = outpost_runtime::StartThread::new();
+    start.created.selection = Some(harness.select(&[0]));
+    let message = |role: &str, text: &str| json!({"type": "message", "role": role, "content": [{"type": "input_text", "text": text}]});
+    start.history = vec![message("user", "the blue door").into(), message("assistant", "a long answer").into()];
+    let thread = harness.runtime.start(start).await.unwrap();
+    thread.compact().await.unwrap();
+    settled(&thread).await;
+    turn(&thread, "go on").await;
+    let sent = serde_json::to_string(&input_of(harness.model.requests().last().unwrap())).unwrap();
+    assert!(sent.contains("the blue door") && sent.contains("SUMMARY") && !sent.contains("a long answer"), "{sent}");
+}
+
 #[tokio::test]
 async fn budgets_stop_a_turn_and_say_so() {
     let mut setup = crate::harness::Setup::new(

@@ -9,6 +9,7 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use crate::harness::OUTPOST;
+use crate::http::HttpServer;
 use crate::support::{SERVER, living, starts};
 
 struct Stage {
@@ -94,4 +95,19 @@ async fn a_server_that_does_not_start_is_told() {
     assert!(output.status.success(), "{output:?}");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("MCP server `broken` could not be started"), "{said}");
+}
+
+/// A server of this very machine is nobody's to reach until the configuration says so; the refusal says how.
+#[tokio::test]
+async fn a_server_of_this_machine_behind_http_is_reached_where_that_is_allowed() {
+    let server = HttpServer::start(None);
+    let declared = format!("[mcp_servers.web]\nurl = \"{}\"\nrequired = true\nstartup_timeout_sec = 20\n", server.url());
+    let stage = Stage::new(vec![Reply::call("a", "mcp__web__session", &json!({})), Reply::message("heard it")], &declared).await;
+    let refused = stage.exec(&["go"]).await;
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && said.contains("`http_allow` in the config.toml of its home"), "{said}");
+    let output = stage.exec(&["-c", "http_allow=[\"loopback\"]", "go"]).await;
+    assert!(output.status.success() && String::from_utf8_lossy(&output.stderr).contains("[local] web session"), "{output:?}");
+    let wrong = stage.exec(&["-c", "http_allow=[\"a b\"]", "go"]).await;
+    assert!(String::from_utf8_lossy(&wrong.stderr).contains("http_allow"), "{wrong:?}");
 }

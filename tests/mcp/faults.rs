@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use outpost_runtime::live::{NewInput, Status};
+use outpost_runtime::feed::Read;
+use outpost_runtime::live::{Event, NewInput, Status};
+use outpost_runtime::mcp::McpEvent;
 use outpost_runtime::mcp::refresh::StatusDetail;
 use outpost_runtime::policy::ApprovalPolicy;
 use outpost_testkit::LinkKind;
@@ -57,6 +59,65 @@ async fn one_that_dies_at_once() {
 async fn one_that_lists_without_end() {
     let why = start_of("endless", json!({})).await;
     assert!(why.contains("more than 100 pages"), "{why}");
+}
+
+#[tokio::test]
+async fn one_that_lists_more_than_anybody_could_read() {
+    let why = start_of("heavy", json!({})).await;
+    assert!(why.contains("it lists more than 33554432 bytes"), "{why}");
+}
+
+#[tokio::test]
+async fn one_that_says_what_makes_no_sense() {
+    let why = start_of("shapeless", json!({})).await;
+    assert!(why.contains("its answer is not what the protocol says"), "{why}");
+    let why = start_of("speechless", json!({})).await;
+    assert!(why.contains("it does not answer `initialize` as the protocol says"), "{why}");
+}
+
+#[tokio::test]
+async fn one_that_complains_without_end() {
+    let why = start_of("refuses", json!({})).await;
+    assert!(why.contains("it refuses to begin: no licence !!!") && why.chars().count() < 3000, "{} characters", why.len());
+}
+
+#[tokio::test]
+async fn one_that_floods_its_standard_error() {
+    let harness = harness(json!({"s": server("noisy")}), vec![Reply::call("a", "mcp__s__echo", &json!({"text": "x"}))]).await;
+    let thread = harness.start(&[0]).await;
+    turn(&thread, "go").await;
+    assert_eq!(harness.outputs(thread.id()).await, [(CallOutcome::Completed, "x".into())]);
+}
+
+/// Each request carries all tools, so there is an end to them. What is left out is told, and the rest can be used.
+#[tokio::test]
+async fn one_that_lists_more_than_a_model_could_take() {
+    let (all, mut few) = (server("crowd"), server("crowd"));
+    few["enabled_tools"] = json!(["dup", "t199", "vast"]);
+    let harness = harness(json!({"all": all, "few": few}), vec![Reply::call("a", "mcp__few__dup", &json!({}))]).await;
+    let thread = harness.start(&[0]).await;
+    let mut feed = thread.subscribe();
+    turn(&thread, "go").await;
+    assert_eq!(harness.outputs(thread.id()).await, [(CallOutcome::Completed, "called dup".into())]);
+    let offered = offered(&harness, 0);
+    let of = |server: &str| offered.iter().filter(|name| name.starts_with(&format!("mcp__{server}__"))).count();
+    assert!((40..60).contains(&of("all")), "{}", of("all"));
+    assert_eq!(of("few"), 2, "{offered:?}");
+    assert!(
+        offered.iter().all(|name| name.len() <= 64 && name.is_ascii()) && offered.contains(&"mcp__few__t199".to_owned()),
+        "{offered:?}"
+    );
+    let mut warnings = Vec::new();
+    while let Ok(read) = tokio::time::timeout(Duration::from_millis(200), feed.next()).await {
+        match read {
+            Read::Event(Event::Mcp(McpEvent::Warning { message })) => warnings.push(message),
+            Read::End => break,
+            _ => {}
+        }
+    }
+    let all = warnings.iter().find(|warning| warning.contains("`all`")).unwrap();
+    assert!(all.contains("`dup` is listed twice") && all.contains("choose with `enabled_tools`") && all.contains("`vast` takes"), "{all}");
+    assert!(!warnings.iter().any(|warning| warning.contains("`few`") && warning.contains("choose with")), "{warnings:?}");
 }
 
 #[tokio::test]

@@ -128,12 +128,23 @@ def call(number, name, arguments, meta):
 def answer(message):
     number, method, params = message["id"], message["method"], message.get("params") or {}
     if method == "initialize":
+        if BEHAVIOUR == "refuses":
+            raise LookupError("no licence " + "!" * 100_000)
+        if BEHAVIOUR == "speechless":
+            return {}
         capabilities = {"tools": {"listChanged": True}, "resources": {}}
         info = {"name": "scripted", "version": "1"}
         return {"protocolVersion": params["protocolVersion"], "capabilities": capabilities, "serverInfo": info}
     if method == "tools/list":
         if BEHAVIOUR == "endless":
             return {"tools": [tool("t%s" % time.monotonic_ns())], "nextCursor": "more"}
+        if BEHAVIOUR == "crowd":
+            odd = [tool(""), tool("dup"), tool("dup"), tool("vast", {"a": {"description": "d" * 100_000}}), tool("a\nb"), tool("\u00e4" * 5000)]
+            return {"tools": odd + [tool("t%d" % number, {"a": {"description": "d" * 10_000}}) for number in range(200)]}
+        if BEHAVIOUR == "heavy":
+            return {"tools": [tool("h%s" % time.monotonic_ns(), {"a": {"description": "d" * 8_000_000}})], "nextCursor": "more"}
+        if BEHAVIOUR == "shapeless":
+            return {"tools": [{"name": "x", "inputSchema": 7}]}
         # Two pages, so that pages are followed.
         every = tools()
         if params.get("cursor") == "second":
@@ -176,6 +187,9 @@ def main():
             sys.stdout.flush()
     if BEHAVIOUR == "banner":
         print("Welcome to the server!", flush=True)
+    if BEHAVIOUR == "noisy":
+        noise = threading.Thread(target=lambda: [sys.stderr.write("noise " * 10_000) for _ in iter(int, 1)], daemon=True)
+        noise.start()
     if BEHAVIOUR == "sleepy":
         time.sleep(float(sys.argv[2]))
     for line in sys.stdin:

@@ -42,4 +42,71 @@ as_root_and_user! {
         assert_eq!(code, 0, "{}", String::from_utf8_lossy(&output));
         assert!(allowed_path.join("made").exists() && !allowed_path.join("ran").exists());
     }
+
+    async fn requests_that_name_no_sandbox_are_held_to_the_ceiling(who: Who) {
+        let allowed = directory(who);
+        let path = allowed.path().canonicalize().unwrap();
+        std::fs::create_dir(path.join("secret")).unwrap();
+        std::fs::write(path.join("secret/there"), "secret").unwrap();
+        let file = path.join("ceiling.toml");
+        let write = |network: &str| {
+            let text = format!("network = '{network}'\nread = ['/usr']\nwrite = ['{0}']\ndeny = ['{0}/secret']\n", path.display());
+            std::fs::write(&file, text).unwrap();
+            give(who, &file);
+        };
+        let web = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/", web.local_addr().unwrap());
+        let request = |id: &str| json!({"requestId": id, "method": "GET", "url": url, "headers": []});
+        let arguments = ["--ceiling", file.to_str().unwrap(), "--http-allow", "loopback"];
+
+        write("restricted");
+        let ground = Ground::with(who, &arguments);
+        let mut client = ground.client().await;
+        let (code, why) = client.error("http/request", request("a")).await;
+        assert!(code == -32600 && why.contains("ceiling"), "{why}");
+        assert!(tokio::time::timeout(std::time::Duration::from_millis(50), web.accept()).await.is_err(), "somebody came");
+        // The answer is the same for what is there and for what is not.
+        let uri = |path: &std::path::Path| outpost_wire::PathUri::from_native(path).unwrap().to_string();
+        let mut id = 0;
+        let mut watch = |missing: &std::path::Path, present: &std::path::Path| {
+            id += 1;
+            json!({"watchId": id, "missing": [uri(missing)], "present": uri(present)})
+        };
+        let usr = std::path::Path::new("/usr");
+        for name in ["there", "nothing"] {
+            let secret = path.join("secret").join(name);
+            for params in [watch(&secret, usr), watch(&path.join("new"), &secret)] {
+                let (_, why) = client.error("fs/watchMissing", params).await;
+                assert!(why.contains("secret is denied") && why.contains("(os error 13)"), "{why}");
+            }
+        }
+        let fine = client.result("fs/watchMissing", watch(&path.join("new"), usr)).await;
+        assert_eq!(fine["watching"], true);
+
+        write("enabled");
+        let ground = Ground::with(who, &arguments);
+        let mut client = ground.client().await;
+        client.request("http/request", request("b"));
+        web.accept().await.unwrap();
+    }
+
+    async fn a_ceiling_may_deny_what_we_protect(who: Who) {
+        let allowed = directory(who);
+        let root = allowed.path().canonicalize().unwrap();
+        std::fs::create_dir(root.join(".ssh")).unwrap();
+        give(who, &root.join(".ssh"));
+        std::fs::write(root.join(".ssh/key"), "secret").unwrap();
+        let file = root.join("ceiling.toml");
+        std::fs::write(&file, format!("read = ['/']\nwrite = ['{0}']\ndeny = ['{0}/.ssh']\n", root.display())).unwrap();
+        give(who, &file);
+        let ground = Ground::with(who, &["--ceiling", file.to_str().unwrap()]);
+        let mut client = ground.client().await;
+        let uri = outpost_wire::PathUri::from_native(&root).unwrap().to_string();
+        let policy = ground.policy(json!([entry(std::path::Path::new("/"), "read"), entry(&root, "write")]));
+        let script = "echo x > made && mkdir .git/x || ! cat .ssh/key";
+        client.start(with(ground.shell("p", script), json!({"sandbox": policy, "cwd": uri}))).await;
+        let (code, output) = client.outcome("p").await;
+        assert_eq!(code, 0, "{}", String::from_utf8_lossy(&output));
+        assert!(root.join("made").exists() && !String::from_utf8_lossy(&output).contains("secret"));
+    }
 }

@@ -1,5 +1,6 @@
 //! P3: whoever uses too much is held, and told by what; others do not notice.
 
+use std::path::Path;
 use std::time::Duration;
 
 use outpost_testkit::Client;
@@ -7,7 +8,7 @@ use outpost_testkit::bench::with;
 use serde_json::{Value, json};
 
 use crate::as_root_and_user;
-use crate::support::{Ground, Who, directory, is_root, number};
+use crate::support::{Ground, Who, directory, entry, is_root, number};
 
 /// The end of a process as it was told.
 async fn exited(client: &mut Client, id: &str) -> Value {
@@ -120,6 +121,57 @@ as_root_and_user! {
         assert_eq!(exited["limit"], json!({"what": "bytes of free space", "value": 32 << 20, "mechanism": "watchdog"}), "{exited}");
         other.result("process/write", json!({"processId": "quiet", "chunk": "Cg==", "writeId": "1"})).await;
         assert_eq!(other.outcome("quiet").await, (0, b"fine\n".to_vec()));
+    }
+
+    async fn the_sessions_own_temporary_files_count(who: Who) {
+        if !is_root() {
+            return;
+        }
+        let disk = Disk::new(who);
+        let ground = Ground::on(who, &disk.0, &["--limit", "free-space=32M"]);
+        let mut filler = ground.client().await;
+        let script = "i=0; while :; do i=$((i+1)); head -c 1M /dev/zero > /tmp/file$i || exit 9; sleep 0.02; done";
+        filler.start(with(ground.shell("p", script), json!({"sandbox": ground.workspace_write()}))).await;
+        let exited = exited(&mut filler, "p").await;
+        assert_eq!(exited["limit"], json!({"what": "bytes of free space", "value": 32 << 20, "mechanism": "watchdog"}), "{exited}");
+    }
+
+    async fn a_writable_root_counts_wherever_a_command_was_started(who: Who) {
+        if !is_root() {
+            return;
+        }
+        let disk = Disk::new(who);
+        let place = disk.0.path().canonicalize().unwrap();
+        let ground = Ground::with(who, &["--limit", "free-space=32M"]);
+        let mut filler = ground.client().await;
+        let policy = ground.policy(json!([entry(Path::new("/"), "read"), entry(&place, "write")]));
+        let script = format!("i=0; while :; do i=$((i+1)); head -c 1M /dev/zero > {}/file$i || exit 9; sleep 0.02; done", place.display());
+        filler.start(with(ground.shell("p", &script), json!({"sandbox": policy}))).await;
+        let exited = exited(&mut filler, "p").await;
+        assert_eq!(exited["limit"]["what"], "bytes of free space", "{exited}");
+    }
+
+    async fn a_file_call_at_the_limit_ends_nothing(who: Who) {
+        let ground = Ground::with(who, &["--limit", "processes=40"]);
+        let mut client = ground.client().await;
+        let policy = ground.workspace_write();
+        let start = |id: &str, script: &str| with(ground.shell(id, script), json!({"sandbox": policy, "pipeStdin": true}));
+        client.start(start("long", "read x; echo finished")).await;
+        let many = "use POSIX; for (1..200) { my $p = fork; last if !defined $p; if (!$p) { pause; exit } } print qq(full\\n); $| = 1; print q(); pause";
+        client.start(start("many", &format!("exec perl -e '{many}'"))).await;
+        client.until(|message| message["method"] == "process/output" && message["params"]["processId"] == "many").await;
+        let answer = client.call("fs/getMetadata", json!({"path": ground.uri(""), "sandbox": policy})).await;
+        let message = answer["error"]["message"].as_str().unwrap_or_default();
+        assert!(message.contains("temporarily unavailable"), "{answer}");
+        if mechanism(&mut client, "processes").await.unwrap().starts_with("cgroup") {
+            assert!(message.contains("40 processes"), "{message}");
+        }
+        client.result("process/write", json!({"processId": "long", "chunk": "Cg==", "writeId": "1"})).await;
+        assert_eq!(client.outcome("long").await, (0, b"finished\n".to_vec()));
+        // With room again, the same call works.
+        client.result("process/terminate", json!({"processId": "many"})).await;
+        self::exited(&mut client, "many").await;
+        client.result("fs/getMetadata", json!({"path": ground.uri(""), "sandbox": policy})).await;
     }
 
     async fn endless_output_that_nobody_reads_hurts_nobody(who: Who) {

@@ -24,6 +24,8 @@
 //! | refusals name their rule | `x4_…`, `x2_files_are_written…`, `x2_what_runs_later…` |
 //! | children of the dead are killed | `terminate_leaves_nothing` |
 //! | rlimits; control groups; the watchdog | `a_file_does_not_grow…`, `whoever_forks…`; `a_memory_hog…`, `whoever_forks…`; `a_disk_filler…` |
+//! | file calls and starts inside a sandbox leave the runtime's threads alone; workers have a time limit | `a_stopped_worker…`, `a_stopped_reaper…`; `a_worker_that_says_nothing…` |
+//! | the ceiling for requests that name no sandbox | `requests_that_name_no_sandbox…` |
 //! | files are replaced; a redo copy is kept | `l8_a_kill_tears_nothing`; `l8_a_file_with_two_names…` |
 //!
 //! `no_new_privs` taken out alone breaks nothing: Landlock and seccomp ask for it and set it themselves. Not tried: redirects and proxies of HTTP, the
@@ -32,6 +34,7 @@
 
 mod ceiling;
 mod daemons;
+mod denials;
 mod doors;
 mod file_calls;
 mod files;
@@ -40,5 +43,6 @@ mod limits;
 mod rights;
 mod secrets;
 mod server;
+mod stops;
 mod support;
 mod writes;

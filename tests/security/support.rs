@@ -87,6 +87,21 @@ fn program() -> PathBuf {
     path
 }
 
+/// Where somebody can run the program.
+fn program_for(who: Who) -> PathBuf {
+    if who == Who::User && is_root() { program() } else { OUTPOST.into() }
+}
+
+/// A command that somebody in particular runs.
+fn as_who(who: Who, program: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.current_dir("/");
+    if who == Who::User && is_root() {
+        command.uid(NOBODY).gid(NOBODY);
+    }
+    command
+}
+
 impl Ground {
     pub fn new(who: Who) -> Self {
         Self::with(who, &[])
@@ -98,13 +113,38 @@ impl Ground {
 
     /// An executor whose user has this home.
     pub fn at_home(who: Who, home: &Path, arguments: &[&str]) -> Self {
-        let needs_copy = who == Who::User && is_root();
-        let mut command = Command::new(if needs_copy { program() } else { OUTPOST.into() });
-        command.args(["executor", "--no-auth"]).args(arguments).env("HOME", home).current_dir("/");
-        if needs_copy {
-            command.uid(NOBODY).gid(NOBODY);
-        }
+        let mut command = as_who(who, &program_for(who));
+        command.args(["executor", "--no-auth"]).args(arguments).env("HOME", home);
         Self { executor: ExecutorProcess::start_command(command, directory(who)), work: directory(who) }
+    }
+
+    /// An executor that is started by a shell once the shell has done something.
+    pub fn after(who: Who, script: &str) -> Self {
+        let mut command = as_who(who, Path::new("/bin/sh"));
+        command.args(["-c", &format!("{script}; exec \"$0\" executor --no-auth")]).arg(program_for(who)).env("HOME", "/nonexistent");
+        Self { executor: ExecutorProcess::start_command(command, directory(who)), work: directory(who) }
+    }
+
+    /// An executor that keeps its own files on this disk.
+    pub fn on(who: Who, disk: &TempDir, arguments: &[&str]) -> Self {
+        let own = tempfile::tempdir_in(disk.path()).unwrap();
+        give(who, own.path());
+        let mut command = as_who(who, &program_for(who));
+        command.args(["executor", "--no-auth"]).args(arguments).env("HOME", "/nonexistent");
+        Self { executor: ExecutorProcess::start_command(command, own), work: directory(who) }
+    }
+
+    /// An executor that keeps its own files below the directory that is worked in.
+    pub fn around_its_files(who: Who) -> Self {
+        let work = directory(who);
+        let above = work.path().join("state");
+        std::fs::create_dir(&above).unwrap();
+        give(who, &above);
+        let own = tempfile::Builder::new().prefix("home-").tempdir_in(above).unwrap();
+        give(who, own.path());
+        let mut command = as_who(who, &program_for(who));
+        command.args(["executor", "--no-auth"]).env("HOME", "/nonexistent");
+        Self { executor: ExecutorProcess::start_command(command, own), work }
     }
 
     pub async fn client(&self) -> Client {

@@ -56,7 +56,7 @@ fn everything_works_through_tls() {
     let token = server.token(&["--executor", "gpu"]);
     // Who does not trust the certificate does not tell it a token.
     let wary = Trying::start(&["--join", &url, "--id", "gpu"], &token, tempfile::tempdir().unwrap());
-    wary.says("trying again");
+    wary.says("does not trust the server's certificate; name the one of its authority with SSL_CERT_FILE");
     drop(wary);
     let home = tempfile::tempdir().unwrap();
     let mut executor = command(home.path(), &["executor", "--join", &url, "--id", "gpu"])

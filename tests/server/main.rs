@@ -10,8 +10,11 @@ mod events;
 mod files;
 mod handshake;
 mod many;
+mod permissions;
+mod revert;
 mod rubbish;
 mod selection;
+mod smaller;
 mod subscribers;
 mod threads;
 

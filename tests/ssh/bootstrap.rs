@@ -71,6 +71,10 @@ async fn what_does_not_work_is_told_and_nothing_is_left() {
     broken.bytes = fs::read(OUTPOST).unwrap()[..4096].to_vec().into();
     let error = host(&sshd).install(&broken, "0", |_| {}).await.unwrap_err();
     assert!(matches!(error, BootstrapError::DoesNotRun { .. }), "{error}");
+    // What runs and is something else would serve every environment of that machine.
+    let other = Binary { bytes: fs::read("/bin/true").unwrap().into(), ..program() };
+    let error = host(&sshd).install(&other, "1", |_| {}).await.unwrap_err();
+    assert!(error.to_string().contains("it is not outpost but true"), "{error}");
     assert_eq!(fs::read_dir(sshd.home().join(".outpost/bin")).unwrap().count(), 0);
     fs::remove_dir_all(sshd.home().join(".outpost")).unwrap();
     fs::write(sshd.home().join(".outpost"), "in the way").unwrap();

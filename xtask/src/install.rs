@@ -59,22 +59,23 @@ pub fn mcp_tools() -> anyhow::Result<()> {
 }
 
 /// Clients of the app protocol and of `exec --json` that others wrote, as they are released.
-const NODE_CLIENTS: [&str; 5] = [
+const NODE_CLIENTS: [&str; 6] = [
     "@openai/codex-sdk@0.163.0",
     "@agentclientprotocol/codex-acp@2.6.0",
     "@agentclientprotocol/sdk@2.4.0",
     "ai-sdk-provider-codex-app-server@1.1.7",
+    "ai-sdk-provider-codex-cli@1.4.1",
     "ai@6",
 ];
-const PYTHON_CLIENT: &str = "openai-codex==0.163.0";
-/// What that one stands on. Its other dependency is a copy of the peer's program, which is not needed.
+const PYTHON_CLIENTS: [&str; 3] = ["openai-codex==0.163.0", "codex-python-sdk==0.2.1", "codex-sdk-python==0.117.0"];
+/// What the first one stands on. Its other dependency is a copy of the peer's program, which is not needed.
 const PYTHON_LIBRARIES: [&str; 6] = ["pydantic", "pydantic-core", "annotated-types", "typing-extensions", "typing-inspection", "packaging"];
 
 /// A directory with `node_modules`, and `python` with a virtual environment.
 pub fn clients() -> anyhow::Result<PathBuf> {
     let directory = directory().join("clients");
     let stamp = directory.join(".installed");
-    let wanted = format!("{} {PYTHON_CLIENT}", NODE_CLIENTS.join(" "));
+    let wanted = [&NODE_CLIENTS[..], &PYTHON_CLIENTS].concat().join(" ");
     if std::fs::read_to_string(&stamp).is_ok_and(|text| text == wanted) {
         return Ok(directory);
     }
@@ -92,7 +93,7 @@ pub fn clients() -> anyhow::Result<PathBuf> {
         pip.args(["install", "--quiet", "--disable-pip-version-check"]);
         pip
     };
-    sh(pip().args(["--no-deps", PYTHON_CLIENT]))?;
+    sh(pip().arg("--no-deps").args(PYTHON_CLIENTS))?;
     sh(pip().args(PYTHON_LIBRARIES))?;
     std::fs::write(stamp, wanted)?;
     Ok(directory)

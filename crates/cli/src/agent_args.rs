@@ -41,6 +41,9 @@ enum ExecCommand {
         /// The thread that changed last, instead of ID
         #[arg(long)]
         last: bool,
+        /// Accepted for programs that pass it: the last thread of all directories is meant anyway
+        #[arg(long, hide = true)]
+        all: bool,
         /// The thread
         #[arg(value_name = "ID", required_unless_present = "last")]
         id: Option<String>,
@@ -115,7 +118,7 @@ impl ExecArguments {
         let Self { options, prompt, command } = self;
         match command {
             None => ExecRequest { options, which: Which::New, prompt },
-            Some(ExecCommand::Resume { options: inner, last, id, prompt }) => {
+            Some(ExecCommand::Resume { options: inner, last, id, prompt, .. }) => {
                 // With --last there is no id, and the only word is the prompt.
                 let (which, prompt) = match (last, id) {
                     (false, Some(id)) => (Which::Id(id), prompt),
@@ -193,7 +196,7 @@ pub struct AgentOptions {
     #[arg(short, long, value_name = "MODE", value_parser = ["read-only", "workspace-write", "danger-full-access"])]
     pub sandbox: Option<String>,
     /// Run every command without a sandbox and without asking; only where something else confines this program
-    #[arg(long, conflicts_with = "sandbox")]
+    #[arg(long, alias = "yolo", conflicts_with = "sandbox")]
     pub dangerously_bypass_approvals_and_sandbox: bool,
     /// Short for `--provider ollama`
     #[arg(long, hide = true, conflicts_with = "provider")]

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::agent_args::{CHAT_HELP, ChatArguments, EXEC_HELP, ExecArguments};
 use crate::config::limits::Limit;
+use crate::habits::{Habits, feature};
 use crate::serve_args::{SERVE_HELP, ServeArguments, TOKEN_HELP, TokenCommand};
 use crate::thread_args::{THREAD_HELP, ThreadArguments};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
@@ -26,6 +27,8 @@ pub struct Arguments {
     /// before or after the verb. A value that is no TOML is a text
     #[arg(short = 'c', long = "config", value_name = "KEY=VALUE", global = true)]
     pub settings: Vec<String>,
+    #[command(flatten)]
+    pub habits: Habits,
     #[command(subcommand)]
     pub command: Command,
 }
@@ -43,19 +46,24 @@ impl Arguments {
     pub fn of_this_process() -> Self {
         // Of a global flag clap keeps only what stands behind the innermost verb, so settings are collected as they are read.
         let settings = Arc::new(Mutex::new(Vec::new()));
-        let collected = settings.clone();
-        let collect = move |text: &str| {
-            let setting = setting(text)?;
-            collected.lock().unwrap_or_else(PoisonError::into_inner).push(setting.clone());
-            Ok::<_, &'static str>(setting)
+        let collect = |read: fn(&str) -> Result<String, &'static str>| {
+            let collected = settings.clone();
+            move |text: &str| {
+                collected.lock().unwrap_or_else(PoisonError::into_inner).push(read(text)?);
+                Ok::<_, &'static str>(text.to_owned())
+            }
         };
-        let matches =
-            Self::command().mut_arg("settings", |setting| setting.value_parser(collect)).get_matches_from(words(std::env::args_os()));
-        let mut arguments = Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-        arguments.settings = std::mem::take(&mut *settings.lock().unwrap_or_else(PoisonError::into_inner));
+        let command = Self::command()
+            .mut_arg("settings", |argument| argument.value_parser(collect(setting)))
+            .mut_arg("enable", |argument| argument.value_parser(collect(|name| feature(name, true))))
+            .mut_arg("disable", |argument| argument.value_parser(collect(|name| feature(name, false))));
+        let mut arguments =
+            Self::from_arg_matches(&command.get_matches_from(words(std::env::args_os()))).unwrap_or_else(|error| error.exit());
+        let mut collected = std::mem::take(&mut *settings.lock().unwrap_or_else(PoisonError::into_inner));
         // They are read verb by verb; what counts is where they stand.
         let given: Vec<String> = std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
-        arguments.settings.sort_by_cached_key(|setting| given.iter().rposition(|word| word.ends_with(setting.as_str())));
+        collected.sort_by_cached_key(|setting| given.iter().rposition(|word| word.ends_with(setting.as_str())));
+        arguments.settings = [arguments.habits.settings(), collected].concat();
         arguments
     }
 }
@@ -85,7 +93,7 @@ Exit codes: 0 done, 1 the work failed, 2 wrong usage, 3 an environment was unrea
 pub enum Command {
     /// See it work, on this machine alone: no key, no server, under half a minute
     #[command(after_help = DEMO_HELP)]
-    Demo,
+    Demo(DemoArguments),
     /// Let an agent work on a prompt, and show what it does
     #[command(after_help = EXEC_HELP)]
     Exec(Box<ExecArguments>),
@@ -163,6 +171,13 @@ model, which only runs what it is told; the connection is cut, the program is ki
 forked. Everything but the thread is removed at the end. Where the sandbox cannot be held, the demo says so and goes \
 on without one.";
 
+#[derive(Args)]
+pub struct DemoArguments {
+    /// Where the demo plays that another program of ours watches over
+    #[arg(long, hide = true, value_name = "DIR")]
+    pub stage: Option<PathBuf>,
+}
+
 const COMPLETIONS_HELP: &str = "\
 Examples:
   outpost completions bash > ~/.local/share/bash-completion/completions/outpost
@@ -183,6 +198,11 @@ pub struct DoctorArguments {
 }
 
 impl Command {
+    /// Whether it runs unattended, so that what it says on standard error is a log.
+    pub fn is_server(&self) -> bool {
+        matches!(self, Self::Executor(_) | Self::AppServer(_) | Self::Keeper(_) | Self::Serve(_))
+    }
+
     /// Whether commands of others become children of this process, which must not find secrets in its environment. The
     /// command behind `--via` is the user's own and may need them.
     pub fn serves_commands(&self) -> bool {
@@ -191,7 +211,7 @@ impl Command {
             Self::Run(arguments) => arguments.place.is_here(),
             Self::Shell(arguments) => arguments.place.is_here(),
             Self::Exec(_) | Self::Chat(_) | Self::Serve(_) => true,
-            Self::Demo | Self::Reference | Self::Schema(_) | Self::Completions { .. } | Self::Doctor(_) => false,
+            Self::Demo(_) | Self::Reference | Self::Schema(_) | Self::Completions { .. } | Self::Doctor(_) => false,
             Self::Env { .. } | Self::Cp(_) | Self::Thread(_) | Self::Token { .. } => false,
         }
     }
@@ -268,6 +288,12 @@ pub struct AppServerArguments {
     /// Where to listen: stdio://, ws://IP:PORT, unix://PATH or off
     #[arg(long, value_name = "URL", default_value = "stdio://")]
     pub listen: AppListen,
+    /// Accepted for programs that pass it: this is where a server listens that is told nothing else
+    #[arg(long, hide = true, conflicts_with = "listen")]
+    pub stdio: bool,
+    /// Accepted for programs that pass it: nothing is counted and sent home here, whatever they say
+    #[arg(long, hide = true)]
+    pub analytics_default_enabled: bool,
     #[command(flatten)]
     pub auth: AuthArguments,
 }

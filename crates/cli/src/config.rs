@@ -9,11 +9,13 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
+use outpost_executor::HttpTarget;
 use outpost_runtime::config::Budgets;
 use outpost_runtime::model::Provider;
 use outpost_runtime::permissions::SandboxMode;
 use outpost_runtime::policy::ApprovalPolicy;
-use serde::Deserialize;
+use outpost_runtime::skills::choice::SkillChoice;
+use serde::{Deserialize, Deserializer, de};
 use toml::{Table, Value};
 
 use limits::LimitTable;
@@ -39,7 +41,11 @@ pub struct Config {
     pub durability: Option<Durability>,
     pub budgets: Budgets,
     pub limits: LimitTable,
+    /// What HTTP requests of the executor of this home may reach besides public addresses.
+    #[serde(deserialize_with = "targets")]
+    pub http_allow: Vec<HttpTarget>,
     pub serve: ServeTable,
+    pub skills: SkillTable,
     /// Everything, as it was written, for those who want to see it.
     #[serde(skip)]
     written: Table,
@@ -47,6 +53,11 @@ pub struct Config {
     pub mcp_servers: Option<serde_json::Value>,
     #[serde(skip)]
     from: From,
+}
+
+/// As `--http-allow` takes them.
+fn targets<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<HttpTarget>, D::Error> {
+    Vec::<String>::deserialize(deserializer)?.iter().map(|target| target.parse().map_err(de::Error::custom)).collect()
 }
 
 /// Where a configuration came from, so that it can be read again.
@@ -63,6 +74,12 @@ pub struct WorkspaceWrite {
     pub network_access: bool,
 }
 
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default)]
+pub struct SkillTable {
+    pub config: Vec<SkillChoice>,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Durability {
@@ -76,7 +93,9 @@ impl Config {
     pub fn load(file: Option<&Path>, overrides: &[String]) -> anyhow::Result<Self> {
         let config = Self::read(file, overrides)?;
         for key in reference::unknown(&config.written) {
-            crate::out::say(&format!("config.toml: `{key}` is not known and has no effect; docs/configuration.md lists every key"));
+            let is_given = overrides.iter().any(|setting| setting.split('=').next().map(str::trim) == Some(key.as_str()));
+            let place = if is_given { "-c" } else { "config.toml" };
+            crate::out::say(&format!("{place}: `{key}` is not known and has no effect; docs/configuration.md lists every key"));
         }
         Ok(config)
     }

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use anyhow::{Context, ensure};
-use outpost_executor::ceiling;
+use outpost_executor::{HttpTarget, ceiling};
 use outpost_sandbox::Limits;
 use outpost_sandbox::policy::Policy;
 
@@ -64,6 +64,15 @@ impl ConfinementArguments {
 pub fn configured_limits(settings: &[String]) -> anyhow::Result<Limits> {
     let file = Home::from_environment().map(|home| home.config());
     Ok(Config::load(file.as_deref(), settings)?.limits.over(Limits::default()))
+}
+
+/// What HTTP requests may reach besides public addresses: what the command line says, or else what config.toml has.
+pub fn http_allow(given: Vec<HttpTarget>, settings: &[String]) -> anyhow::Result<Vec<HttpTarget>> {
+    if !given.is_empty() {
+        return Ok(given);
+    }
+    let file = Home::from_environment().map(|home| home.config());
+    Ok(Config::read(file.as_deref(), settings)?.http_allow)
 }
 
 /// Numbers of a user and its group, by the machine's list of users.

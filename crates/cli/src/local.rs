@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use outpost_executor::{ExecutorConfig, Grounds, HttpTarget, OutputLimits};
+use outpost_executor::{ExecutorConfig, Grounds, HttpTarget, InputLimits, OutputLimits, WorkerPatience};
 use outpost_rpc::PeerOptions;
 use outpost_sandbox::policy::Policy;
 use outpost_sandbox::{Launcher, LauncherSettings, Limits};
@@ -59,11 +59,13 @@ pub fn executor_config(settings: ExecutorSettings, variables: &Variables) -> any
         grace: settings.grace,
         closed_retention: Duration::from_secs(30),
         output: OutputLimits { spool: settings.spool, ..OutputLimits::default() },
+        input: InputLimits::default(),
         spool_directory: home.as_ref().map(Home::spool),
         journal_directory: home.filter(|_| settings.keeps_fates).map(|home| home.journals()),
         redo_directory,
         listener: settings.listener,
         launcher: Launcher::with_own_stage(launcher),
+        worker_patience: WorkerPatience::default(),
         grounds,
         ids: Arc::new(|| Uuid::new_v4().to_string()),
         executor_id,

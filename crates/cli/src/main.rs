@@ -11,6 +11,7 @@ mod doctor;
 mod environments;
 mod escape;
 mod follow;
+mod habits;
 mod home;
 mod local;
 mod logging;
@@ -53,7 +54,7 @@ fn main() -> ExitCode {
     }
     let secrets = Secrets::default();
     variables.register(&secrets);
-    logging::start(secrets.clone());
+    logging::start(secrets.clone(), arguments.command.is_server());
     let bugs = panics::watch(secrets.clone());
     if let Err(error) = undumpable {
         tracing::warn!(%error, "the memory of this process can be read by others of its user");
@@ -76,7 +77,7 @@ fn main() -> ExitCode {
             Command::Doctor(arguments) => commands::doctor::run(&arguments, &process).await,
             Command::Exec(arguments) => commands::exec::run(*arguments, &process).await,
             Command::Chat(arguments) => commands::chat::run(*arguments, &process).await,
-            Command::Demo => commands::demo::run(&process).await,
+            Command::Demo(arguments) => commands::demo::run(arguments, &process).await,
             Command::Completions { shell } => commands::completions::run(shell),
             Command::Shell(arguments) => commands::shell::run(arguments, &process).await,
             Command::Env { command } => commands::env::run(command, &process).await,

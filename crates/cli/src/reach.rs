@@ -13,7 +13,7 @@ use outpost_wire::exec::environment::EnvironmentInfo;
 
 use crate::Process;
 use crate::args::PlaceArguments;
-use crate::confinement::configured_limits;
+use crate::confinement::{configured_limits, http_allow};
 use crate::environments::{Known, token};
 use crate::local::{Confinement, ExecutorSettings, executor_config};
 
@@ -106,13 +106,14 @@ pub fn here(caller: Caller, own: &Process) -> anyhow::Result<Reached> {
 
 /// An executor of this very process, and the way to it.
 pub fn local(limits: Limits, own: &Process) -> anyhow::Result<(Connector, Executor)> {
+    let http_allow = http_allow(Vec::new(), &own.settings)?;
     let settings = ExecutorSettings {
         grace: Duration::from_secs(600),
         spool: 64 << 20,
         peer: PeerOptions::default(),
         keeps_fates: false,
         listener: "this process".into(),
-        http_allow: Vec::new(),
+        http_allow,
         confinement: Confinement { limits, ..Confinement::default() },
     };
     let executor = Executor::new(executor_config(settings, &own.variables)?);

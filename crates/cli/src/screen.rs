@@ -145,7 +145,10 @@ impl Screen {
         let end = match finished.outcome {
             CallOutcome::Completed => match detail["exitCode"].as_i64() {
                 Some(0) | None => return,
-                Some(code) => format!("exit code {code}"),
+                Some(code) => match detail["limit"].as_str() {
+                    Some(limit) => format!("exit code {code}: stopped by {limit}"),
+                    None => format!("exit code {code}"),
+                },
             },
             CallOutcome::Failed => detail["error"].as_str().unwrap_or("it failed").to_owned(),
             CallOutcome::Declined => "declined".into(),

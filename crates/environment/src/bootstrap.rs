@@ -168,8 +168,11 @@ const INSTALL: &str = concat!(
     "if [ -z \"$s\" ]; then fail \"there is neither sha256sum nor shasum nor openssl to check it with\"; ",
     "elif [ \"$s\" = DIGEST ] && chmod 700 \"$t\"; then ",
     "if v=$(\"$t\" --version 2>&1); then ",
+    // Whatever else it is, other environments of this machine would be served by it.
+    "case $v in \"outpost \"*) ",
     "mv -f \"$t\" \"$d/NAME\" && rm -f \"$d/.link-$$\" && ln -s NAME \"$d/.link-$$\" && mv -f \"$d/.link-$$\" \"$d/outpost\" ",
-    "&& echo \"runs=$v\" || fail \"it cannot be put in place\"; ",
+    "&& echo \"runs=$v\" || fail \"it cannot be put in place\";; ",
+    "*) fail \"it is not outpost but $v\";; esac; ",
     "else echo \"why=$v\"; rm -f \"$t\"; fi; ",
     "else fail \"what came is not what was sent; is the disk full?\"; fi; ",
     "else fail \"it cannot be written; is the disk full?\"; fi; ",

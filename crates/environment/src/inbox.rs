@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
+use outpost_wire::exec::environment::Limit;
 use outpost_wire::exec::process::{OutputPiece, ReadResponse, Stream};
 use tokio::sync::Notify;
 
@@ -25,6 +26,8 @@ pub enum ProcessEvent {
         code: i32,
         /// The sandbox kept it from something, as far as its executor can tell.
         denied: bool,
+        /// What it ran into, if that ended it and its executor can tell.
+        limit: Option<Limit>,
     },
     /// Nothing comes after this.
     Closed,
@@ -76,7 +79,7 @@ impl Default for State {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Pushed {
     Piece(OutputPiece),
-    Exited { code: i32, denied: bool },
+    Exited { code: i32, denied: bool, limit: Option<Limit> },
     Closed,
 }
 
@@ -160,7 +163,8 @@ impl Inbox {
                 continue;
             }
             if let OutputPiece::Chunk { .. } = piece {
-                state.account_for_missing(seq, answer.exit_code.map(|code| (code, answer.sandbox_denied)));
+                let exit = |code| Pushed::Exited { code, denied: answer.sandbox_denied, limit: answer.limit.clone() };
+                state.account_for_missing(seq, answer.exit_code.map(exit));
             }
             bytes += state.take(seq, Pushed::Piece(piece));
         }
@@ -175,7 +179,8 @@ impl Inbox {
             }
             if answer.exited && !state.exited && state.expected < end {
                 let seq = state.expected;
-                state.take(seq, Pushed::Exited { code: answer.exit_code.unwrap_or(-1), denied: answer.sandbox_denied });
+                let code = answer.exit_code.unwrap_or(-1);
+                state.take(seq, Pushed::Exited { code, denied: answer.sandbox_denied, limit: answer.limit });
             }
             if answer.closed && !state.over {
                 state.take(end.saturating_sub(1), Pushed::Closed);
@@ -247,10 +252,10 @@ impl State {
                 self.queue.push_back(ProcessEvent::Output { stream, bytes: chunk.0 })
             }
             Pushed::Piece(OutputPiece::Gap { gap_bytes, .. }) => self.queue.push_back(ProcessEvent::Gap { bytes: Some(gap_bytes) }),
-            Pushed::Exited { code, denied } => {
+            Pushed::Exited { code, denied, limit } => {
                 if !self.exited {
                     self.exited = true;
-                    self.queue.push_back(ProcessEvent::Exited { code, denied });
+                    self.queue.push_back(ProcessEvent::Exited { code, denied, limit });
                 }
             }
             Pushed::Closed => {
@@ -279,14 +284,14 @@ impl State {
 
     /// Accounts for the numbers before `seq` that the log did not tell: one of them may be the exit, which is no piece;
     /// the others are output that a foreign executor dropped without a word.
-    fn account_for_missing(&mut self, seq: u64, exit: Option<(i32, bool)>) {
+    fn account_for_missing(&mut self, seq: u64, exit: Option<Pushed>) {
         let mut missing = seq - self.expected;
         if missing > 0
             && !self.exited
-            && let Some((code, denied)) = exit
+            && let Some(exit) = exit
         {
             let at = self.expected;
-            self.take(at, Pushed::Exited { code, denied });
+            self.take(at, exit);
             missing -= 1;
         }
         if missing > 0 {
@@ -327,12 +332,12 @@ mod tests {
     #[test]
     fn early_events_wait_and_late_ones_are_dropped() {
         let inbox = attended();
-        assert_eq!(inbox.push(2, Pushed::Exited { code: 3, denied: false }), Taken { bytes: 0, is_behind: false });
+        assert_eq!(inbox.push(2, Pushed::Exited { code: 3, denied: false, limit: None }), Taken { bytes: 0, is_behind: false });
         assert!(drain(&inbox).is_empty());
         assert_eq!(inbox.push(1, chunk(1, "one")).bytes, 3);
         inbox.push(1, chunk(1, "one"));
         inbox.push(3, Pushed::Closed);
-        assert_eq!(drain(&inbox), [output("one"), ProcessEvent::Exited { code: 3, denied: false }, ProcessEvent::Closed]);
+        assert_eq!(drain(&inbox), [output("one"), ProcessEvent::Exited { code: 3, denied: false, limit: None }, ProcessEvent::Closed]);
     }
 
     #[test]
@@ -369,13 +374,16 @@ mod tests {
         let inbox = Inbox::default();
         inbox.catch_up(answer(vec![piece(1, "a"), piece(3, "late")], 4, Some(7), false));
         inbox.catch_up(answer(vec![], 5, Some(7), true));
-        assert_eq!(drain(&inbox), [output("a"), ProcessEvent::Exited { code: 7, denied: false }, output("late"), ProcessEvent::Closed]);
+        assert_eq!(
+            drain(&inbox),
+            [output("a"), ProcessEvent::Exited { code: 7, denied: false, limit: None }, output("late"), ProcessEvent::Closed]
+        );
         let inbox = Inbox::default();
         inbox.catch_up(ReadResponse { sandbox_denied: true, ..answer(vec![], 3, Some(1), true) });
-        assert_eq!(drain(&inbox), [ProcessEvent::Exited { code: 1, denied: true }, ProcessEvent::Closed]);
+        assert_eq!(drain(&inbox), [ProcessEvent::Exited { code: 1, denied: true, limit: None }, ProcessEvent::Closed]);
         let inbox = Inbox::default();
         inbox.catch_up(answer(vec![], 3, Some(0), true));
-        assert_eq!(drain(&inbox), [ProcessEvent::Exited { code: 0, denied: false }, ProcessEvent::Closed]);
+        assert_eq!(drain(&inbox), [ProcessEvent::Exited { code: 0, denied: false, limit: None }, ProcessEvent::Closed]);
         assert!(inbox.lock().over);
     }
 
@@ -396,7 +404,12 @@ mod tests {
         inbox.catch_up(answer(vec![], 9, Some(3), true));
         assert_eq!(
             drain(&inbox),
-            [output("a"), ProcessEvent::Gap { bytes: None }, ProcessEvent::Exited { code: 3, denied: false }, ProcessEvent::Closed]
+            [
+                output("a"),
+                ProcessEvent::Gap { bytes: None },
+                ProcessEvent::Exited { code: 3, denied: false, limit: None },
+                ProcessEvent::Closed
+            ]
         );
         let inbox = attended();
         inbox.catch_up(ReadResponse { failure: Some("gone".into()), ..answer(vec![], 9, Some(-1), true) });

@@ -128,7 +128,12 @@ impl Environment {
     async fn start_once(&self, params: &StartParams, session: u64) -> Result<(), EnvironmentError> {
         let mut is_repeated = false;
         loop {
-            let connected = self.shared().ready_in(session, &params.process_id).await?;
+            let connected = match self.shared().ready_in(session, &params.process_id).await {
+                Ok(connected) => connected,
+                // It was sent once, and nobody is left who could tell what became of it.
+                Err(_) if is_repeated => return Err(self.unknown::<Start>()),
+                Err(error) => return Err(error),
+            };
             let is_idempotent = connected.info.capabilities.idempotent_start;
             // An executor that does not know a start when it sees it again must be asked whether it has seen it.
             if is_repeated && !is_idempotent {

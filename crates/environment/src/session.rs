@@ -148,8 +148,8 @@ impl Service for Listener {
                 self.processes.push(&process_id, piece.seq(), Pushed::Piece(piece));
             }
             Exited::NAME => {
-                let ExitedParams { process_id, seq, exit_code, sandbox_denied, .. } = frame::decode_value(params).map_err(nonsense)?;
-                self.processes.push(&process_id, seq, Pushed::Exited { code: exit_code, denied: sandbox_denied.unwrap_or(false) });
+                let ExitedParams { process_id, seq, exit_code, sandbox_denied, limit } = frame::decode_value(params).map_err(nonsense)?;
+                self.processes.push(&process_id, seq, Pushed::Exited { code: exit_code, denied: sandbox_denied.unwrap_or(false), limit });
             }
             Closed::NAME => {
                 let ClosedParams { process_id, seq } = frame::decode_value(params).map_err(nonsense)?;

@@ -10,9 +10,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use outpost_sandbox::policy::{Access, Glob, GlobError, Network, Origin, Policy, Rule, Rules};
+use outpost_sandbox::policy::{Access, Network, Origin, Policy, Rule, Rules};
 use serde::Deserialize;
 use thiserror::Error;
+
+use crate::policy::{PolicyError, globs as meant_by, resolved};
 
 #[derive(Debug, Error)]
 pub enum CeilingError {
@@ -20,10 +22,8 @@ pub enum CeilingError {
     Text(#[from] toml::de::Error),
     #[error("the ceiling names {}, which is not an absolute path without `.` and `..`", .0.display())]
     Relative(PathBuf),
-    #[error("the ceiling names {path}, which cannot be resolved: {error}", path = .path.display())]
-    Unresolved { path: PathBuf, error: std::io::Error },
-    #[error(transparent)]
-    Pattern(#[from] GlobError),
+    #[error("the ceiling: {0}")]
+    Unusable(#[from] PolicyError),
 }
 
 #[derive(Deserialize)]
@@ -54,11 +54,12 @@ pub fn parse(text: &str) -> Result<Policy, CeilingError> {
     let mut globs = Vec::new();
     for (paths, access) in [(&file.read, Access::Read), (&file.write, Access::Write), (&file.deny, Access::Deny)] {
         for path in paths {
+            check(path)?;
             let text = path.to_string_lossy();
             if access == Access::Deny && text.contains(['*', '?', '[']) {
-                globs.push(Glob::new(text)?);
+                globs.extend(meant_by(Path::new("/"), &text)?);
             } else {
-                rules.push(Rule { path: checked(path)?, access, origin: Origin::Ceiling });
+                rules.push(Rule { path: resolved(path)?, access, origin: Origin::Ceiling });
             }
         }
     }
@@ -69,17 +70,10 @@ pub fn parse(text: &str) -> Result<Policy, CeilingError> {
     Ok(Policy::Confined(Arc::new(Rules::new(rules, globs, network))))
 }
 
-fn checked(path: &Path) -> Result<PathBuf, CeilingError> {
+fn check(path: &Path) -> Result<(), CeilingError> {
     use std::path::Component::{Normal, RootDir};
-    if !path.is_absolute() || !path.components().all(|part| matches!(part, RootDir | Normal(_))) {
-        return Err(CeilingError::Relative(path.to_owned()));
-    }
-    match path.canonicalize() {
-        Ok(path) => Ok(path),
-        // What is not there yet cannot be a link yet.
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(path.to_owned()),
-        Err(error) => Err(CeilingError::Unresolved { path: path.to_owned(), error }),
-    }
+    let is_plain = path.is_absolute() && path.components().all(|part| matches!(part, RootDir | Normal(_)));
+    if is_plain { Ok(()) } else { Err(CeilingError::Relative(path.to_owned())) }
 }
 
 #[cfg(test)]
@@ -94,6 +88,24 @@ mod tests {
         assert_eq!(rules.access(Path::new("/srv/none/secret/x")).access, Access::Deny);
         assert_eq!(rules.access(Path::new("/etc/x.pem")).access, Access::Deny);
         assert_eq!(rules.network, Network::Restricted);
+    }
+
+    #[test]
+    fn what_lies_behind_a_link_is_held_where_it_is() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().canonicalize().unwrap();
+        let (real, odd) = (root.join("real"), root.join("[id]"));
+        std::fs::create_dir(&real).unwrap();
+        std::fs::create_dir(&odd).unwrap();
+        std::os::unix::fs::symlink(&real, root.join("link")).unwrap();
+        let text = format!("read = ['/']\ndeny = ['{0}/link/**/*.env', '{0}/link/later/secret', '{0}/[id]/*.key']", root.display());
+        let policy = parse(&text).unwrap();
+        let access = |path: PathBuf| policy.rules().unwrap().access(&path).access;
+        assert_eq!([access(real.join("a/b.env")), access(real.join("later/secret/x"))], [Access::Deny, Access::Deny]);
+        assert_eq!([access(odd.join("a.key")), access(root.join("i/a.key"))], [Access::Deny, Access::Deny]);
+        assert_eq!(access(real.join("later/x")), Access::Read);
+        std::os::unix::fs::symlink("/nowhere/at/all", root.join("broken")).unwrap();
+        assert!(parse(&format!("deny = ['{}/broken']", root.display())).unwrap_err().to_string().contains("broken"));
     }
 
     #[test]

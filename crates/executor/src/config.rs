@@ -9,7 +9,9 @@ use std::time::Duration;
 use outpost_rpc::PeerOptions;
 use outpost_sandbox::Launcher;
 
+use crate::files::worker::WorkerPatience;
 use crate::http::HttpTarget;
+use crate::input::InputLimits;
 use crate::output::OutputLimits;
 use crate::policy::Grounds;
 
@@ -23,6 +25,7 @@ pub struct ExecutorConfig {
     /// How long a closed process can still be read by a client that is there.
     pub closed_retention: Duration,
     pub output: OutputLimits,
+    pub input: InputLimits,
     /// Where output goes that does not fit into memory; without it, memory is all there is.
     pub spool_directory: Option<PathBuf>,
     /// Where the fate of processes is written down; without it, it is forgotten with the executor.
@@ -32,6 +35,8 @@ pub struct ExecutorConfig {
     /// By what clients reach this executor; a later start that is reached in the same way answers for this one.
     pub listener: String,
     pub launcher: Launcher,
+    /// How long file calls inside a sandbox may take.
+    pub worker_patience: WorkerPatience,
     /// What every policy is measured by.
     pub grounds: Grounds,
     pub ids: IdSource,

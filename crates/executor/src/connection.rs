@@ -22,6 +22,8 @@ pub struct Connection {
     state: Mutex<State>,
     /// File calls of one connection take effect in the order in which they were sent.
     file_calls: tokio::sync::Mutex<()>,
+    /// Answers with output that had to wait for the client are made one after the other.
+    output_answers: tokio::sync::Mutex<()>,
     /// Answers that carry bulk are made a few at a time.
     bulk_calls: Semaphore,
     streams: Streams,
@@ -54,6 +56,7 @@ impl Connection {
             peer,
             state: Mutex::new(State::New),
             file_calls: tokio::sync::Mutex::default(),
+            output_answers: tokio::sync::Mutex::default(),
             bulk_calls: Semaphore::new(BULK_CALLS),
             streams: Streams::default(),
             bodies: BodyStreams::default(),
@@ -96,6 +99,18 @@ impl Connection {
     /// Waits for the turn of a file call, and for the client to have read what it asked for before.
     pub async fn file_turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
         let turn = self.file_calls.lock().await;
+        self.peer.sink().room(FILE_ROOM).await;
+        turn
+    }
+
+    /// Whether the client has read most of what it asked for.
+    pub fn has_room(&self) -> bool {
+        self.peer.sink().queued() <= FILE_ROOM
+    }
+
+    /// Waits for the turn of an answer with output, and for the client to have read what it asked for before.
+    pub async fn output_turn(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        let turn = self.output_answers.lock().await;
         self.peer.sink().room(FILE_ROOM).await;
         turn
     }

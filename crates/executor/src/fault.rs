@@ -66,6 +66,10 @@ pub fn process_starting(id: &str) -> Fault {
     Fault::invalid_request(format!("process id {id} is starting"))
 }
 
+pub fn ended_while_starting(id: &str) -> Fault {
+    Fault::invalid_request(format!("process {id} was terminated before it had started"))
+}
+
 pub fn shutting_down() -> Fault {
     Fault::invalid_request("the executor is shutting down")
 }
@@ -98,6 +102,14 @@ pub fn empty_write_id() -> Fault {
 
 pub fn stdin_broken() -> Fault {
     Fault::internal("failed to write to process stdin")
+}
+
+pub fn no_room_for_input(limit: usize) -> Fault {
+    Fault::invalid_request(format!(
+        "nothing of this write was taken: the processes of this session have not read what was written to them before, and {} MiB is the most \
+         that waits for them; terminate those that do not read, or write again later",
+        limit >> 20
+    ))
 }
 
 pub fn no_terminal(id: &str) -> Fault {
@@ -206,6 +218,10 @@ pub fn stream_active(request_id: &str) -> Fault {
 
 pub fn http_denied(why: &dyn Display) -> Fault {
     Fault::invalid_params(format!("http/request to {why}"))
+}
+
+pub fn http_above_ceiling() -> Fault {
+    Fault::invalid_request("http/request is refused: the operator's ceiling of this executor allows no network")
 }
 
 pub fn http_failed(error: &dyn Display) -> Fault {

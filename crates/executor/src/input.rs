@@ -2,15 +2,19 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use outpost_sandbox::Input;
 use outpost_wire::exec::process::WriteStatus;
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 /// How many write ids are remembered.
 const REMEMBERED: usize = 4096;
+/// As much as a pipe usually holds.
+const SMALL: usize = 64 << 10;
 /// What a terminal takes for the end of input.
 const END_OF_TRANSMISSION: &[u8] = &[4];
 
@@ -23,6 +27,7 @@ pub struct ProcessInput {
     exists: bool,
     /// The process is over; nothing waits for its input any more.
     over: CancellationToken,
+    room: InputRoom,
 }
 
 struct Writer {
@@ -32,14 +37,60 @@ struct Writer {
     known: KnownWrites,
 }
 
-/// The process does not take input any more.
-pub struct Broken;
+/// Why bytes were not taken.
+pub enum WriteError {
+    /// The process does not take input any more.
+    Broken,
+    /// Too much that was taken before has not been read, and that did not change in time.
+    NoRoom { limit: usize },
+}
+
+/// Bounds of what waits for processes that do not read.
+#[derive(Debug, Clone, Copy)]
+pub struct InputLimits {
+    /// So many bytes of a session.
+    pub room: usize,
+    /// How long a write waits for room.
+    pub patience: Duration,
+}
+
+impl Default for InputLimits {
+    fn default() -> Self {
+        Self { room: 32 << 20, patience: Duration::from_secs(30) }
+    }
+}
+
+/// The room for what one session has written and its processes have not read. Cheap to clone.
+#[derive(Clone)]
+pub struct InputRoom {
+    limits: InputLimits,
+    bytes: Arc<Semaphore>,
+}
+
+impl InputRoom {
+    pub fn new(limits: InputLimits) -> Self {
+        Self { limits, bytes: Arc::new(Semaphore::new(limits.room.min(Semaphore::MAX_PERMITS))) }
+    }
+
+    /// Waits for room. What fits a pipe needs none: of each process one such write waits at most, and a process that does not read
+    /// must not keep the others from being typed to. What is larger than all the room needs all of it.
+    async fn take(&self, bytes: usize) -> Result<Option<OwnedSemaphorePermit>, WriteError> {
+        if bytes <= SMALL {
+            return Ok(None);
+        }
+        let wanted = u32::try_from(bytes.min(self.limits.room)).unwrap_or(u32::MAX);
+        match timeout(self.limits.patience, self.bytes.clone().acquire_many_owned(wanted)).await {
+            Ok(room) => Ok(room.ok()),
+            Err(_) => Err(WriteError::NoRoom { limit: self.limits.room }),
+        }
+    }
+}
 
 impl ProcessInput {
-    pub fn new(input: Option<Input>, is_terminal: bool) -> Self {
+    pub fn new(input: Option<Input>, is_terminal: bool, room: InputRoom) -> Self {
         let exists = input.is_some();
         let writer = Writer { input, is_closed: false, known: KnownWrites::default() };
-        Self { writer: Arc::new(Mutex::new(writer)), is_terminal, exists, over: CancellationToken::new() }
+        Self { writer: Arc::new(Mutex::new(writer)), is_terminal, exists, over: CancellationToken::new(), room }
     }
 
     pub fn end(&self) {
@@ -53,7 +104,7 @@ impl ProcessInput {
     }
 
     /// Takes bytes to be written. Dropping this before it is done means that nothing was written.
-    pub async fn write(&self, write_id: String, bytes: Bytes) -> Result<WriteStatus, Broken> {
+    pub async fn write(&self, write_id: String, bytes: Bytes) -> Result<WriteStatus, WriteError> {
         if !self.exists {
             return Ok(WriteStatus::StdinClosed);
         }
@@ -65,13 +116,17 @@ impl ProcessInput {
         if writer.is_closed {
             return Ok(WriteStatus::StdinClosed);
         }
-        let Some(input) = writer.input.as_ref().filter(|_| !self.over.is_cancelled()) else { return Err(Broken) };
-        let written = input.try_write(&bytes).map_err(|_| Broken)?;
+        // Before the first byte: whoever gives up here has written nothing. Later writes to this process wait behind it.
+        let Some(room) = self.over.run_until_cancelled(self.room.take(bytes.len())).await else { return Err(WriteError::Broken) };
+        let room = room?;
+        let Some(input) = writer.input.as_ref().filter(|_| !self.over.is_cancelled()) else { return Err(WriteError::Broken) };
+        let written = input.try_write(&bytes).map_err(|_| WriteError::Broken)?;
         writer.known.insert(write_id);
         if written < bytes.len() {
             let over = self.over.clone();
             // Accepted means queued: the rest goes on its own, and holds up later writes until it is through.
             tokio::spawn(async move {
+                let _room = room;
                 if let Some(input) = &writer.input {
                     let _ = over.run_until_cancelled(input.write_all(&bytes[written..])).await;
                 }

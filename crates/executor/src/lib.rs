@@ -29,13 +29,15 @@ mod settings;
 mod snapshot;
 mod spool;
 mod streams;
+mod threads;
 mod variables;
 mod walk;
 mod watch;
 
 pub use config::{ExecutorConfig, IdSource};
 pub use executor::{Executor, Lifetime};
-pub use files::worker::serve as serve_files;
+pub use files::worker::{WorkerPatience, serve as serve_files};
 pub use http::{HttpTarget, HttpTargetError};
+pub use input::InputLimits;
 pub use output::OutputLimits;
 pub use policy::{Grounds, PolicyError};

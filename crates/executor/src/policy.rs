@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use outpost_sandbox::policy::{Access, Exceeds, Glob, GlobError, Network, Origin, Policy, Rule, Rules, protected_below};
 use outpost_wire::exec::policy as wire;
-use outpost_wire::exec::policy::{Entry, EntryPath, FileSystem, MissingPath, Permissions, SandboxContext, SpecialRoot};
+use outpost_wire::exec::policy::{Entry, EntryPath, FileSystem, Grant, MissingPath, Permissions, SandboxContext, SpecialRoot};
 use outpost_wire::{PathError, PathUri};
 use thiserror::Error;
 
@@ -47,6 +47,8 @@ pub enum PolicyError {
     Unreachable { path: PathBuf, error: io::Error },
     #[error("the sandbox makes {} writable, which does not exist; make it first or say missing_path_behavior: skip", .0.display())]
     Missing(PathBuf),
+    #[error("{}, which was asked for on top, is behind a link: its real path is {}; ask for that one", .path.display(), .real.display())]
+    Linked { path: PathBuf, real: PathBuf },
     #[error("the sandbox denies an unknown special path `{0}`: this executor cannot know what to hide")]
     Unknown(String),
     #[error("the subpath `{0}` of a project root leads out of it")]
@@ -83,7 +85,9 @@ impl Grounds {
             wire::Network::Enabled => Network::Enabled,
         };
         let about = context.workspace_roots.iter().flatten().chain(&context.cwd);
-        let about = about.map(|uri| resolved(&uri.to_native()?)).collect::<Result<_, PolicyError>>()?;
+        let mut about = about.map(|uri| resolved(&uri.to_native()?)).collect::<Result<Vec<_>, PolicyError>>()?;
+        // What is not there cannot be shown; whoever wants to work in it is told so when it starts.
+        about.retain(|path| path.exists());
         let mut rules = Rules::new(rules, globs, network).about(about);
         let mut shown = Vec::new();
         // A ceiling speaks for itself.
@@ -113,13 +117,26 @@ impl Grounds {
                 if access != Access::Deny {
                     return Err(PolicyError::PatternGrants(pattern.clone()));
                 }
-                globs.push(glob(pattern, context)?);
+                let base = match &context.cwd {
+                    _ if pattern.starts_with('/') => PathBuf::from("/"),
+                    Some(cwd) => cwd.to_native()?,
+                    None => return Err(PolicyError::NeedsCwd),
+                };
+                globs.extend(self::globs(&base, pattern)?);
                 continue;
             }
             for path in self.places(&entry.path, access, context)? {
-                let path = resolved(&path)?;
+                let path = match entry.grant {
+                    None => resolved(&path)?,
+                    Some(Grant::Required) => unlinked(path)?,
+                    Some(Grant::Optional) => match unlinked(path) {
+                        Ok(path) if self.ceiling_gives(&path, access) => path,
+                        _ => continue,
+                    },
+                };
                 let is_missing = !path.exists();
-                if is_missing && entry.missing_path_behavior == Some(MissingPath::Skip) {
+                let is_optional = entry.missing_path_behavior == Some(MissingPath::Skip) || entry.grant == Some(Grant::Optional);
+                if is_missing && is_optional {
                     continue;
                 }
                 if is_missing && access == Access::Write {
@@ -139,6 +156,11 @@ impl Grounds {
         // Later ones count: what a request says about exactly such a path is what it wants.
         rules.extend(accesses.iter().map(|(path, access)| granted(path, *access)));
         Ok((rules, globs))
+    }
+
+    /// Whether the operator allows this much there.
+    fn ceiling_gives(&self, path: &Path, access: Access) -> bool {
+        self.ceiling.rules().is_none_or(|ceiling| ceiling.access(path).access >= access)
     }
 
     /// The concrete places that an entry means.
@@ -184,17 +206,28 @@ fn below(root: PathBuf, subpath: Option<&str>) -> Result<PathBuf, PolicyError> {
     if stays { Ok(root.join(subpath)) } else { Err(PolicyError::Subpath(subpath.to_owned())) }
 }
 
-fn glob(pattern: &str, context: &SandboxContext) -> Result<Glob, PolicyError> {
-    if pattern.starts_with('/') {
-        return Ok(Glob::new(pattern)?);
+/// A pattern, relative to a directory unless it is absolute, as it is meant and as it may be meant.
+///
+/// The names before the first mark are resolved like any path, because what is checked later is resolved, too. A directory
+/// whose very name holds a mark (`[id]`) may have been put before a pattern as text: then that one is denied as well.
+pub(crate) fn globs(base: &Path, pattern: &str) -> Result<Vec<Glob>, PolicyError> {
+    let meant = Glob::below(base, pattern)?;
+    let mut literal = meant.base().to_owned();
+    let mut parts = meant.pattern().split('/').peekable();
+    while let Some(part) = parts.next_if(|part| literal.join(part).symlink_metadata().is_ok()) {
+        literal.push(part);
     }
-    let cwd = context.cwd.as_ref().ok_or(PolicyError::NeedsCwd)?.to_native()?;
-    let cwd = resolved(&cwd)?;
-    Ok(Glob::new(format!("{}/{pattern}", cwd.display().to_string().trim_end_matches('/')))?)
+    let rest = parts.collect::<Vec<_>>().join("/");
+    let base = resolved(meant.base())?;
+    let mut globs = vec![meant.clone().moved_to(base)];
+    if rest != meant.pattern() {
+        globs.push(Glob::below(&resolved(&literal)?, &rest)?);
+    }
+    Ok(globs)
 }
 
 /// Links resolved as far as the path exists.
-fn resolved(path: &Path) -> Result<PathBuf, PolicyError> {
+pub(crate) fn resolved(path: &Path) -> Result<PathBuf, PolicyError> {
     let mut rest = Vec::new();
     for ancestor in path.ancestors() {
         match ancestor.canonicalize() {
@@ -209,6 +242,13 @@ fn resolved(path: &Path) -> Result<PathBuf, PolicyError> {
         }
     }
     Ok(path.to_owned())
+}
+
+/// A path that was given on top, which must be what it says: whoever may write beside it could otherwise make it a link to
+/// something that nobody gave.
+fn unlinked(path: PathBuf) -> Result<PathBuf, PolicyError> {
+    let real = resolved(&path)?;
+    if real == path { Ok(real) } else { Err(PolicyError::Linked { path, real }) }
 }
 
 /// So long is a policy taken for what it was: resolving it means looking at the disk.
@@ -306,6 +346,59 @@ mod tests {
         std::os::unix::fs::symlink(root.join("real"), root.join("link")).unwrap();
         let policy = Grounds::default().policy(Some(&context(json!([special("project_roots", "write")]), &root.join("link")))).unwrap();
         assert_eq!(access(&policy, &root.join("real/x")), Access::Write);
+    }
+
+    #[test]
+    fn what_is_given_on_top_is_given_as_it_is_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().canonicalize().unwrap();
+        for name in ["work", "data", "closed"] {
+            std::fs::create_dir(root.join(name)).unwrap();
+        }
+        std::os::unix::fs::symlink(root.join("data"), root.join("link")).unwrap();
+        let entry = |name: &str, grant: &str| {
+            let uri = PathUri::from_native(&root.join(name)).unwrap().to_string();
+            json!({"path": {"type": "path", "path": uri}, "access": "write", "grant": grant})
+        };
+        let ceiling = Rules::new(
+            [granted("/", Access::Read), granted(root.join("work"), Access::Write), granted(root.join("data"), Access::Write)],
+            vec![],
+            Network::Restricted,
+        );
+        let grounds = Grounds { ceiling: Policy::Confined(Arc::new(ceiling)), ..Grounds::default() };
+        let policy = |given: Value| {
+            grounds.policy(Some(&context(json!([special("root", "read"), special("project_roots", "write"), given]), &root.join("work"))))
+        };
+        let given = policy(entry("data", "required")).unwrap();
+        assert_eq!((access(&given, &root.join("data/x")), access(&given, &root.join("x"))), (Access::Write, Access::Read));
+        for (name, why) in [("link", "real path"), ("closed", "ceiling"), ("none", "does not exist")] {
+            assert!(policy(entry(name, "required")).unwrap_err().to_string().contains(why), "{name}");
+            let less = policy(entry(name, "optional")).unwrap();
+            assert_eq!(access(&less, &root.join("data/x")), Access::Read, "{name}");
+            assert_eq!(access(&less, &root.join("work/x")), Access::Write, "{name}");
+        }
+    }
+
+    #[test]
+    fn patterns_deny_where_their_directory_really_is() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().canonicalize().unwrap();
+        for name in ["real", "[id]", "[id]/sub*"] {
+            std::fs::create_dir(root.join(name)).unwrap();
+        }
+        std::os::unix::fs::symlink(root.join("real"), root.join("link")).unwrap();
+        let denied = |pattern: &str, cwd: &str, path: &str| {
+            let entries = json!([special("root", "read"), {"path": {"type": "glob_pattern", "pattern": pattern}, "access": "deny"}]);
+            let policy = Grounds::default().policy(Some(&context(entries, &root.join(cwd)))).unwrap();
+            access(&policy, &root.join(path)) == Access::Deny
+        };
+        let top = root.display();
+        assert!(denied(&format!("{top}/link/**/*.env"), "", "real/a/b.env"));
+        assert!(denied("link/*.env", "", "real/b.env") && denied("**/*.env", "link", "real/a/b.env"));
+        assert!(denied("**/*.env", "[id]", "[id]/a/b.env") && !denied("**/*.env", "[id]", "i/b.env"));
+        // Put before a pattern as text, by somebody who did not think of this.
+        assert!(denied(&format!("{top}/[id]/**/*.env"), "", "[id]/a/b.env") && denied(&format!("{top}/[id]/*"), "", "i/b"));
+        assert!(denied(&format!("{top}/[id]/sub*/x"), "", "[id]/sub*/x") && denied(&format!("{top}/[id]/sub*/x"), "", "d/subs/x"));
     }
 
     mod malformed {

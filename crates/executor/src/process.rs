@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::attachment::Attachment;
 use crate::denial::DenialWatch;
 use crate::info;
-use crate::input::{Broken, ProcessInput};
+use crate::input::{ProcessInput, WriteError};
 use crate::journal::FateLog;
 use crate::output::{Event, ExitNote, MAX_CHUNKS, OutputLog};
 use crate::session::Session;
@@ -110,7 +110,7 @@ impl Process {
             is_confined,
             kin,
             terminal: Mutex::new(terminal),
-            input: ProcessInput::new(input, params.tty),
+            input: ProcessInput::new(input, params.tty, session.input_room().clone()),
             state: Mutex::new(State {
                 log: OutputLog::new(config.output, config.spool_directory.as_deref()),
                 denial: is_confined.then(|| DenialWatch::new(is_offline)),
@@ -322,7 +322,7 @@ impl Process {
         }
     }
 
-    pub async fn write(&self, write_id: String, bytes: Bytes) -> Result<WriteStatus, Broken> {
+    pub async fn write(&self, write_id: String, bytes: Bytes) -> Result<WriteStatus, WriteError> {
         self.input.write(write_id, bytes).await
     }
 
@@ -365,7 +365,8 @@ impl Process {
         }
     }
 
-    fn read_now(self: &Arc<Self>, request: &ReadRequest) -> (ReadResponse, bool) {
+    /// What there is now, and whether it is worth waking somebody.
+    pub fn read_now(self: &Arc<Self>, request: &ReadRequest) -> (ReadResponse, bool) {
         let mut state = self.lock();
         let limit = request.max_bytes.unwrap_or(MAX_ANSWER).min(MAX_ANSWER);
         let mut chunks = Vec::new();

@@ -1,23 +1,35 @@
 //! One client's belongings: its processes, and whom they are pushed to. A lost connection is not the end of a session.
 
+mod start;
+
 use std::collections::HashMap;
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use outpost_sandbox::policy::{Network, Policy};
-use outpost_sandbox::{Launch, LaunchIo, Owner, TerminalSize};
+use bytes::Bytes;
+use outpost_sandbox::policy::Policy;
+use outpost_sandbox::{Child, Launch, LaunchError, Owner};
 use outpost_wire::Fault;
 use outpost_wire::exec::policy::SandboxContext;
-use outpost_wire::exec::process::{ProcessSummary, SandboxType, StartParams};
+use outpost_wire::exec::process::{ProcessSummary, StartParams};
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep};
 
+pub use self::start::{Claim, Starting};
 use crate::attachment::Attachment;
 use crate::config::ExecutorConfig;
-use crate::files::worker::Workers;
+use crate::files::worker::{Begun, Call, Done, Workers};
+use crate::input::InputRoom;
 use crate::journal::{Fate, FateLog, Fates};
 use crate::policy::Policies;
-use crate::process::{self, Adoption, Process};
+use crate::process::Process;
 use crate::snapshot::{Setting, Snapshot, Snapshots};
+use crate::threads::blocking;
 use crate::{fault, past, variables};
+
+/// So many starts of a session may take long at once.
+const LAUNCHES: usize = 4;
 
 pub struct Session {
     id: String,
@@ -25,6 +37,12 @@ pub struct Session {
     fates: FateLog,
     /// Whom everything belongs to that is started here.
     owner: Owner,
+    /// How many threads may be waiting for something inside the owner's sandboxes.
+    at_work: AtomicUsize,
+    /// Starts that may take long, a few at a time: no session takes all the threads that there are for such work.
+    launches: Semaphore,
+    /// What was written to our processes and not yet read by them.
+    input_room: InputRoom,
     /// Who makes file calls inside our sandboxes.
     workers: Workers,
     policies: Policies,
@@ -44,10 +62,7 @@ struct State {
 /// A process of this start, or what is left of one of an earlier start.
 #[derive(Clone)]
 pub enum Entry {
-    /// Being launched, with these parameters.
-    Starting {
-        fingerprint: String,
-    },
+    Starting(Arc<Starting>),
     Live(Arc<Process>),
     Past(Fate),
 }
@@ -55,7 +70,7 @@ pub enum Entry {
 impl Entry {
     fn fingerprint(&self) -> &str {
         match self {
-            Self::Starting { fingerprint } => fingerprint,
+            Self::Starting(starting) => starting.fingerprint(),
             Self::Live(process) => process.fingerprint(),
             Self::Past(fate) => &fate.fingerprint,
         }
@@ -66,16 +81,8 @@ impl State {
     fn live(&self) -> impl Iterator<Item = &Arc<Process>> {
         self.processes.values().filter_map(|entry| match entry {
             Entry::Live(process) => Some(process),
-            Entry::Past(_) | Entry::Starting { .. } => None,
+            Entry::Past(_) | Entry::Starting(_) => None,
         })
-    }
-}
-
-/// What the wire calls the confinement of a process.
-fn sandbox_type(policy: &Policy) -> SandboxType {
-    match policy {
-        Policy::Open => SandboxType::None,
-        Policy::Confined(_) => SandboxType::LinuxSeccomp,
     }
 }
 
@@ -85,12 +92,15 @@ impl Session {
         let owner = config.launcher.owner();
         Arc::new(Self {
             id,
-            config,
             fates,
             owner,
-            workers: Workers::default(),
+            workers: Workers::new(config.worker_patience),
+            at_work: AtomicUsize::new(0),
+            launches: Semaphore::new(LAUNCHES),
+            input_room: InputRoom::new(config.input),
             policies: Policies::default(),
             snapshots: Snapshots::default(),
+            config,
             state: Mutex::new(State { processes, ..State::default() }),
         })
     }
@@ -99,12 +109,46 @@ impl Session {
         &self.fates
     }
 
-    pub fn owner(&self) -> &Owner {
-        &self.owner
+    /// Makes a file call inside the sandbox of a policy. Blocks.
+    pub fn call(&self, policy: &Policy, call: &Call, data: &[u8]) -> Result<Done, Fault> {
+        self.with_owner(|owner| self.workers.call(owner, policy, call, data))
     }
 
-    pub fn workers(&self) -> &Workers {
-        &self.workers
+    /// Makes a file call that is over sooner than another thread would wake up, if nothing is wrong; else another thread waits for it.
+    pub async fn quick_call(self: &Arc<Self>, policy: &Policy, call: Call, data: Bytes) -> Result<Done, Fault> {
+        let (session, policy) = (self.clone(), policy.clone());
+        match self.workers.begin(&policy, &call, &data)? {
+            Begun::Done(done) => Ok(done),
+            Begun::Waiting(worker, patience) => blocking(move || session.workers.end_call(&policy, worker, patience)).await,
+            Begun::NotYet => blocking(move || session.call(&policy, &call, &data)).await,
+        }
+    }
+
+    /// Does what may take long.
+    fn with_owner<T>(&self, work: impl FnOnce(&Owner) -> T) -> T {
+        self.at_work.fetch_add(1, Ordering::AcqRel);
+        let done = work(&self.owner);
+        self.at_work.fetch_sub(1, Ordering::AcqRel);
+        done
+    }
+
+    /// Starts a program under a policy on a thread where it may take its time: a sandbox is made by looking at many files, and
+    /// what runs in it can stop whoever starts the next program there. A child that nobody waits for any more is killed.
+    async fn launch_aside(self: &Arc<Self>, launch: Launch) -> Result<Child, LaunchError> {
+        let _turn = self.launches.acquire().await;
+        let session = self.clone();
+        let launched = tokio::task::spawn_blocking(move || session.with_owner(|owner| owner.start(&launch))).await;
+        launched.map_err(io::Error::other)?
+    }
+
+    /// Waits until one more start may take long.
+    pub async fn launch_turn(&self) -> Option<SemaphorePermit<'_>> {
+        self.launches.acquire().await.ok()
+    }
+
+    /// Whether what runs under the policy of a request could hold up whoever starts it.
+    pub fn confines(&self, asked: Option<&SandboxContext>) -> bool {
+        asked.is_some() || self.config.grounds.ceiling != Policy::Open
     }
 
     /// The policy of a file call. Those that leave files alone need no sandbox for them, unless the operator's ceiling does.
@@ -119,6 +163,10 @@ impl Session {
 
     pub fn id(&self) -> &str {
         &self.id
+    }
+
+    pub fn input_room(&self) -> &InputRoom {
+        &self.input_room
     }
 
     pub fn config(&self) -> &ExecutorConfig {
@@ -162,7 +210,7 @@ impl Session {
     }
 
     /// Ends the session if nobody came back since `epoch`. True if it is over.
-    pub fn expire(&self, epoch: u64) -> bool {
+    pub fn expire(self: &Arc<Self>, epoch: u64) -> bool {
         let state = self.lock();
         if state.epoch != epoch {
             return false;
@@ -172,14 +220,18 @@ impl Session {
     }
 
     /// Kills everything. Nothing can be started afterwards.
-    pub fn end(&self) -> Vec<Arc<Process>> {
+    pub fn end(self: &Arc<Self>) -> Vec<Arc<Process>> {
         self.end_locked(self.lock())
     }
 
-    fn end_locked(&self, mut state: MutexGuard<'_, State>) -> Vec<Arc<Process>> {
+    fn end_locked(self: &Arc<Self>, mut state: MutexGuard<'_, State>) -> Vec<Arc<Process>> {
         state.ended = true;
         let processes: Vec<_> = state.live().cloned().collect();
-        state.processes.clear();
+        for entry in std::mem::take(&mut state.processes).into_values() {
+            if let Entry::Starting(starting) = entry {
+                starting.end();
+            }
+        }
         drop(state);
         for process in &processes {
             process.terminate();
@@ -187,88 +239,60 @@ impl Session {
         }
         // Also what outlived processes that are long forgotten.
         self.workers.end();
-        self.owner.end();
+        if self.at_work.load(Ordering::Acquire) == 0 {
+            self.owner.end();
+        } else {
+            // Somebody may be making a sandbox just now, and the owner ends only after that.
+            let session = self.clone();
+            tokio::task::spawn_blocking(move || session.owner.end());
+        }
         self.fates.note(|journal| journal.ended(&self.id));
         processes
     }
 
     /// The state of a shell that a start wants to begin with, if it asks for one and one can be had.
-    pub async fn snapshot(&self, params: &StartParams) -> Result<Option<Arc<Snapshot>>, Fault> {
+    pub async fn snapshot(self: &Arc<Self>, params: &StartParams) -> Result<Option<Arc<Snapshot>>, Fault> {
+        let login = variables::for_login(&self.config.variables, params.env_policy.as_ref(), &params.env);
         let setting = || {
             Ok(Setting {
-                env: variables::build(&self.config.variables, params.env_policy.as_ref(), &params.env),
+                env: variables::build(&self.config.variables, params.env_policy.as_ref(), &login),
                 cwd: params.cwd.to_native().map_err(|error| fault::foreign_cwd(&params.cwd.to_string(), &error))?,
                 policy: self.config.grounds.policy(params.sandbox.as_ref()).map_err(|error| fault::policy(&error))?,
             })
         };
-        self.snapshots.for_start(params, &self.owner, setting).await
-    }
-
-    /// Starts a process. The same id with the same parameters is the same start.
-    pub fn start(self: &Arc<Self>, params: StartParams, snapshot: Option<&Snapshot>) -> Result<SandboxType, Fault> {
-        let cwd = params.cwd.to_native().map_err(|error| fault::foreign_cwd(&params.cwd.to_string(), &error))?;
-        if params.network_proxy.is_some() || (params.enforce_managed_network && params.sandbox.is_some()) {
-            return Err(fault::proxy_unsupported());
-        }
-        let policy = self.config.grounds.policy(params.sandbox.as_ref()).map_err(|error| fault::policy(&error))?;
-        let (program, arguments) = params.argv.split_first().ok_or_else(fault::empty_argv)?;
-        let mut state = self.lock();
-        if state.ended {
-            return Err(fault::session_ended());
-        }
-        let fingerprint = process::fingerprint(&params);
-        if let Some(existing) = state.processes.get(&params.process_id) {
-            let same = existing.fingerprint() == fingerprint;
-            return if same { Ok(sandbox_type(&policy)) } else { Err(fault::process_exists(&params.process_id)) };
-        }
-        let launch = Launch {
-            program: program.into(),
-            arg0: params.arg0.as_ref().map(Into::into),
-            args: match snapshot {
-                Some(snapshot) => snapshot.arguments(&params.argv),
-                None => arguments.iter().map(Into::into).collect(),
-            },
-            env: match snapshot {
-                Some(snapshot) => variables::restore(&snapshot.variables, params.env_policy.as_ref(), &params.env),
-                None => variables::build(&self.config.variables, params.env_policy.as_ref(), &params.env),
-            },
-            cwd,
-            io: if params.tty { LaunchIo::Terminal(terminal_size(&params)) } else { LaunchIo::Pipes { stdin: params.pipe_stdin } },
-            policy: policy.clone(),
+        let launch = async |launch: Launch| match launch.policy {
+            Policy::Open => self.owner.start(&launch),
+            Policy::Confined(_) => self.launch_aside(launch).await,
         };
-        // The id is taken, but the lock is not held: a launch from a mount that hangs must not hold up the session.
-        state.processes.insert(params.process_id.clone(), Entry::Starting { fingerprint: fingerprint.clone() });
-        drop(state);
-        // Before the launch: if everything ends right after it, the start is known.
-        self.fates.note(|journal| journal.started(&self.id, &params.process_id, &fingerprint));
-        let child = self.owner.start(&launch);
-        let mut state = self.lock();
-        let child = child.map_err(|error| {
-            state.processes.remove(&params.process_id);
-            self.fates.note(|journal| journal.forgotten(&self.id, &params.process_id));
-            fault::launch(&error)
-        })?;
-        if state.ended {
-            // The child goes with it.
-            drop(child);
-            return Err(fault::session_ended());
-        }
-        let is_offline = policy.rules().is_some_and(|rules| rules.network == Network::Restricted);
-        let adoption = Adoption { fingerprint, is_confined: policy != Policy::Open, is_offline };
-        let process = Process::adopt(child, params, adoption, self);
-        state.processes.insert(process.id().to_owned(), Entry::Live(process.clone()));
-        process.push_all_to(state.attachment.clone());
-        Ok(sandbox_type(&policy))
+        self.snapshots.for_start(params, &login, setting, launch).await
     }
 
     pub fn process(&self, id: &str) -> Option<Entry> {
         self.lock().processes.get(id).cloned()
     }
 
+    /// Kills a process and everything that came of it, or sees to it that one that is being started never runs. False if there is
+    /// none that runs or will.
+    pub fn terminate(&self, id: &str) -> bool {
+        let state = self.lock();
+        match state.processes.get(id) {
+            Some(Entry::Starting(starting)) => {
+                starting.end();
+                true
+            }
+            Some(Entry::Live(process)) => {
+                let process = process.clone();
+                drop(state);
+                process.terminate()
+            }
+            Some(Entry::Past(_)) | None => false,
+        }
+    }
+
     pub fn list(&self) -> Vec<ProcessSummary> {
         let processes: Vec<_> = self.lock().processes.iter().map(|(id, entry)| (id.clone(), entry.clone())).collect();
         let summary = |(id, entry): (String, Entry)| match entry {
-            Entry::Starting { .. } => None,
+            Entry::Starting(_) => None,
             Entry::Live(process) => Some(process.summary()),
             Entry::Past(fate) => Some(past::summary(id, &fate)),
         };
@@ -298,7 +322,4 @@ impl Session {
             }
         }
     }
-}
-fn terminal_size(params: &StartParams) -> TerminalSize {
-    params.terminal_size.map_or_else(TerminalSize::default, |size| TerminalSize { rows: size.rows, cols: size.cols })
 }

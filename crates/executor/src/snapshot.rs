@@ -1,10 +1,11 @@
 //! What a login shell is like after it has read its profiles: functions, options, aliases and variables, taken once and given to
 //! every later command of the same kind, so that slow profiles are run once and not for each command.
 //!
-//! A snapshot belongs to a session. It is taken by the same shell, in the same place, with the same environment and inside the
-//! same sandbox as the command that asked for it. If none can be taken, the command runs as it was asked for.
+//! A snapshot belongs to a session. It is taken by the same shell, in the same place and inside the same sandbox as the command that
+//! asked for it. Of the variables that a request sets, it is taken with those that make the login what it is; the others are for one
+//! command and must not reach the next one. If none can be taken, the command runs as it was asked for.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
@@ -12,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use outpost_sandbox::policy::Policy;
-use outpost_sandbox::{Exit, Launch, LaunchIo, Owner};
+use outpost_sandbox::{Child, Exit, Launch, LaunchError, LaunchIo};
 use outpost_wire::exec::environment::Shell;
 use outpost_wire::exec::policy::SandboxContext;
 use outpost_wire::exec::process::{EnvPolicy, ShellSnapshot, StartParams};
@@ -54,6 +55,7 @@ struct Key {
     shell: Shell,
     cwd: PathUri,
     env_policy: Option<EnvPolicy>,
+    login: BTreeMap<String, String>,
     sandbox: Option<SandboxContext>,
 }
 
@@ -90,12 +92,13 @@ fn fits(params: &StartParams, shell: &Shell) -> bool {
 }
 
 impl Snapshots {
-    /// The snapshot for a start, taken now if there is none. `setting` is asked for only then.
-    pub async fn for_start(
+    /// The snapshot for a start, taken now if there is none. `login` is what of its variables the shell gets for that; `setting` and `launch` are asked for only then.
+    pub async fn for_start<L: Future<Output = Result<Child, LaunchError>>>(
         &self,
         params: &StartParams,
-        owner: &Owner,
+        login: &BTreeMap<String, String>,
         setting: impl FnOnce() -> Result<Setting, Fault>,
+        launch: impl FnOnce(Launch) -> L,
     ) -> Result<Option<Arc<Snapshot>>, Fault> {
         let Some(asked) = &params.shell_snapshot else { return Ok(None) };
         let kind = kind(asked)?;
@@ -107,6 +110,7 @@ impl Snapshots {
             shell: asked.shell.clone(),
             cwd: params.cwd.clone(),
             env_policy: params.env_policy.clone(),
+            login: login.clone(),
             sandbox: params.sandbox.clone(),
         };
         let place = {
@@ -118,7 +122,7 @@ impl Snapshots {
         };
         let setting = setting()?;
         // A failure is not kept: the next command tries again.
-        let taken = place.get_or_try_init(|| async { take(owner, &asked.shell, kind, setting).await.map(Arc::new).ok_or(()) }).await;
+        let taken = place.get_or_try_init(|| async { take(launch, &asked.shell, kind, setting).await.map(Arc::new).ok_or(()) }).await;
         Ok(taken.ok().cloned())
     }
 }
@@ -133,8 +137,13 @@ impl Snapshot {
 }
 
 /// Starts the shell, lets it read its profiles, and asks it what came of them.
-async fn take(owner: &Owner, shell: &Shell, kind: Kind, setting: Setting) -> Option<Snapshot> {
-    let launch = Launch {
+async fn take<L: Future<Output = Result<Child, LaunchError>>>(
+    launch: impl FnOnce(Launch) -> L,
+    shell: &Shell,
+    kind: Kind,
+    setting: Setting,
+) -> Option<Snapshot> {
+    let shell = Launch {
         program: shell.path.clone().into(),
         arg0: None,
         args: vec!["-lc".into(), question(kind).into()],
@@ -143,7 +152,7 @@ async fn take(owner: &Owner, shell: &Shell, kind: Kind, setting: Setting) -> Opt
         io: LaunchIo::Pipes { stdin: false },
         policy: setting.policy,
     };
-    let mut child = match owner.start(&launch) {
+    let mut child = match launch(shell).await {
         Ok(child) => child,
         Err(error) => {
             tracing::debug!(%error, "no snapshot of a shell can be taken");

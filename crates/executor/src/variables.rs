@@ -8,6 +8,8 @@ use outpost_wire::exec::process::{EnvPolicy, Inherit};
 
 /// What `inherit: core` takes over.
 const CORE: [&str; 11] = ["PATH", "SHELL", "TMPDIR", "TEMP", "TMP", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "USER"];
+/// By what else a login shell finds its profiles, or decides what they do.
+const LOGIN: [&str; 4] = ["ZDOTDIR", "TERM", "XDG_CONFIG_HOME", "XDG_DATA_DIRS"];
 /// Left out unless the policy says otherwise: names that look like secrets.
 const DEFAULT_EXCLUDES: [&str; 3] = ["*KEY*", "*SECRET*", "*TOKEN*"];
 /// Never handed to a child, not even on request: they authenticate the executor itself.
@@ -84,6 +86,19 @@ pub fn build(
     result.extend(exact.iter().map(|(name, value)| (name.into(), value.into())));
     result.retain(|name, _| !NEVER.iter().any(|never| matches(never, name)));
     result.into_iter().collect()
+}
+
+/// Of the variables that a request sets, those that decide what profiles find: where home is, who the user is, and whatever takes the
+/// place of something that a child here would have anyway.
+pub fn for_login(
+    own: &BTreeMap<OsString, OsString>,
+    policy: Option<&EnvPolicy>,
+    exact: &BTreeMap<String, String>,
+) -> BTreeMap<String, String> {
+    let inherited = build(own, policy, &BTreeMap::new());
+    let is_inherited = |name: &str| inherited.iter().any(|(other, _)| other == name);
+    let decides = |name: &str| LOGIN.contains(&name) || inherits(Inherit::Core, OsStr::new(name)) || is_inherited(name);
+    exact.iter().filter(|(name, _)| decides(name)).map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
 /// The environment of a child that begins with what a shell's profiles left behind. The policy filters that like everything else,

@@ -11,10 +11,13 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, fchmod};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with};
 use rustls::ServerConfig;
 use thiserror::Error;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::unix::OwnedReadHalf;
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio_rustls::TlsAcceptor;
 
@@ -22,6 +25,8 @@ use crate::door::{Door, DoorRules, Ends, Visitor};
 use crate::link::ws::Socket;
 use crate::link::{Link, unix};
 
+/// How long somebody whom we are through with may take to leave.
+const FAREWELL: Duration = Duration::from_secs(2);
 /// So many may wait to be accepted.
 const BACKLOG: i32 = 1024;
 
@@ -179,10 +184,74 @@ impl Listener {
 /// the two kinds that it knows, and can be read and written without waiting.
 async fn uncover(tls: &TlsAcceptor, visitor: Visitor) -> io::Result<Visitor> {
     let Socket::Tcp(stream) = visitor.stream else { return Ok(visitor) };
-    let mut outside = tls.accept(stream).await?;
-    let (inside, mut between) = UnixStream::pair()?;
-    tokio::spawn(async move { tokio::io::copy_bidirectional(&mut outside, &mut between).await });
+    let outside = tls.accept(stream).await?;
+    let (inside, between) = UnixStream::pair()?;
+    tokio::spawn(relay(outside, between, FAREWELL));
     Ok(Visitor { stream: Socket::Unix(inside), ..visitor })
+}
+
+/// Copies both ways until it is over. Once the inside is gone, whoever is outside has this long to take what was said last and
+/// to leave; waiting for its own good-bye would keep a socket for everybody who never says it.
+async fn relay(outside: impl AsyncRead + AsyncWrite, between: UnixStream, farewell: Duration) {
+    let (mut from_outside, mut to_outside) = tokio::io::split(outside);
+    let (mut from_inside, mut to_inside) = between.into_split();
+    let inward = async {
+        let copied = tokio::io::copy(&mut from_outside, &mut to_inside).await;
+        let _ = to_inside.shutdown().await;
+        copied
+    };
+    let outward = async {
+        tell(&mut from_inside, &mut to_outside, farewell).await?;
+        tokio::time::timeout(farewell, to_outside.shutdown()).await?
+    };
+    let (mut inward, mut outward) = (std::pin::pin!(inward), std::pin::pin!(outward));
+    tokio::select! {
+        told = &mut outward => {
+            if told.is_ok() {
+                let _ = tokio::time::timeout(farewell, inward).await;
+            }
+        }
+        // It may have said all that it has to say and still listen.
+        heard = &mut inward => {
+            if heard.is_ok() {
+                let _ = outward.await;
+            }
+        }
+    }
+}
+
+/// Copies what the inside says. Somebody who does not read holds it up for as long as the inside is there.
+async fn tell(inside: &mut OwnedReadHalf, outside: &mut (impl AsyncWrite + Unpin), farewell: Duration) -> io::Result<()> {
+    let mut buffer = vec![0; 16 << 10];
+    loop {
+        let read = inside.read(&mut buffer).await?;
+        if read == 0 {
+            return Ok(());
+        }
+        let mut rest = &buffer[..read];
+        while !rest.is_empty() {
+            let mut writing = std::pin::pin!(outside.write(rest));
+            let written = loop {
+                match tokio::time::timeout(farewell, &mut writing).await {
+                    Ok(written) => break written?,
+                    Err(_) if is_gone(inside) => return Err(io::ErrorKind::TimedOut.into()),
+                    Err(_) => {}
+                }
+            };
+            if written == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            rest = &rest[written..];
+        }
+        outside.flush().await?;
+    }
+}
+
+/// Whether the other end of a pair is closed, also while there is something left to be read of it.
+fn is_gone(inside: &OwnedReadHalf) -> bool {
+    let mut events = [PollFd::new(inside.as_ref(), PollFlags::empty())];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut events, Some(&now)).is_ok() && events[0].revents().contains(PollFlags::HUP)
 }
 
 /// The file gets its mode from the socket, so that there is no moment at which somebody else could open it.
@@ -216,5 +285,49 @@ mod tests {
         assert!(matches!("ws://localhost:0".parse::<ListenAddr>(), Err(ListenAddrError::Address(_))));
         assert!(matches!("unix://x".parse::<ListenAddr>(), Err(ListenAddrError::Path(_))));
         assert!(matches!("http://127.0.0.1:0".parse::<ListenAddr>(), Err(ListenAddrError::Scheme(_))));
+    }
+    /// Both short enough for a test and long enough to see that nobody is cut short.
+    const SHORT: Duration = Duration::from_millis(200);
+
+    #[tokio::test]
+    async fn whoever_never_says_good_bye_is_left_all_the_same() {
+        let (mut stranger, outside) = tokio::io::duplex(1 << 10);
+        let (mut inside, between) = UnixStream::pair().unwrap();
+        let relaying = tokio::spawn(relay(outside, between, SHORT));
+        inside.write_all(b"the last word").await.unwrap();
+        drop(inside);
+        // The stranger neither reads nor leaves meanwhile.
+        tokio::time::timeout(SHORT * 100, relaying).await.unwrap().unwrap();
+        let mut heard = String::new();
+        stranger.read_to_string(&mut heard).await.unwrap();
+        assert_eq!(heard, "the last word");
+    }
+
+    #[tokio::test]
+    async fn whoever_does_not_read_is_left_once_the_inside_is_gone() {
+        let (_stranger, outside) = tokio::io::duplex(16);
+        let (mut inside, between) = UnixStream::pair().unwrap();
+        let mut relaying = tokio::spawn(relay(outside, between, SHORT));
+        inside.write_all(&[b'x'; 64 << 10]).await.unwrap();
+        assert!(tokio::time::timeout(SHORT * 3, &mut relaying).await.is_err(), "it was cut off while the inside was there");
+        drop(inside);
+        tokio::time::timeout(SHORT * 100, relaying).await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn whoever_has_said_everything_still_gets_an_answer() {
+        let (mut stranger, outside) = tokio::io::duplex(1 << 10);
+        let (mut inside, between) = UnixStream::pair().unwrap();
+        tokio::spawn(relay(outside, between, SHORT));
+        stranger.write_all(b"question").await.unwrap();
+        stranger.shutdown().await.unwrap();
+        let mut heard = String::new();
+        inside.read_to_string(&mut heard).await.unwrap();
+        tokio::time::sleep(SHORT * 3).await;
+        inside.write_all(b"answer").await.unwrap();
+        drop(inside);
+        let mut answer = String::new();
+        stranger.read_to_string(&mut answer).await.unwrap();
+        assert_eq!((heard.as_str(), answer.as_str()), ("question", "answer"));
     }
 }

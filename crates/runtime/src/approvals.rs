@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use outpost_environment::{Environment, Workplace};
-use outpost_thread::{ApprovalAsked, Raw};
+use outpost_thread::ApprovalAsked;
 use outpost_wire::intent::EnvironmentId;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 /// A question that stands before a call.
 #[derive(Debug, Clone)]
 pub struct Question {
-    /// `command`, `fileChange`, `userInput`, `dynamicTool`, `mcpTool`, `mcpElicitation`.
+    /// `command`, `fileChange`, `permissions`, `userInput`, `dynamicTool`, `mcpTool`, `mcpElicitation`.
     pub kind: &'static str,
     pub environment: Option<EnvironmentId>,
     pub detail: Value,
@@ -28,14 +28,17 @@ impl Grants {
     }
 
     pub fn remember(&mut self, asked: &ApprovalAsked) {
-        #[derive(Deserialize)]
-        struct Keyed {
-            key: String,
-        }
-        if let Some(Ok(detail)) = asked.detail.as_ref().map(Raw::read::<Keyed>) {
-            self.0.insert(detail.key);
-        }
+        self.0.extend(key_in(asked));
     }
+}
+
+/// What a question is about, where its answer is to be remembered.
+pub fn key_in(asked: &ApprovalAsked) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Keyed {
+        key: String,
+    }
+    Some(asked.detail.as_ref()?.read::<Keyed>().ok()?.key)
 }
 
 /// What an answer for the thread is remembered under: which machine, and exactly what was asked.

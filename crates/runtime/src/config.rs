@@ -10,6 +10,7 @@ use crate::agents::AgentLimits;
 use crate::mcp::McpConfig;
 use crate::permissions::SandboxMode;
 use crate::policy::ApprovalPolicy;
+use crate::skills::choice::SkillChoice;
 use crate::skills::host::HostRoot;
 
 #[derive(Debug, Clone)]
@@ -33,6 +34,8 @@ pub struct RuntimeConfig {
     pub discovery_patience: Duration,
     /// Folders of this machine that hold skills.
     pub host_skills: Vec<HostRoot>,
+    /// Which skills the user wants and which not.
+    pub skill_choices: Vec<SkillChoice>,
     /// How long a command of an earlier life is looked for.
     pub reattach_patience: Duration,
     /// A thread in which nothing happens for so long is unloaded.
@@ -74,6 +77,7 @@ impl Default for RuntimeConfig {
             patience: StepPatience { primary: Duration::from_secs(10), others: Duration::from_secs(1) },
             discovery_patience: Duration::from_secs(5),
             host_skills: Vec::new(),
+            skill_choices: Vec::new(),
             reattach_patience: Duration::from_secs(600),
             unload_after: Duration::from_secs(600),
             checkpoint_every: 16,

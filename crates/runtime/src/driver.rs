@@ -8,6 +8,8 @@ mod calls;
 mod commands;
 mod compaction;
 mod queue;
+mod revert;
+mod sample;
 mod servers;
 mod step;
 
@@ -36,7 +38,7 @@ use crate::model::{Answer, ModelError, Written};
 use crate::runtime::Shared;
 use crate::tools::mcp::CallQuestion;
 use crate::tools::processes::Processes;
-use crate::tools::{CallEnd, StepTools};
+use crate::tools::{CallEnd, Consent, StepTools};
 
 /// The model's view is kept for so long after a turn; a thread that sleeps needs none.
 const CONTEXT_KEPT: Duration = Duration::from_secs(20);
@@ -64,6 +66,7 @@ enum Done {
 
 /// A call that runs.
 struct RunningCall {
+    turn: TurnId,
     task: AbortHandle,
     cancel: CancellationToken,
     /// Nothing that was asked for after it may begin before it ends.
@@ -94,9 +97,11 @@ pub(crate) struct Driver {
     processes: Arc<Processes>,
     grants: Grants,
     /// What users answered to calls that wait for more than a yes.
-    answers: HashMap<CallId, Raw>,
+    answers: HashMap<CallId, Consent>,
     /// The place among the agents of a tree.
     seat: Seat,
+    /// Calls that were told to stop and have to run alone: the next such one waits until they have stopped.
+    ending: Vec<CancellationToken>,
     /// Why the context is being compacted, while it is.
     compacting: CompactReason,
     /// Somebody waits for the answer to a command right now.
@@ -143,6 +148,7 @@ impl Driver {
             grants: Grants::default(),
             answers: HashMap::new(),
             seat,
+            ending: Vec::new(),
             compacting: CompactReason::Full,
             is_asked: false,
             servers: None,

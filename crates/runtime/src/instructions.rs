@@ -1,6 +1,8 @@
 //! What a project asks of agents: the AGENTS.md files of each environment, read through that environment's own filesystem
 //! and sandbox.
 
+use std::time::Duration;
+
 use outpost_environment::{EnvironmentError, Repeat, Workplace};
 use outpost_thread::{Context, Raw};
 use outpost_wire::PathUri;
@@ -14,16 +16,21 @@ const BUDGET: usize = 32 << 10;
 
 const NAME: &str = "AGENTS.md";
 
-/// The messages that the model has not been told yet, one for each environment that has something to say.
-pub(crate) async fn gather(tools: &StepTools, context: Option<&Context>) -> Vec<Raw> {
+/// The messages that the model has not been told yet, one for each environment that has something to say. One that takes longer
+/// than this is asked again at the next step.
+pub(crate) async fn gather(tools: &StepTools, context: Option<&Context>, patience: Duration) -> Vec<Raw> {
     let places: Vec<Workplace<'_>> = tools.view.workplaces().collect();
     let mut left = BUDGET;
     let mut messages = Vec::new();
     for (index, place) in places.iter().enumerate() {
         let share = left / (places.len() - index);
-        let Some(text) = read(tools, place, share).await else { continue };
-        left -= text.len().min(left);
         let id = &place.attachment.environment_id;
+        let Ok(read) = tokio::time::timeout(patience, read(tools, place, share)).await else {
+            tracing::warn!(environment = %id, "project instructions could not be read in time");
+            continue;
+        };
+        let Some(text) = read else { continue };
+        left -= text.len().min(left);
         let message = user_message(&format!("<project_instructions environment=\"{id}\">\n{text}\n</project_instructions>"));
         let is_known = context.is_some_and(|context| context.items().contains(&message));
         if !is_known {

@@ -16,6 +16,7 @@ pub mod model;
 pub mod models;
 pub mod patch;
 pub mod permissions;
+pub mod permits;
 pub mod plugins;
 pub mod policy;
 pub mod rules;
@@ -26,4 +27,7 @@ pub mod tools;
 
 pub use config::RuntimeConfig;
 pub use live::{Event, LiveThread, NewInput, Status};
-pub use runtime::{ForkThread, Parts, Runtime, StartThread};
+pub use runtime::{ForkThread, Parts, Runtime, StartThread, to_the_end};
+
+/// The target of log lines about what clients are told as well: a program that shows a thread to a person leaves them out.
+pub const TOLD: &str = "outpost_runtime::told";

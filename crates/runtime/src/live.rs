@@ -155,14 +155,37 @@ pub enum CommandError {
     OtherTurn { expected: TurnId, running: TurnId },
     #[error("a turn is running")]
     Busy,
+    #[error(
+        "a turn is running, and what is meant for one turn only (environments, an output schema) cannot join it: wait for its end, interrupt \
+         it, or change the thread's own environments"
+    )]
+    OwnTurn,
     #[error("a turn of this kind cannot be steered")]
     NotSteerable,
+    #[error("turn not found: {0}")]
+    UnknownTurn(TurnId),
     #[error("nobody asked `{0}`, or it was answered already")]
     NoQuestion(ApprovalId),
     #[error("it could not be stored: {0}")]
     NotStored(String),
     #[error("{0}")]
     Invalid(String),
+}
+
+/// A question aside.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sample {
+    pub prompt: String,
+    /// Instead of that of the thread.
+    pub effort: Option<String>,
+}
+
+/// The answer to a question aside.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sampled {
+    /// Nothing if the model said nothing.
+    pub text: Option<String>,
+    pub usage: crate::model::Usage,
 }
 
 /// A command that outlived its call and still runs.
@@ -194,6 +217,10 @@ pub(crate) enum Command {
     Change(Vec<Fact>, Reply<()>),
     Queue(QueueChange, Reply<QueueChanged>),
     Compact(Reply<TurnId>),
+    /// The model is asked something aside.
+    Sample(Sample, Reply<Sampled>),
+    /// A turn and all later ones do not count any more.
+    Revert(TurnId, Reply<()>),
     Shell {
         command: String,
         environment: Option<String>,
@@ -244,6 +271,13 @@ impl LiveThread {
         self.mailbox.is_closed()
     }
 
+    /// Waits until the driver has ended and given the thread back.
+    pub(crate) async fn ended(&self) {
+        let mut status = self.status.clone();
+        // If it is gone without a word, it has ended as well.
+        let _ = status.wait_for(|status| matches!(status, Status::Closed | Status::Broken { .. })).await;
+    }
+
     pub async fn input(&self, input: NewInput) -> Result<Accepted, CommandError> {
         self.ask(|reply| Command::Input(Box::new(input), reply)).await
     }
@@ -269,6 +303,16 @@ impl LiveThread {
 
     pub async fn compact(&self) -> Result<TurnId, CommandError> {
         self.ask(Command::Compact).await
+    }
+
+    /// Asks the model something with all that it knows of the thread; the thread knows nothing of it. Whoever drops this gives it up.
+    pub async fn sample(&self, sample: Sample) -> Result<Sampled, CommandError> {
+        self.ask(|reply| Command::Sample(sample, reply)).await
+    }
+
+    /// Goes on from before a turn: it and all later ones do not count any more. What they did is not undone.
+    pub async fn revert(&self, before: TurnId) -> Result<(), CommandError> {
+        self.ask(|reply| Command::Revert(before, reply)).await
     }
 
     /// Runs a command that the user typed, as a turn of its own.

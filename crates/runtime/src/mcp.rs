@@ -8,6 +8,7 @@
 
 pub mod binding;
 pub(crate) mod client;
+mod credentials;
 pub mod declaration;
 pub(crate) mod elicitation;
 mod http;
@@ -131,6 +132,11 @@ pub struct McpLimits {
     /// The most tools, resources or templates of one server, and the most pages in which they may come.
     pub catalogue: usize,
     pub pages: usize,
+    /// The most bytes of all that one server lists.
+    pub listed: usize,
+    /// The largest tool that is offered to the model, and the most of all tools of one server: each request carries them.
+    pub tool: usize,
+    pub tools: usize,
     /// The longest line, or event, of a server.
     pub message: usize,
     /// So much that is no message is put up with on a server's standard output.
@@ -154,6 +160,9 @@ impl Default for McpLimits {
             tool_timeout: Duration::from_secs(300),
             catalogue: 2048,
             pages: 100,
+            listed: 32 << 20,
+            tool: 64 << 10,
+            tools: 512 << 10,
             message: 16 << 20,
             rubbish: 1 << 20,
             messages: 10_000,

@@ -7,6 +7,9 @@ use outpost_wire::exec::policy::{
 use outpost_wire::intent::Attachment;
 use serde::{Deserialize, Serialize};
 
+/// How executors begin the sentence that a policy cannot be held.
+pub(crate) const UNENFORCEABLE: &str = "sandbox intent cannot be enforced on this executor: ";
+
 /// As clients and `config.toml` spell it, and as threads remember it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "camelCase", rename_all_fields = "camelCase")]
@@ -91,6 +94,7 @@ impl SandboxMode {
                     path: EntryPath::Path { path },
                     access: Access::Write,
                     missing_path_behavior: Some(MissingPath::Skip),
+                    grant: None,
                 }));
                 if !exclude_slash_tmp {
                     entries.push(special(SpecialRoot::SlashTmp, Access::Write));
@@ -122,12 +126,15 @@ fn managed(entries: Vec<Entry>, network_access: bool) -> Permissions {
 }
 
 fn special(value: SpecialRoot, access: Access) -> Entry {
-    Entry { path: EntryPath::Special { value }, access, missing_path_behavior: None }
+    Entry { path: EntryPath::Special { value }, access, missing_path_behavior: None, grant: None }
 }
 
 /// Reads everywhere, writes in the workspace, and not in what decides how the workspace is built, run and configured.
 fn workspace() -> Vec<Entry> {
-    let mut entries = vec![special(SpecialRoot::Root, Access::Read), special(SpecialRoot::ProjectRoots { subpath: None }, Access::Write)];
+    // A directory of this machine need not be there on another one. What else is there can still be read.
+    let roots =
+        Entry { missing_path_behavior: Some(MissingPath::Skip), ..special(SpecialRoot::ProjectRoots { subpath: None }, Access::Write) };
+    let mut entries = vec![special(SpecialRoot::Root, Access::Read), roots];
     for protected in [".git", ".outpost", ".codex", ".agents"] {
         entries.push(special(SpecialRoot::ProjectRoots { subpath: Some(protected.into()) }, Access::Read));
     }

@@ -46,6 +46,8 @@ impl Default for Questions {
 pub struct Request {
     /// It wants to run outside of the sandbox.
     pub escalated: bool,
+    /// It wants more than the sandbox gives, and to stay in it otherwise.
+    pub widened: bool,
     /// Its environment is used without a sandbox anyway.
     pub full_access: bool,
 }
@@ -86,19 +88,19 @@ pub fn decide(policy: ApprovalPolicy, verdict: &Verdict<'_>, request: Request) -
 }
 
 fn unmatched(policy: ApprovalPolicy, sandboxed: bool, request: Request) -> Course {
-    let leaves = request.escalated && !request.full_access;
+    let leaves = (request.escalated || request.widened) && !request.full_access;
+    let wish = if request.escalated { "it wants to leave the sandbox" } else { "it wants more than the sandbox allows" };
+    let instead = if request.escalated { "run it without escalation" } else { "run it without additional permissions" };
     let ask = |why: &str| Course::Ask { sandboxed, why: why.to_owned() };
     let refuse = |why: &str| Course::Refuse { why: why.to_owned() };
     match policy {
         ApprovalPolicy::Untrusted => ask("no rule allows it"),
-        ApprovalPolicy::OnRequest if leaves => ask("it wants to leave the sandbox"),
-        ApprovalPolicy::Never if leaves => {
-            refuse("it wants to leave the sandbox, and the approval policy is `never`; run it without escalation")
-        }
+        ApprovalPolicy::OnRequest if leaves => ask(wish),
+        ApprovalPolicy::Never if leaves => refuse(&format!("{wish}, and the approval policy is `never`; {instead}")),
         ApprovalPolicy::Granular(own) if leaves && !own.granular.sandbox_approval => {
-            refuse("it wants to leave the sandbox, and such questions are switched off; run it without escalation")
+            refuse(&format!("{wish}, and such questions are switched off; {instead}"))
         }
-        ApprovalPolicy::Granular(_) if leaves => ask("it wants to leave the sandbox"),
+        ApprovalPolicy::Granular(_) if leaves => ask(wish),
         _ => Course::Run { sandboxed },
     }
 }
@@ -108,9 +110,10 @@ mod tests {
     use super::*;
     use crate::rules::{Decision, Rule, Word};
 
-    const PLAIN: Request = Request { escalated: false, full_access: false };
-    const ESCALATED: Request = Request { escalated: true, full_access: false };
-    const FULL: Request = Request { escalated: false, full_access: true };
+    const PLAIN: Request = Request { escalated: false, widened: false, full_access: false };
+    const ESCALATED: Request = Request { escalated: true, ..PLAIN };
+    const WIDENED: Request = Request { widened: true, ..PLAIN };
+    const FULL: Request = Request { full_access: true, ..PLAIN };
 
     fn granular(sandbox_approval: bool, rules: bool) -> ApprovalPolicy {
         ApprovalPolicy::Granular(Granular { granular: Questions { sandbox_approval, rules, ..Questions::default() } })
@@ -121,7 +124,7 @@ mod tests {
         use ApprovalPolicy::{Never, OnRequest, Untrusted};
         let rule = Rule { prefix: vec![Word::One("x".into())], decision: Decision::Ask, reason: None, environment: None };
         let (asked, forbidden) = (Verdict::Asked(&rule), Verdict::Forbidden(&rule));
-        let rows: [(ApprovalPolicy, &Verdict<'_>, Request, &str); 20] = [
+        let rows: [(ApprovalPolicy, &Verdict<'_>, Request, &str); 26] = [
             (Untrusted, &Verdict::Silent, PLAIN, "ask sandboxed"),
             (Untrusted, &Verdict::Silent, ESCALATED, "ask free"),
             (Untrusted, &Verdict::Silent, FULL, "ask free"),
@@ -137,6 +140,12 @@ mod tests {
             (Never, &Verdict::Silent, FULL, "run free"),
             (Never, &asked, PLAIN, "refuse"),
             (Never, &Verdict::Allowed, ESCALATED, "run free"),
+            (Untrusted, &Verdict::Silent, WIDENED, "ask sandboxed"),
+            (OnRequest, &Verdict::Silent, WIDENED, "ask sandboxed"),
+            (OnRequest, &Verdict::Allowed, WIDENED, "run sandboxed"),
+            (Never, &Verdict::Silent, WIDENED, "refuse"),
+            (granular(false, true), &Verdict::Silent, WIDENED, "refuse"),
+            (granular(true, true), &Verdict::Silent, WIDENED, "ask sandboxed"),
             (granular(false, true), &Verdict::Silent, ESCALATED, "refuse"),
             (granular(true, true), &Verdict::Silent, ESCALATED, "ask free"),
             (granular(true, false), &asked, PLAIN, "refuse"),

@@ -105,10 +105,21 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Does what must not stop half way, also if whoever asked for it has gone by then: a thread that was claimed is given back.
+pub async fn to_the_end<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> T {
+    match tokio::spawn(work).await {
+        Ok(done) => done,
+        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+        // The program ends.
+        Err(_) => std::future::pending().await,
+    }
+}
+
 impl Runtime {
     pub fn new(parts: Parts) -> Self {
         let Parts { config, store, ephemeral, registry, models, rules, clock, ids, thread_ids } = parts;
         let mcp = Mcp::new(config.mcp.clone(), ids.clone());
+        let host_skills = HostSkills::new(config.skill_choices.clone());
         Self(Arc::new(Shared {
             config,
             store,
@@ -125,7 +136,7 @@ impl Runtime {
             trees: Mutex::default(),
             created: Feed::new(FeedLimits::default()),
             discoveries: Discoveries::default(),
-            host_skills: HostSkills::default(),
+            host_skills,
             counts: Counts::default(),
             required_skills: Mutex::default(),
         }))

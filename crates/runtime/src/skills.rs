@@ -1,6 +1,7 @@
 //! Skills: instructions for particular kinds of work, kept in files named SKILL.md. The model is told which there are; what they
 //! say is read when it is needed, through the environment that they are in.
 
+pub mod choice;
 pub mod host;
 pub mod listing;
 mod mention;

@@ -21,6 +21,9 @@ pub struct Place {
     pub os: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub permissions: Option<String>,
+    /// What was granted beyond that, in words.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub granted: Vec<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub workspace_roots: Vec<String>,
 }
@@ -93,6 +96,9 @@ impl Place {
                 element(text, indent, name, value);
             }
         }
+        for granted in &self.granted {
+            element(text, indent, "granted", granted);
+        }
         if self.workspace_roots.iter().any(|root| *root != self.cwd) {
             for root in &self.workspace_roots {
                 element(text, indent, "workspace_root", root);
@@ -122,6 +128,7 @@ mod tests {
             shell: (state == "ready").then(|| "bash".into()),
             os: None,
             permissions: None,
+            granted: vec![],
             workspace_roots: vec![format!("/{id}")],
         }
     }

@@ -13,17 +13,21 @@ mod image;
 pub(crate) mod mcp;
 pub mod output;
 mod patching;
+pub(crate) mod permit;
 mod plan;
 pub mod processes;
 mod skill;
 mod wait;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use outpost_environment::{Captured, StepView, Workplace};
-use outpost_thread::{Call, CallId, CallOutcome, CallStarted, Context, Decision, Fact, Raw, Thread, ThreadId, TurnId};
+use outpost_thread::{
+    Call, CallId, CallOutcome, CallStarted, Context, Decision, Fact, PermissionsGranted, Raw, StepEnvironment, Thread, ThreadId, TurnId,
+};
 use outpost_wire::exec::environment::EnvironmentInfo;
-use outpost_wire::exec::policy::SandboxContext;
+use outpost_wire::exec::policy::{Grant, SandboxContext};
 use outpost_wire::intent::EnvironmentId;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -41,6 +45,7 @@ use crate::live::Event;
 use crate::mcp::Binding;
 use crate::model::ToolSpec;
 use crate::permissions::SandboxMode;
+use crate::permits::Permits;
 use crate::policy::ApprovalPolicy;
 use crate::rules::Rules;
 use crate::runtime::Shared;
@@ -53,6 +58,8 @@ pub struct StepTools {
     pub specs: Arc<[ToolSpec]>,
     pub mode: SandboxMode,
     pub approval: ApprovalPolicy,
+    /// What the user granted beyond the mode, in whichever environment.
+    pub(crate) grants: Vec<PermissionsGranted>,
     /// Skills, plugins, and why roots are in or out.
     pub capabilities: StepCapabilities,
     pub(crate) dynamic: Vec<DynamicTool>,
@@ -65,6 +72,8 @@ pub struct StepTools {
     pub(crate) infos: Vec<(EnvironmentId, EnvironmentInfo)>,
     /// The MCP servers of this step; calls go through them and no others.
     pub(crate) mcp: Arc<Binding>,
+    /// What the step saw, if that was in an earlier life of the thread: what it asked for is done there or nowhere.
+    pub(crate) seen: Option<Vec<StepEnvironment>>,
 }
 
 /// A tool that the client runs.
@@ -88,7 +97,11 @@ pub(crate) enum Plan {
 /// Whether the user was asked already.
 pub(crate) enum Consent {
     Open,
-    Given { answer: Option<Raw> },
+    /// They answered, and the answer is about exactly this; some questions are about nothing that could change.
+    Given {
+        answer: Option<Raw>,
+        key: Option<String>,
+    },
 }
 
 /// A call that is to be planned.
@@ -112,7 +125,11 @@ impl Asked<'_> {
 
     /// Whether nobody need be asked: they were, or they answered for longer.
     fn is_granted(&self, key: &str) -> bool {
-        matches!(self.consent, Consent::Given { .. }) || self.grants.holds(key)
+        let is_given = match &self.consent {
+            Consent::Open => false,
+            Consent::Given { key: given, .. } => given.as_ref().is_none_or(|given| given == key),
+        };
+        is_given || self.grants.holds(key)
     }
 
     /// A call that runs and need not be found again.
@@ -125,7 +142,7 @@ impl Asked<'_> {
     fn question(&self, kind: &'static str, detail: Value) -> Plan {
         match &self.consent {
             Consent::Open => Plan::Ask(Question { kind, environment: None, detail }),
-            Consent::Given { answer } => {
+            Consent::Given { answer, .. } => {
                 let answer: Value = answer.as_ref().and_then(|answer| answer.read().ok()).unwrap_or(Value::Null);
                 self.run(None, true, None, Work::Ready(plan::answered(self.result(), &self.call.id, &answer)))
             }
@@ -163,6 +180,7 @@ pub(crate) enum Work {
     Patch(patching::PatchRun),
     Image(image::ImageRun),
     Wait(wait::WaitRun),
+    Permit(Box<permit::PermitRun>),
     Skill(Box<skill::SkillRun>),
     Agent(agents::AgentCall, ResultType),
     Mcp(Box<mcp::McpRun>),
@@ -200,7 +218,7 @@ impl Run {
         match self.work {
             Work::Patch(_) | Work::Stdin(_) => true,
             Work::Mcp(_) => !self.repeatable,
-            Work::Exec(_) | Work::Image(_) | Work::Wait(_) | Work::Skill(_) | Work::Agent(..) | Work::Ready(_) => false,
+            Work::Exec(_) | Work::Image(_) | Work::Wait(_) | Work::Permit(_) | Work::Skill(_) | Work::Agent(..) | Work::Ready(_) => false,
         }
     }
 
@@ -221,9 +239,10 @@ impl Run {
         match self.work {
             Work::Exec(run) => run.execute(&self.call, &context).await,
             Work::Stdin(run) => run.execute(&self.call, &context).await,
-            Work::Patch(run) => run.execute(&self.call).await,
+            Work::Patch(run) => run.execute(&self.call, &context.cancel).await,
             Work::Image(run) => run.execute(&self.call).await,
             Work::Wait(run) => run.execute(&self.call, &context).await,
+            Work::Permit(run) => run.execute(&self.call, &context).await,
             Work::Skill(run) => run.execute(&self.call).await,
             Work::Agent(call, result) => agents::execute(call, &self.call, result, &context).await,
             Work::Mcp(run) => run.execute(&self.call, &context).await,
@@ -299,6 +318,31 @@ impl StepTools {
         self.infos.iter().find(|(known, _)| known == id).map(|(_, info)| info)
     }
 
+    /// Where a call goes that names this environment, or none.
+    pub(crate) fn place(&self, id: Option<&str>) -> Result<Workplace<'_>, String> {
+        let place = self.view.workplace(id).map_err(|error| error.to_string())?;
+        let Some(seen) = &self.seen else { return Ok(place) };
+        let now = &place.attachment;
+        let then = seen.iter().find(|seen| id.is_none_or(|id| seen.id.as_str() == id));
+        let executor = place.handle.identity().and_then(|identity| identity.executor_id);
+        let differs = |then: &Option<String>, now: Option<String>| then.is_some() && now.is_some() && *then != now;
+        match then {
+            Some(then)
+                if then.id == now.environment_id
+                    && !differs(&then.executor, executor)
+                    && !differs(&then.cwd, Some(now.cwd.to_syntax())) =>
+            {
+                Ok(place)
+            }
+            _ => Err(format!(
+                "The environments of this thread were changed between the request for this call and now: it would run in {} of `{}`, which \
+                 is not where it was meant to run. Nothing was done. If it is still wanted, ask for it again.",
+                now.cwd.to_syntax(),
+                now.environment_id,
+            )),
+        }
+    }
+
     /// What is to become of a call.
     pub(crate) fn plan(&self, asked: &Asked<'_>) -> Plan {
         if let Some(plan) = self.plan_mcp(asked) {
@@ -314,6 +358,7 @@ impl StepTools {
             Ok(ToolCall::Question(questions)) if self.questions => asked.question("userInput", questions),
             Ok(ToolCall::Question(_)) => asked.fail("nobody is there to answer questions"),
             Ok(ToolCall::Wait(wait)) => self.plan_wait(asked, wait),
+            Ok(ToolCall::Permissions(request)) => self.plan_permissions(asked, request),
             Ok(ToolCall::Skill(read)) => self.plan_skill(asked, read),
             Ok(ToolCall::Agent(call)) => asked.run(None, call.is_repeatable(), Some(call.detail()), Work::Agent(call, asked.result())),
             Ok(ToolCall::Dynamic { tool, arguments }) => {
@@ -322,9 +367,16 @@ impl StepTools {
         }
     }
 
-    /// The sandbox for work in an environment.
+    /// The sandbox for work in an environment: the thread's mode, and what the user granted there.
     pub(crate) fn sandbox(&self, place: &Workplace<'_>) -> Option<SandboxContext> {
-        self.mode.context(place.attachment)
+        let mut context = self.mode.context(place.attachment)?;
+        self.granted(place).widen(&mut context, Grant::Optional);
+        Some(context)
+    }
+
+    /// What the user granted in an environment and still holds.
+    fn granted(&self, place: &Workplace<'_>) -> Permits {
+        permit::held(&self.grants, place)
     }
 
     /// What the model is to know about where it works.
@@ -341,6 +393,7 @@ impl StepTools {
                 shell: info.map(|info| info.shell.name.clone()),
                 os: info.and_then(|info| info.platform_os.clone()),
                 permissions: Some(self.mode.name().to_owned()),
+                granted: member.captured.handle().map_or(vec![], |handle| self.granted(&Workplace { attachment, handle }).words()),
                 workspace_roots: attachment.workspace_roots.iter().map(outpost_wire::PathUri::to_syntax).collect(),
             })
         });
@@ -348,8 +401,8 @@ impl StepTools {
     }
 
     /// What the projects in the environments ask of agents, unless the model was told already.
-    pub(crate) async fn instructions(&self, context: Option<&Context>) -> Vec<Raw> {
-        crate::instructions::gather(self, context).await
+    pub(crate) async fn instructions(&self, context: Option<&Context>, patience: Duration) -> Vec<Raw> {
+        crate::instructions::gather(self, context, patience).await
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -125,12 +125,22 @@ impl Cell {
         Ok(Arc::new(Reaper { number, socket }))
     }
 
-    /// Forks a worker; returns our end of its socket.
-    pub fn worker(&self) -> io::Result<Channel> {
+    /// Forks a worker; it is there when this returns.
+    pub fn worker(self: &Arc<Self>) -> io::Result<Worker> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let (ours, theirs) = channel::pair()?;
         self.control.send(&Order::Worker { number }.encode(), &[theirs.as_fd()])?;
-        Ok(ours)
+        drop(theirs);
+        match wait_for_news(ours.as_fd()) {
+            Ok(Some(News::Started { .. })) => Ok(Worker { cell: Arc::downgrade(self), number, channel: ours }),
+            Ok(Some(News::Failed { errno, .. })) => Err(io::Error::from_raw_os_error(errno)),
+            Ok(_) => Err(io::Error::other("the process that should make file calls was killed")),
+            Err(error) => {
+                // Somebody stopped it, so it does not see the end of its socket either.
+                let _ = self.control.send(&Order::Fell { number }.encode(), &[]);
+                Err(error)
+            }
+        }
     }
 
     fn fell(&self, reaper: &Reaper) {
@@ -165,6 +175,28 @@ impl Cell {
 impl Drop for Cell {
     fn drop(&mut self) {
         self.end();
+    }
+}
+
+/// Somebody who does work of ours inside. It ends with its socket, unless it has been stopped.
+#[derive(Debug)]
+pub struct Worker {
+    cell: Weak<Cell>,
+    number: u64,
+    channel: Channel,
+}
+
+impl Worker {
+    /// Our end of its socket.
+    pub fn channel(&self) -> &Channel {
+        &self.channel
+    }
+
+    /// For one that does not answer: whoever is stopped sees no end of a socket.
+    pub fn kill(&self) {
+        if let Some(cell) = self.cell.upgrade() {
+            let _ = cell.control.send(&Order::Fell { number: self.number }.encode(), &[]);
+        }
     }
 }
 

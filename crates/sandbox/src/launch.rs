@@ -1,6 +1,8 @@
 //! Starting a child.
 
-use std::collections::{BTreeMap, HashMap};
+mod matches;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
@@ -16,9 +18,8 @@ use rustix::process::geteuid;
 use thiserror::Error;
 use tokio::task::JoinHandle;
 
-use crate::cell::{Cell, Running};
+use crate::cell::{Cell, Running, Worker};
 use crate::cgroup::{Group, Hierarchies};
-use crate::channel::Channel;
 use crate::child::{Child, ChildEnd, Input, Kin, Output, Terminal};
 use crate::limits::{Limit, Limits};
 use crate::message;
@@ -35,9 +36,6 @@ const PIPE: usize = 256 << 10;
 /// Users that nobody has: where those of sandboxes begin, and how many there are.
 const FIRST_ID: u32 = 1_600_000_000;
 const IDS: u64 = 500_000_000;
-/// How deep, and how much, is looked for what a pattern denies.
-const GLOB_DEPTH: usize = 24;
-const GLOB_MATCHES: usize = 4096;
 
 /// What to start. Everything is spelled out; nothing is inherited from this process.
 #[derive(Debug, Clone)]
@@ -110,7 +108,9 @@ struct Shared {
     zygote: Zygote,
     settings: LauncherSettings,
     /// Made when it is first needed, because most executors never confine anything.
-    scratch: OnceLock<Option<Scratch>>,
+    scratch: OnceLock<Scratch>,
+    /// Held while it is made: what one makes, another one would clean up.
+    scratching: Mutex<()>,
     hierarchies: OnceLock<Hierarchies>,
     watchdog: Watchdog,
     owners: AtomicU64,
@@ -125,6 +125,7 @@ impl Launcher {
             zygote,
             settings,
             scratch: OnceLock::new(),
+            scratching: Mutex::default(),
             hierarchies: OnceLock::new(),
             watchdog: Watchdog::default(),
             owners: AtomicU64::new(1),
@@ -168,15 +169,17 @@ impl Shared {
         self.hierarchies.get_or_init(Hierarchies::probe)
     }
 
+    /// What cannot be made now is tried again the next time: a disk that was full may have room by then.
     fn scratch(&self) -> Result<&Scratch, LaunchError> {
-        let opened = self.scratch.get_or_init(|| {
-            let parent = self.settings.scratch.as_ref()?;
-            Scratch::open(parent, &format!("{}-{:x}", std::process::id(), unique())).ok()
-        });
-        opened.as_ref().ok_or_else(|| {
-            let place = self.settings.scratch.as_ref().map_or("nowhere".into(), |path| path.display().to_string());
-            LaunchError::Unenforceable(format!("what the sandbox needs on this machine cannot be kept ({place})"))
-        })
+        let _making = self.scratching.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(scratch) = self.scratch.get() {
+            return Ok(scratch);
+        }
+        let refused = |why: String| LaunchError::Unenforceable(format!("what the sandbox needs on this machine cannot be kept ({why})"));
+        let parent = self.settings.scratch.as_ref().ok_or_else(|| refused("nowhere".into()))?;
+        let scratch = Scratch::open(parent, &format!("{}-{:x}", std::process::id(), unique()))
+            .map_err(|error| refused(format!("{}: {error}", parent.display())))?;
+        Ok(self.scratch.get_or_init(|| scratch))
     }
 
     /// Whom sandboxed code of this owner runs as.
@@ -231,23 +234,30 @@ impl Owner {
         let streams = Streams::open(launch.io)?;
         let cell = self.cell(&launch.policy)?;
         let terminal = matches!(launch.io, LaunchIo::Terminal(_));
-        if let Some(meter) = self.meter.get() {
+        if let Some(meter) = self.meter.get()
+            && works_at(&launch.policy, &launch.cwd)
+        {
             meter.watch_directory(&launch.cwd);
         }
         let started = cell.start(|job| message::encode_start(job, terminal, launch), &streams.theirs()).and_then(|started| started);
         match started {
             Ok(running) => Ok(streams.child(running)),
-            Err(error) => match self.meter.get().and_then(|meter| meter.refused()) {
-                Some(limit) => Err(LaunchError::Limit { error, limit }),
-                None => Err(error.into()),
-            },
+            Err(error) => Err(self.refused(error)),
+        }
+    }
+
+    /// Nothing was forked; perhaps because of a limit.
+    fn refused(&self, error: io::Error) -> LaunchError {
+        match self.meter.get().and_then(|meter| meter.refused()) {
+            Some(limit) => LaunchError::Limit { error, limit },
+            None => error.into(),
         }
     }
 
     /// Somebody inside the sandbox of a policy who does work of ours there: the worker that the stage was given. It ends
     /// with the socket.
-    pub fn worker(&self, policy: &Policy) -> Result<Channel, LaunchError> {
-        Ok(self.cell(policy)?.worker()?)
+    pub fn worker(&self, policy: &Policy) -> Result<Worker, LaunchError> {
+        self.cell(policy)?.worker().map_err(|error| self.refused(error))
     }
 
     /// Makes sure that things can be started under a policy, without starting any.
@@ -277,7 +287,7 @@ impl Owner {
             return Ok(cell.clone());
         }
         let meter = self.meter()?;
-        let mut plan = self.plan(policy, &mut state)?;
+        let mut plan = self.plan(policy, &meter, &mut state)?;
         plan.rlimits = self.shared.settings.limits.rlimits(self.shared.hierarchies(), policy);
         plan.cgroups = meter.doors();
         let cell = Cell::adopt(self.shared.zygote.cell(&plan.encode())?, meter)?.map_err(LaunchError::Unenforceable)?;
@@ -295,7 +305,7 @@ impl Owner {
         Ok(self.meter.get_or_init(|| meter).clone())
     }
 
-    fn plan(&self, policy: &Policy, state: &mut State) -> Result<Plan, LaunchError> {
+    fn plan(&self, policy: &Policy, meter: &Meter, state: &mut State) -> Result<Plan, LaunchError> {
         let Policy::Confined(rules) = policy else { return Ok(Plan::default()) };
         let identity = self.shared.identity(self.number);
         let writes_all = rules.access(Path::new("/")).access == Access::Write;
@@ -305,15 +315,16 @@ impl Owner {
             ));
         }
         let mut places: BTreeMap<PathBuf, Access> = rules.iter().map(|rule| (rule.path.clone(), rule.access)).collect();
-        for denied in glob_matches(rules) {
-            places.insert(denied, Access::Deny);
-        }
+        let matches = matches::find(rules, matches::BOUNDS).map_err(LaunchError::Unenforceable)?;
+        places.extend(matches.iter().map(|found| (found.path.clone(), Access::Deny)));
+        let movable: HashSet<&PathBuf> = matches.iter().filter(|found| found.is_found_anywhere(rules)).map(|found| &found.path).collect();
+        let user_home = self.shared.settings.home.as_ref().and_then(|home| home.canonicalize().ok());
         for rule in
             rules.iter().filter(|rule| rule.access != Access::Write && !rule.path.starts_with("/tmp") | is_in_root(rules, &rule.path))
         {
             let around = rule.path.parent().map_or(Access::Deny, |parent| rules.access(parent).access);
             if around == Access::Write && rule.path.symlink_metadata().is_err() | self.shared.scratch()?.is_placeholder(&rule.path) {
-                let held = self.shared.scratch()?.hold_place(&rule.path)?;
+                let held = self.shared.scratch()?.hold_place(&rule.path, user_home.as_deref())?;
                 state.places.extend(held);
             }
         }
@@ -330,8 +341,17 @@ impl Owner {
             Access::Read if home.as_ref() == Some(path) => Rights::OwnersIfPossible,
             _ => Rights::Others,
         };
-        let places = places.into_iter().map(|(path, access)| Place { rights: rights(&path, access), path, access }).collect();
+        let places = places
+            .into_iter()
+            .map(|(path, access)| Place { rights: rights(&path, access), fixed: !movable.contains(&path), path, access })
+            .collect();
         let temporary = Some(self.temporary_of(state)?);
+        for place in rules.iter().filter(|rule| works_at(policy, &rule.path)) {
+            meter.watch_directory(&place.path);
+        }
+        if let Some(temporary) = temporary.as_ref().filter(|_| rules.access(Path::new("/tmp")).access == Access::Write) {
+            meter.watch_directory(temporary);
+        }
         Ok(Plan { confinement: Some(Confinement { places, network: rules.network, identity, temporary }), ..Plan::default() })
     }
 
@@ -384,7 +404,7 @@ impl CleanUp {
     }
 
     fn release(&self) {
-        if let Some(Some(scratch)) = self.shared.scratch.get() {
+        if let Some(scratch) = self.shared.scratch.get() {
             scratch.release_places(&self.places);
             if let Some(number) = self.temporary {
                 scratch.remove_temporary(number);
@@ -399,29 +419,19 @@ fn is_of_the_system(path: &Path) -> bool {
     path == Path::new("/") || TOPS.iter().any(|top| path == Path::new(top))
 }
 
+/// Whether what is written at a path, as a process under this policy names it, comes to be at the same path of the machine.
+fn works_at(policy: &Policy, path: &Path) -> bool {
+    let Policy::Confined(rules) = policy else { return true };
+    let has_own_temporary = rules.access(Path::new("/")).access != Access::Write;
+    rules.access(path).access == Access::Write && !(has_own_temporary && path.starts_with("/tmp") && !is_in_root(rules, path))
+}
+
 /// Whether a path below `/tmp` is also below a writable root there, which is the machine's own and not the sandbox's.
 fn is_in_root(rules: &Rules, path: &Path) -> bool {
     rules
         .writable_roots()
         .chain(rules.iter().filter(|rule| rule.access == Access::Write))
         .any(|root| root.path != Path::new("/tmp") && root.path.starts_with("/tmp") && path.starts_with(&root.path))
-}
-
-/// What the patterns of a policy deny, as it is now. Files that come later are made by those who are not to see them.
-fn glob_matches(rules: &Rules) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for glob in rules.globs() {
-        let mut left = vec![(glob.base(), 0)];
-        while let Some((path, depth)) = left.pop() {
-            if glob.fits(&path) {
-                found.push(path);
-            } else if depth < GLOB_DEPTH && found.len() < GLOB_MATCHES && path.symlink_metadata().is_ok_and(|metadata| metadata.is_dir()) {
-                let entries = std::fs::read_dir(&path).into_iter().flatten().flatten();
-                left.extend(entries.map(|entry| (entry.path(), depth + 1)));
-            }
-        }
-    }
-    found
 }
 
 impl Drop for Owner {
@@ -487,4 +497,32 @@ fn pty_slave(path: &std::path::Path) -> io::Result<OwnedFd> {
     use std::os::unix::fs::OpenOptionsExt;
     let flags = rustix::fs::OFlags::NOCTTY.bits();
     Ok(File::options().read(true).write(true).custom_flags(flags.cast_signed()).open(path)?.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_that_could_not_be_made_is_tried_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let obstacle = directory.path().join("run");
+        std::fs::write(&obstacle, "").unwrap();
+        let settings = LauncherSettings { scratch: Some(obstacle.join("cells")), ..LauncherSettings::default() };
+        let owner = Launcher::with_own_stage(settings).owner();
+        let refused = owner.temporary().unwrap_err().to_string();
+        assert!(refused.contains("cells: "), "{refused}");
+        std::fs::remove_file(&obstacle).unwrap();
+        assert!(owner.temporary().unwrap().is_dir());
+    }
+
+    #[test]
+    fn space_is_watched_where_it_is_used() {
+        let rule = |path: &str, access| crate::policy::Rule { path: path.into(), access, origin: crate::policy::Origin::Request };
+        let rules = [rule("/", Access::Read), rule("/tmp", Access::Write), rule("/tmp/w", Access::Write), rule("/w", Access::Write)];
+        let policy = Policy::Confined(Arc::new(Rules::new(rules, Vec::new(), crate::policy::Network::Restricted)));
+        let works = |path: &str| works_at(&policy, Path::new(path));
+        assert!(works("/w/x") && works("/tmp/w/x") && !works("/tmp") && !works("/tmp/x") && !works("/etc"));
+        assert!(works_at(&Policy::Open, Path::new("/tmp")));
+    }
 }

@@ -21,6 +21,7 @@ mod sys;
 mod watchdog;
 mod zygote;
 
+pub use cell::Worker;
 pub use channel::{Channel, Message};
 pub use child::{Child, ChildEnd, Exit, Input, Kin, Output, Signal, Terminal};
 pub use launch::{Launch, LaunchError, LaunchIo, Launcher, LauncherSettings, Owner, TerminalSize};

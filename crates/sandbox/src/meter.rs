@@ -2,7 +2,8 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::statvfs;
@@ -16,6 +17,8 @@ const FILE_TOO_LARGE: i32 = 25;
 const TOO_MUCH_TIME: i32 = 24;
 const BY_SHELL_FILE: i32 = 128 + FILE_TOO_LARGE;
 const BY_SHELL_TIME: i32 = 128 + TOO_MUCH_TIME;
+/// How many directories of one file system are remembered.
+const WATCHED: usize = 8;
 
 #[derive(Debug)]
 pub struct Meter {
@@ -26,8 +29,8 @@ pub struct Meter {
 #[derive(Debug, Default)]
 struct State {
     group: Option<Group>,
-    /// Where its processes were started.
-    directories: HashSet<PathBuf>,
+    /// Where its processes can write, by file system.
+    directories: HashMap<u64, HashSet<PathBuf>>,
     /// Its cells, by their numbers on this machine.
     cells: Vec<u32>,
     /// Bytes that each of its processes had written when it was last looked at.
@@ -51,10 +54,17 @@ impl Meter {
         self.lock().group.as_ref().map(Group::doors).unwrap_or_default()
     }
 
-    pub fn watch_directory(&self, directory: &std::path::Path) {
+    pub fn watch_directory(&self, directory: &Path) {
+        // What is not there has no room that could be used.
+        let Ok(metadata) = directory.metadata() else { return };
         let mut state = self.lock();
-        if state.directories.len() < 64 && !state.directories.contains(directory) {
-            state.directories.insert(directory.to_owned());
+        let known = state.directories.entry(metadata.dev()).or_default();
+        // One would do, unless it is removed.
+        if known.len() >= WATCHED {
+            known.retain(|directory| directory.is_dir());
+        }
+        if known.len() < WATCHED && !known.contains(directory) {
+            known.insert(directory.to_owned());
         }
     }
 
@@ -93,7 +103,7 @@ impl Meter {
     /// The file systems it works on that have less room left than they should.
     pub fn is_short_of_space(&self) -> bool {
         let Some(floor) = self.limit(FREE_SPACE) else { return false };
-        let directories: Vec<_> = self.lock().directories.iter().cloned().collect();
+        let directories: Vec<_> = self.lock().directories.values().flatten().cloned().collect();
         directories.iter().any(|directory| {
             statvfs(directory).is_ok_and(|stat| stat.f_bavail.saturating_mul(stat.f_frsize) < floor.value && stat.f_blocks > 0)
         })

@@ -22,6 +22,9 @@ pub struct Place {
     pub path: PathBuf,
     pub access: Access,
     pub rights: Rights,
+    /// Whether the directories between it and the writable place around it must keep their names, so that it is found again
+    /// where the policy says.
+    pub fixed: bool,
 }
 
 /// Whose rights the sandbox's user has in a place, as far as the access goes.
@@ -78,6 +81,7 @@ impl Plan {
             out.text(place.path.as_os_str());
             out.byte(place.access as u8);
             out.byte(place.rights as u8);
+            out.byte(place.fixed.into());
         });
         out.byte((confinement.network == Network::Enabled).into());
         match confinement.identity {
@@ -119,7 +123,7 @@ impl Plan {
                 1 => Rights::OwnersIfPossible,
                 _ => Rights::Owners,
             };
-            Ok(Place { path, access, rights })
+            Ok(Place { path, access, rights, fixed: input.byte()? == 1 })
         })?;
         let network = if input.byte()? == 1 { Network::Enabled } else { Network::Restricted };
         let identity = match input.byte()? {
@@ -140,9 +144,9 @@ mod tests {
     fn a_plan_survives_the_way() {
         let confinement = Confinement {
             places: vec![
-                Place { path: "/".into(), access: Access::Read, rights: Rights::OwnersIfPossible },
-                Place { path: "/w".into(), access: Access::Write, rights: Rights::Owners },
-                Place { path: "/w/.git".into(), access: Access::Deny, rights: Rights::Others },
+                Place { path: "/".into(), access: Access::Read, rights: Rights::OwnersIfPossible, fixed: true },
+                Place { path: "/w".into(), access: Access::Write, rights: Rights::Owners, fixed: false },
+                Place { path: "/w/.git".into(), access: Access::Deny, rights: Rights::Others, fixed: true },
             ],
             network: Network::Enabled,
             identity: Identity::Mapped { id: 7 },

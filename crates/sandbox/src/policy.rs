@@ -278,13 +278,18 @@ impl Rules {
         if self.network > ceiling.network {
             return Err(Exceeds::Network);
         }
+        let mut rules = self.rules.clone();
         for rule in self.rules.values() {
             let allowed = ceiling.access(&rule.path);
-            if rule.access > allowed.access {
+            if rule.access <= allowed.access {
+                continue;
+            }
+            // What we protect is nothing that somebody asked for.
+            if rule.origin != Origin::Protected {
                 return Err(Exceeds::Path { path: rule.path.clone(), wanted: rule.access, rule: allowed.reason.to_string() });
             }
+            rules.insert(rule.path.clone(), Rule { path: rule.path.clone(), access: allowed.access, origin: Origin::Ceiling });
         }
-        let mut rules = self.rules.clone();
         // Outer paths come first: what holds a path by then is what an inner rule has to differ from.
         for limit in ceiling.rules.values() {
             let Some(granted) = holder(&self.rules, &limit.path) else { continue };
@@ -393,6 +398,22 @@ mod tests {
     }
 
     #[test]
+    fn a_ceiling_may_deny_what_is_protected() {
+        for denied in ["/w/.ssh", "/w/.git/objects", "/w/.git"] {
+            let limits = [rule("/", Access::Read), rule("/w", Access::Write), rule(denied, Access::Deny)];
+            let held = workspace().within(&Rules::new(limits, Vec::new(), Network::Restricted)).unwrap();
+            assert_eq!(held.access(&Path::new(denied).join("x")).access, Access::Deny);
+            assert_eq!(held.access(Path::new("/w/x")).access, Access::Write);
+        }
+        let pattern = vec![Glob::new("/**/.ssh").unwrap()];
+        let ceiling = Rules::new([rule("/", Access::Read), rule("/w", Access::Write)], pattern, Network::Restricted);
+        assert_eq!(workspace().within(&ceiling).unwrap().access(Path::new("/w/.ssh/key")).access, Access::Deny);
+        // What a request says of such a path itself is what it asks for.
+        let asked = Rules::new([rule("/w", Access::Write), rule("/w/.ssh", Access::Read)], Vec::new(), Network::Restricted);
+        assert!(matches!(asked.within(&ceiling), Err(Exceeds::Path { .. })));
+    }
+
+    #[test]
     fn what_a_ceiling_gives_back_below_what_it_takes_away_is_kept() {
         let ceiling = Rules::new(
             [rule("/", Access::Read), rule("/home", Access::Deny), rule("/home/me", Access::Read)],
@@ -417,9 +438,19 @@ mod tests {
             .prop_map(|list| Rules::new(list.into_iter().map(|(path, access)| rule(path, access)), Vec::new(), Network::Restricted))
     }
 
+    /// Some of them ours, as everything that stays read-only inside a writable root.
+    fn with_protected() -> impl Strategy<Value = Rules> {
+        (any_rules(), proptest::collection::vec(paths(), 0..4)).prop_map(|(mut rules, protected)| {
+            for path in protected {
+                rules.rules.entry(path.clone()).or_insert(Rule { path, access: Access::Read, origin: Origin::Protected });
+            }
+            rules
+        })
+    }
+
     proptest! {
         #[test]
-        fn an_intersection_is_the_smaller_of_both_everywhere(a in any_rules(), b in any_rules(), path in paths()) {
+        fn an_intersection_is_the_smaller_of_both_everywhere(a in with_protected(), b in any_rules(), path in paths()) {
             if let Ok(both) = a.within(&b) {
                 let smaller = a.access(&path).access.min(b.access(&path).access);
                 prop_assert_eq!(both.access(&path).access, smaller);

@@ -1,17 +1,22 @@
 //! Files that sandboxes need on the machine, and that must not be left behind: what they see as `/tmp`, and placeholders.
 //!
 //! A path that has to stay read-only before it exists is held by mounting on an empty directory that is made there for as
-//! long as somebody needs it. Each is written down first, so that the next start removes what a killed executor left.
+//! long as somebody needs it. Where programs would read it as a file, at the top of a home, it is a file without effect. Each
+//! is written down first, so that the next start removes what a killed executor left.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use rustix::fs::{AtFlags, CWD, FlockOperation, Gid, Mode, OFlags, ResolveFlags, Uid, chownat, flock, mkdirat, openat2, unlinkat};
+use rustix::fs::{AtFlags, CWD, FlockOperation, Gid, Mode, OFlags, ResolveFlags, Uid, chownat, flock, mkdirat, openat, openat2, unlinkat};
 use rustix::io::Errno;
+
+use crate::policy::STARTUP_FILES;
 
 /// The files of one executor.
 #[derive(Debug)]
@@ -33,16 +38,24 @@ impl Scratch {
     /// Below a directory that is ours alone. Cleans up after executors that are gone.
     pub fn open(parent: &Path, instance: &str) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
+        // One after the other: a directory that is just being made is not locked yet, and looks as if nobody had it.
+        let turn = File::open(parent)?;
+        flock(&turn, FlockOperation::LockExclusive)?;
         for entry in fs::read_dir(parent)?.flatten() {
             clean_up_after(&entry.path());
         }
         let directory = parent.join(instance);
         DirBuilder::new().mode(0o700).create(&directory)?;
+        // Half of one would never be cleaned up.
+        Self::fill(&directory).inspect_err(|_| drop(fs::remove_dir_all(&directory)))
+    }
+
+    fn fill(directory: &Path) -> io::Result<Self> {
         let make = |name: &str| File::options().create_new(true).append(true).mode(0o600).open(directory.join(name));
         let lock = make("lock")?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
         let state = State { journal: make("placeholders")?, placeholders: HashMap::new() };
-        Ok(Self { directory, _lock: lock, state: Mutex::new(state) })
+        Ok(Self { directory: directory.to_owned(), _lock: lock, state: Mutex::new(state) })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -64,8 +77,9 @@ impl Scratch {
         let _ = fs::remove_dir_all(self.directory.join(format!("tmp-{owner}")));
     }
 
-    /// Makes sure that there is something at a path. Returns what was made for it, or is already there for somebody else.
-    pub fn hold_place(&self, path: &Path) -> io::Result<Vec<PathBuf>> {
+    /// Makes sure that there is something at a path. Returns what was made for it, or is already there for somebody else. `home`
+    /// is where shells and tools look for their files.
+    pub fn hold_place(&self, path: &Path, home: Option<&Path>) -> io::Result<Vec<PathBuf>> {
         let mut state = self.lock();
         let missing: Vec<_> = path.ancestors().take_while(|ancestor| ancestor.symlink_metadata().is_err()).map(Path::to_owned).collect();
         let mut held = Vec::new();
@@ -77,7 +91,7 @@ impl Scratch {
         }
         for place in missing.into_iter().rev() {
             writeln!(state.journal, "{}", place.to_string_lossy())?;
-            match make_placeholder(&place) {
+            match make_placeholder(&place, home) {
                 Ok(()) => {}
                 // Somebody was quicker: then it is theirs.
                 Err(Errno::EXIST) => continue,
@@ -100,8 +114,7 @@ impl Scratch {
             *count -= 1;
             if *count == 0 {
                 state.placeholders.remove(place);
-                // Only if it is still empty: otherwise somebody made it theirs.
-                let _ = fs::remove_dir(place);
+                remove_placeholder(place);
             }
         }
     }
@@ -110,26 +123,63 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         for place in self.lock().placeholders.keys() {
-            let _ = fs::remove_dir(place);
+            remove_placeholder(place);
         }
         let _ = fs::remove_dir_all(&self.directory);
     }
 }
 
-/// An empty directory, which no version control shows, owned by whoever owns the directory that it is in.
-fn make_placeholder(path: &Path) -> Result<(), Errno> {
-    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Err(Errno::INVAL) };
-    let parent = openat2(CWD, parent, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::NO_SYMLINKS)?;
-    mkdirat(&parent, name, Mode::RWXU | Mode::RGRP | Mode::XGRP | Mode::ROTH | Mode::XOTH)?;
-    let owner = rustix::fs::fstat(&parent)?;
-    let chown = chownat(&parent, name, Some(Uid::from_raw(owner.st_uid)), Some(Gid::from_raw(owner.st_gid)), AtFlags::SYMLINK_NOFOLLOW);
+/// An empty directory, which no version control shows, owned by whoever owns the directory that it is in. In a home a start-up file
+/// is a file, because shells and git fail on a directory.
+fn make_placeholder(path: &Path, home: Option<&Path>) -> Result<(), Errno> {
+    let (Some(above), Some(name)) = (path.parent(), path.file_name()) else { return Err(Errno::INVAL) };
+    let parent = openat2(CWD, above, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::NO_SYMLINKS)?;
+    let text = startup_text(path).filter(|_| home == Some(above));
+    let made = match text {
+        Some(text) => {
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let file = openat(&parent, name, flags, Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH)?;
+            rustix::io::write(&file, text.as_bytes()).map(drop)
+        }
+        None => {
+            return mkdirat(&parent, name, Mode::RWXU | Mode::RGRP | Mode::XGRP | Mode::ROTH | Mode::XOTH)
+                .and_then(|()| give_to_owner(&parent, name, AtFlags::REMOVEDIR));
+        }
+    };
+    made.and_then(|()| give_to_owner(&parent, name, AtFlags::empty()))
+}
+
+/// Takes away what cannot be given to the owner of the directory that it is in.
+fn give_to_owner(parent: &OwnedFd, name: &OsStr, removal: AtFlags) -> Result<(), Errno> {
+    let owner = rustix::fs::fstat(parent)?;
+    let chown = chownat(parent, name, Some(Uid::from_raw(owner.st_uid)), Some(Gid::from_raw(owner.st_gid)), AtFlags::SYMLINK_NOFOLLOW);
     if let Err(error) = chown
         && rustix::process::geteuid().is_root()
     {
-        let _ = unlinkat(&parent, name, AtFlags::REMOVEDIR);
+        let _ = unlinkat(parent, name, removal);
         return Err(error);
     }
     Ok(())
+}
+
+/// What a placeholder for a start-up file says. Bash reads only the first of three that is there, so that each refers to the next;
+/// all of them are there as long as one of them is a placeholder.
+fn startup_text(path: &Path) -> Option<&'static str> {
+    let name = path.file_name()?.to_str().filter(|name| STARTUP_FILES.contains(name))?;
+    Some(match name {
+        ".bash_profile" => "if [ -r ~/.bash_login ]; then . ~/.bash_login; fi\n",
+        ".bash_login" => "if [ -r ~/.profile ]; then . ~/.profile; fi\n",
+        _ => "",
+    })
+}
+
+/// Only if it is still as it was made: otherwise somebody made it theirs.
+fn remove_placeholder(place: &Path) {
+    let is_file = place.symlink_metadata().is_ok_and(|metadata| metadata.is_file() && metadata.len() < 64);
+    let _ = match startup_text(place) {
+        Some(text) if is_file && fs::read(place).is_ok_and(|found| found == text.as_bytes()) => fs::remove_file(place),
+        _ => fs::remove_dir(place),
+    };
 }
 
 fn clean_up_after(directory: &Path) {
@@ -140,7 +190,7 @@ fn clean_up_after(directory: &Path) {
     }
     let places = fs::read_to_string(directory.join("placeholders")).unwrap_or_default();
     for place in places.lines().rev() {
-        let _ = fs::remove_dir(place);
+        remove_placeholder(Path::new(place));
     }
     let _ = fs::remove_dir_all(directory);
 }
@@ -156,16 +206,16 @@ mod tests {
         let work = root.join("work");
         fs::create_dir(&work).unwrap();
         let scratch = Scratch::open(&root.join("cells"), "a").unwrap();
-        let first = scratch.hold_place(&work.join(".git")).unwrap();
-        let second = scratch.hold_place(&work.join(".git")).unwrap();
+        let first = scratch.hold_place(&work.join(".git"), None).unwrap();
+        let second = scratch.hold_place(&work.join(".git"), None).unwrap();
         assert_eq!((first.len(), second.len()), (1, 1));
         scratch.release_places(&first);
         assert!(work.join(".git").is_dir());
         scratch.release_places(&second);
         assert!(!work.join(".git").exists());
         fs::create_dir(work.join(".git")).unwrap();
-        assert!(scratch.hold_place(&work.join(".git")).unwrap().is_empty());
-        let used = scratch.hold_place(&work.join(".codex")).unwrap();
+        assert!(scratch.hold_place(&work.join(".git"), None).unwrap().is_empty());
+        let used = scratch.hold_place(&work.join(".codex"), None).unwrap();
         fs::write(work.join(".codex/file"), "").unwrap();
         scratch.release_places(&used);
         assert!(work.join(".codex/file").exists());
@@ -176,7 +226,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path().canonicalize().unwrap();
         let scratch = Scratch::open(&root.join("cells"), "a").unwrap();
-        scratch.hold_place(&root.join(".git")).unwrap();
+        scratch.hold_place(&root.join(".git"), None).unwrap();
         scratch.temporary(1).unwrap();
         // As after a kill: nothing is tidied, and the lock is free.
         flock(&scratch._lock, FlockOperation::Unlock).unwrap();
@@ -185,5 +235,39 @@ mod tests {
         assert!(!root.join(".git").exists() && !root.join("cells/a").exists() && root.join("cells/b").exists());
         drop(next);
         assert!(!root.join("cells/b").exists());
+    }
+
+    #[test]
+    fn in_a_home_startup_files_are_files() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().canonicalize().unwrap();
+        let home = root.join("home");
+        fs::create_dir(&home).unwrap();
+        let scratch = Scratch::open(&root.join("cells"), "a").unwrap();
+        let hold = |name: &str| scratch.hold_place(&home.join(name), Some(&home)).unwrap();
+        let held = [".git", ".gitconfig", ".bash_profile", ".bashrc"].map(hold);
+        assert!(home.join(".git").is_dir());
+        assert_eq!(fs::read_to_string(home.join(".gitconfig")).unwrap(), "");
+        assert_eq!(fs::read_to_string(home.join(".bash_profile")).unwrap(), startup_text(&home.join(".bash_profile")).unwrap());
+        // Somebody made it theirs meanwhile.
+        fs::write(home.join(".bashrc"), "alias ll='ls -l'\n").unwrap();
+        held.iter().for_each(|places| scratch.release_places(places));
+        let left: Vec<_> = fs::read_dir(&home).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(left, [".bashrc"]);
+        // Anywhere else nothing reads them, and version control would show files.
+        scratch.hold_place(&root.join(".gitconfig"), Some(&home)).unwrap();
+        assert!(root.join(".gitconfig").is_dir());
+    }
+
+    #[test]
+    fn those_who_start_at_the_same_time_leave_each_other_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let cells = directory.path().join("cells");
+        let open = &|name: String| Scratch::open(&cells, &name).unwrap();
+        let all: Vec<Scratch> = std::thread::scope(|scope| {
+            let started: Vec<_> = (0..16).map(|number| scope.spawn(move || open(number.to_string()))).collect();
+            started.into_iter().map(|one| one.join().unwrap()).collect()
+        });
+        assert!(all.iter().all(|one| one.directory.join("lock").exists()));
     }
 }

@@ -21,6 +21,7 @@ use rustix::process::{DumpableBehavior, set_dumpable_behavior, setsid};
 use rustix::stdio::{dup2_stdin, stdin};
 
 use crate::channel::Channel;
+use crate::sys;
 
 /// The hidden name of the zygote. Its standard input is its socket.
 pub(crate) const ZYGOTE: &str = "__zygote";
@@ -37,6 +38,8 @@ pub fn run_if_asked(arguments: impl IntoIterator<Item = OsString>, worker: Worke
 }
 
 fn zygote(worker: Worker) -> std::io::Result<()> {
+    // Whoever started the executor may have left something open, which would reach everything that is started here.
+    sys::close_all_from(3)?;
     let control = Channel::from_descriptor(fcntl_dupfd_cloexec(stdin(), 3)?);
     let nothing = std::fs::File::open("/dev/null")?;
     dup2_stdin(&nothing)?;

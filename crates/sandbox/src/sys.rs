@@ -116,6 +116,22 @@ impl Signals {
     }
 }
 
+/// Closes every descriptor from this number on. Called before anything was opened, so none of them belongs to anybody here.
+pub fn close_all_from(first: RawFd) -> io::Result<()> {
+    // SAFETY: it takes numbers only; nothing in this process owns one of these descriptors yet.
+    if check(unsafe { libc::syscall(libc::SYS_close_range, first, libc::c_uint::MAX, 0) }).is_ok() {
+        return Ok(());
+    }
+    // A kernel that does not know the call.
+    let open: Vec<RawFd> =
+        std::fs::read_dir("/proc/self/fd")?.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    for number in open.into_iter().filter(|number| *number >= first) {
+        // SAFETY: as above. The one that the list was read through is closed already, which only gives an error.
+        unsafe { libc::close(number) };
+    }
+    Ok(())
+}
+
 /// Asks to be told when the parent is gone.
 pub fn hear_of_parents_end() -> io::Result<()> {
     // SAFETY: this prctl takes a number.

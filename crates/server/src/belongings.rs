@@ -1,4 +1,4 @@
-//! What belongs to one client and ends with its connection: its watches and the commands that it runs itself.
+//! What belongs to one client and ends with its connection: its watches, its searches and the commands that it runs itself.
 //!
 //! Each lives in a future of that connection, which is dropped with it. Here are only the names by which later requests find
 //! them.
@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::jobs::Seat;
@@ -13,8 +14,17 @@ use crate::jobs::Seat;
 #[derive(Default)]
 pub struct Belongings {
     pub watches: Names<CancellationToken>,
+    pub searches: Names<Arc<Search>>,
+    /// Questions aside, by the ids of their requests.
+    pub samples: Names<CancellationToken>,
     pub commands: Names<Arc<Seat>>,
     pub processes: Names<Arc<Seat>>,
+}
+
+/// A search for files that goes on as its query changes.
+pub struct Search {
+    pub query: watch::Sender<String>,
+    pub ended: CancellationToken,
 }
 
 /// Things by the names that a client gave them.

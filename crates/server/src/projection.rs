@@ -17,7 +17,7 @@ mod turns;
 use outpost_runtime::RuntimeConfig;
 use outpost_runtime::permissions::SandboxMode;
 use outpost_runtime::policy::ApprovalPolicy;
-use outpost_thread::{ApprovalId, Raw, Settings};
+use outpost_thread::{ApprovalId, Raw, Settings, TurnId};
 use outpost_wire::app::event::Notice;
 use outpost_wire::app::settings::{
     ApprovalsReviewer, AskForApproval, CollaborationMode, CollaborationSettings, MultiAgentMode, SandboxPolicy, ThreadSettings,
@@ -38,6 +38,8 @@ pub enum Told {
     Ask(Box<Ask>),
     /// Nobody asks this any more.
     Resolved(ApprovalId),
+    /// This turn and all later ones do not count any more; for those who put turns together.
+    Reverted(TurnId),
 }
 
 impl<N: Into<Notice>> From<N> for Told {

@@ -12,6 +12,7 @@ use outpost_thread::{ApprovalId, Decision, Raw, ThreadId};
 use outpost_wire::app::approval::{
     ApprovalDecision, CommandApprovalResponse, ElicitationAction, McpElicitationResponse, ToolCallResponse, UserInputRequestResponse,
 };
+use outpost_wire::app::permission::{PermissionProfile, PermissionScope, PermissionsApprovalResponse};
 use outpost_wire::{Fault, RequestId};
 use serde_json::json;
 use tokio::runtime::Handle;
@@ -147,6 +148,10 @@ fn read(kind: QuestionKind, result: &[u8]) -> Result<Verdict, Fault> {
             let response: CommandApprovalResponse = decode_value(result).map_err(wrong)?;
             decided(response.decision)
         }
+        QuestionKind::Permissions => {
+            let response: PermissionsApprovalResponse = decode_value(result).map_err(wrong)?;
+            granted(&response)
+        }
         QuestionKind::DynamicTool => {
             let response: ToolCallResponse = decode_value(result).map_err(wrong)?;
             (Decision::Approved, Raw::of(&response).ok())
@@ -182,10 +187,24 @@ fn decided(decision: ApprovalDecision) -> Verdict {
     }
 }
 
+/// Nothing at all is a no. How much of it was asked for is the loop's business.
+fn granted(response: &PermissionsApprovalResponse) -> Verdict {
+    if response.permissions == PermissionProfile::default() {
+        return (Decision::Denied, None);
+    }
+    let scope = response.scope.unwrap_or_default();
+    let decision = if scope == PermissionScope::Session { Decision::ApprovedForThread } else { Decision::Approved };
+    (decision, Some(Raw::from(json!({"permissions": response.permissions, "scope": scope}))))
+}
+
 /// Nobody who is there can answer.
 fn refused(kind: QuestionKind, why: &str) -> Verdict {
     match kind {
-        QuestionKind::Command | QuestionKind::FileChange | QuestionKind::McpElicitation | QuestionKind::McpTool => (Decision::Denied, None),
+        QuestionKind::Command
+        | QuestionKind::FileChange
+        | QuestionKind::Permissions
+        | QuestionKind::McpElicitation
+        | QuestionKind::McpTool => (Decision::Denied, None),
         QuestionKind::DynamicTool | QuestionKind::UserInput => {
             let text = format!("The client could not answer: {why}");
             let answer = json!({"success": false, "contentItems": [{"type": "inputText", "text": text}]});

@@ -151,6 +151,7 @@ impl Teller {
     fn tell(&self, told: &Told) {
         match told {
             Told::Notice(notice) => self.outlet.tell(notice, (self.server.clock)()),
+            Told::Reverted(_) => {}
             Told::Ask(ask) => {
                 let number = self.server.questions.number(self.thread, &ask.approval, ask.kind());
                 self.outlet.send(ask.frame(number));

@@ -39,10 +39,20 @@ impl Table {
     }
 
     /// Registers a handler that goes on after its answer: what must be told only then waits in [`Outcome::rest`].
-    pub fn on_call<M, F, Fut>(mut self, handler: F) -> Self
+    pub fn on_call<M, F, Fut>(self, handler: F) -> Self
     where
         M: AppMethod,
         F: Fn(Arc<Connection>, M::Params) -> Fut + Send + Sync + Copy + 'static,
+        Fut: Future<Output = Result<Outcome<M::Output>, Fault>> + Send,
+    {
+        self.on_request::<M, _, _>(move |connection, _, params| handler(connection, params))
+    }
+
+    /// Registers a handler that wants to know the id of the request, too.
+    pub fn on_request<M, F, Fut>(mut self, handler: F) -> Self
+    where
+        M: AppMethod,
+        F: Fn(Arc<Connection>, RequestId, M::Params) -> Fut + Send + Sync + Copy + 'static,
         Fut: Future<Output = Result<Outcome<M::Output>, Fault>> + Send,
     {
         let route: Handler = Box::new(move |connection, id, params| {
@@ -50,7 +60,7 @@ impl Table {
                 let answer = async {
                     let decoded = decode::<M>(&params)?;
                     admit::<M>(&connection, &params)?;
-                    handler(connection, decoded).await
+                    handler(connection, id.clone(), decoded).await
                 };
                 match answer.await {
                     Ok(Outcome { output, rest }) => Reply { frame: envelope::response(&id, &output), rest },

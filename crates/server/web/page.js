@@ -527,7 +527,10 @@ async function terminate(processId) {
 const questions = new Map();
 
 function asked({ id, method, params }) {
-  const known = ["item/commandExecution/requestApproval", "item/fileChange/requestApproval", "item/tool/requestUserInput"];
+  const known = [
+    "item/commandExecution/requestApproval", "item/fileChange/requestApproval", "item/permissions/requestApproval",
+    "item/tool/requestUserInput",
+  ];
   if (!known.includes(method)) {
     return link.socket.send(JSON.stringify({ id, error: { code: -32601, message: "this page cannot answer that" } }));
   }
@@ -541,6 +544,23 @@ function decide(id, decision) {
   drawQuestions();
 }
 
+/** Grants what was asked for, for a turn or for the thread; without a scope, nothing. */
+function grant(id, permissions, scope) {
+  link.answer(id, scope ? { permissions, scope } : { permissions: {} });
+  questions.delete(id);
+  drawQuestions();
+}
+
+/** Permissions in words, one a line. */
+function worded(permissions) {
+  const files = permissions?.fileSystem;
+  return [
+    ...(permissions?.network?.enabled ? ["use the network"] : []),
+    ...(files?.read ?? []).map((path) => `read ${path}`),
+    ...(files?.write ?? []).map((path) => `write ${path}`),
+  ];
+}
+
 function drawQuestions() {
   show("asked", questions.size > 0);
   if (open) drawItems();
@@ -548,11 +568,21 @@ function drawQuestions() {
   keyed($("questions"), [...questions].map(([id, question]) => [String(id), { id, ...question, name: named(question) }]), ({ id, method, params, name }) => {
     const where = h("p", { className: "hint cut" }, "in ", h("a", { href: `#/thread/${params.threadId}` }, name));
     if (method === "item/tool/requestUserInput") return drawInput(id, params, where);
+    const hint = h("p", { className: "hint" }, [params.cwd && `in ${params.cwd}`, params.reason].filter(Boolean).join(" · "));
+    const more = worded(params.permissions ?? params.additionalPermissions).map((line) => h("p", { className: "command" }, `+ ${line}`));
+    if (method === "item/permissions/requestApproval") {
+      return h("li", {},
+        h("div", { className: "head" }, badge(params.environmentId), "More than the sandbox allows"),
+        ...more, hint, where,
+        h("div", { className: "buttons" },
+          h("button", { className: "primary", onclick: () => grant(id, params.permissions, "turn") }, "Grant for this turn"),
+          h("button", { onclick: () => grant(id, params.permissions, "session") }, "Grant in this thread"),
+          h("button", { onclick: () => grant(id) }, "Do not grant")));
+    }
     const what = method === "item/fileChange/requestApproval" ? "Change files" : `$ ${params.command ?? ""}`;
     return h("li", {},
       h("div", { className: "head" }, badge(params.environmentId), long(what, `Asked: ${what}`)),
-      h("p", { className: "hint" }, [params.cwd && `in ${params.cwd}`, params.reason].filter(Boolean).join(" · ")),
-      where,
+      ...more, hint, where,
       h("div", { className: "buttons" },
         h("button", { className: "primary", onclick: () => decide(id, "accept") }, "Allow once"),
         h("button", { onclick: () => decide(id, "acceptForSession") }, "Allow in this thread"),

@@ -38,6 +38,11 @@ impl Sum {
         Self((own & 0xffff_ffff_0000_0000) | (chain & 0xffff_ffff))
     }
 
+    /// Whether both can be sums of one line, after whatever it stands.
+    pub const fn is_of_same_line(self, other: Self) -> bool {
+        self.0 >> 32 == other.0 >> 32
+    }
+
     /// Whether it can be the sum of a line with this hash, wherever that stands.
     const fn is_of(self, own: u64) -> bool {
         self.0 >> 32 == own >> 32
@@ -254,7 +259,9 @@ pub fn read(line: &[u8]) -> Option<Line<'_>> {
 
 fn number(text: &str) -> Option<(u64, &str)> {
     let end = text.find(|c: char| !c.is_ascii_digit())?;
-    Some((text[..end].parse().ok()?, &text[end..]))
+    // Databases have no larger ones, and nobody writes them.
+    let number = text[..end].parse().ok().filter(|number| *number <= i64::MAX.cast_unsigned())?;
+    Some((number, &text[end..]))
 }
 
 /// The data of a line whose real data are a blob.

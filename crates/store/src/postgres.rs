@@ -134,13 +134,15 @@ async fn renew(shared: Weak<Shared>) {
         let Some(pause) = shared.upgrade().map(|shared| shared.config.lease / 3) else { return };
         tokio::time::sleep(pause).await;
         let Some(shared) = shared.upgrade() else { return };
-        if lock(&shared.held).is_empty() {
+        // Only what is held: a lease that could not be given back is to expire.
+        let held: Vec<String> = lock(&shared.held).keys().map(ToString::to_string).collect();
+        if held.is_empty() {
             continue;
         }
         let (seconds, instance) = (shared.config.lease.as_secs_f64(), &shared.config.instance);
-        let renewal = "update outpost_threads set expires = now() + make_interval(secs => $1) where instance = $2";
+        let renewal = "update outpost_threads set expires = now() + make_interval(secs => $1) where instance = $2 and id = any($3)";
         let renewed = match shared.pool.get().await {
-            Ok(client) => client.execute(renewal, &[&seconds, instance]).await.map_err(|error| told(&error)),
+            Ok(client) => client.execute(renewal, &[&seconds, instance, &held]).await.map_err(|error| told(&error)),
             Err(error) => Err(chain(&error)),
         };
         if let Err(error) = renewed {

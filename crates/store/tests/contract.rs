@@ -220,6 +220,8 @@ async fn forks_of_forks_survive_their_parents(place: Place) {
     store.delete(id(1), ClaimMode::TakeOver).await.unwrap();
     for (thread, expected) in [(id(2), &before[0]), (id(3), &before[1]), (id(4), &before[2])] {
         assert_eq!(&all(store, thread).await, expected);
+        let verdict = store.verify(thread, None).await.unwrap();
+        assert!(verdict.is_whole(), "{verdict:?}");
     }
     // Whoever was writing the child goes on.
     let last = store.head(id(2)).await.unwrap().last;

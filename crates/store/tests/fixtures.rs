@@ -10,9 +10,10 @@ use std::path::{Path, PathBuf};
 use outpost_store::{Need, Store, open};
 use outpost_thread::{
     AgentClosed, AgentSpawned, ApprovalAnswered, ApprovalAsked, CallFinished, CallOutcome, CallRequest, CallStarted, CompactReason,
-    ContextCompacted, DamageNoted, DamagedRange, Decision, Entry, Fact, InputOrigin, InputReceived, InterruptReason, Kept, Marker,
-    MetadataChanged, ModelAnswered, ModelAsked, Parent, QueueChanged, Raw, SelectionChanged, Settings, SettingsChanged, Step, StepCaptured,
-    StepEnvironment, ThreadCreated, Tokens, TurnFinished, TurnKind, TurnStarted, TurnStatus,
+    ContextCompacted, DamageNoted, DamagedRange, Decision, Entry, Fact, GrantScope, InputOrigin, InputReceived, InterruptReason, Kept,
+    Marker, MetadataChanged, ModelAnswered, ModelAsked, Parent, PermissionsGranted, QueueChanged, Raw, SelectionChanged, Settings,
+    SettingsChanged, Step, StepCaptured, StepEnvironment, ThreadCreated, Tokens, TurnFinished, TurnKind, TurnSettingsChanged, TurnStarted,
+    TurnStatus, TurnsReverted,
 };
 use serde_json::json;
 use support::{entries, id, local};
@@ -96,6 +97,7 @@ fn facts() -> Vec<Fact> {
             parent_turn: Some("t0".into()),
         }
         .into(),
+        TurnSettingsChanged { turn: "t1".into(), settings: Settings { model: Some("o".into()), ..Settings::default() } }.into(),
         StepCaptured {
             turn: "t1".into(),
             step: 0,
@@ -104,6 +106,7 @@ fn facts() -> Vec<Fact> {
                 state: "ready".into(),
                 generation: Some(3),
                 executor: Some("e1".into()),
+                cwd: None,
             }],
             items: vec![raw(json!({"type": "message", "role": "user", "content": "<environment_context/>"}))],
             detail: Some(raw(json!({"tools": 3}))),
@@ -175,9 +178,20 @@ fn facts() -> Vec<Fact> {
             marker: Marker::Developer,
         }
         .into(),
+        TurnsReverted { before: "t1".into(), through: 4 }.into(),
         QueueChanged { queue: vec!["i9".into()] }.into(),
         DamageNoted { damage: vec![DamagedRange { from: 3, to: 3, what: "altered".into() }], through: None }.into(),
         Fact::Unknown { kind: "fromTheFuture".into(), data: raw(json!({"x": [1, null]})) },
+        PermissionsGranted {
+            turn: "t1".into(),
+            call: Some("c1".into()),
+            environment: serde_json::from_value(json!("worker")).unwrap(),
+            executor: Some("e1".into()),
+            generation: None,
+            scope: GrantScope::Thread,
+            permissions: raw(json!({"network": true, "files": {"file:///data": "write"}})),
+        }
+        .into(),
     ]
 }
 

@@ -159,6 +159,23 @@ async fn of_two_that_write_the_same_ordinal_one_wins() {
     assert_eq!((won, lost), (1, 7));
 }
 
+/// A lease that could not be given back expires, also if its holder holds others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_what_is_held_is_renewed() {
+    let database = Database::create();
+    let (here, there) = (Store::Postgres(open(database.url(), "here").await), Store::Postgres(open(database.url(), "there").await));
+    let (_kept, _) = start(&here, 1).await;
+    let (given, _) = start(&here, 2).await;
+    let (client, connection) = tokio_postgres::connect(database.url(), tokio_postgres::NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client.batch_execute("alter table outpost_threads rename to away").await.unwrap();
+    here.release(given).await;
+    client.batch_execute("alter table away rename to outpost_threads").await.unwrap();
+    tokio::time::sleep(LEASE * 2).await;
+    assert!(there.claim(id(2), ClaimMode::IfFree).await.is_ok(), "it has expired");
+    assert!(matches!(there.claim(id(1), ClaimMode::IfFree).await, Err(ClaimError::Held { .. })), "it is renewed");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_others_write_is_told() {
     let database = Database::create();

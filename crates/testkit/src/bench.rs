@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outpost_executor::{Executor, ExecutorConfig, Grounds, HttpTarget, Lifetime, OutputLimits};
+use outpost_executor::{Executor, ExecutorConfig, Grounds, HttpTarget, InputLimits, Lifetime, OutputLimits, WorkerPatience};
 use outpost_rpc::link::{memory, stdio, unix, ws};
 use outpost_rpc::listen::ListenAddr;
 use outpost_rpc::{Link, PeerOptions};
@@ -44,6 +44,10 @@ pub struct Setup<'a> {
     pub arguments: &'a [&'a str],
     /// More variables in its own environment.
     pub variables: &'a [(&'a str, &'a str)],
+    /// How long file calls inside a sandbox may take; only for an executor in memory.
+    pub worker_patience: WorkerPatience,
+    /// What may wait for processes that do not read; only for an executor in memory.
+    pub input: InputLimits,
 }
 
 enum Server {
@@ -88,6 +92,7 @@ impl Bench {
                 assert!(setup.arguments.is_empty(), "an executor in memory has no command line");
                 hear_ignored_signals();
                 let mut config = config(&outpost, work.path(), home.path());
+                (config.worker_patience, config.input) = (setup.worker_patience, setup.input);
                 config.variables.extend(setup.variables.iter().map(|(name, value)| (name.into(), value.into())));
                 Server::Memory { executor: Executor::new(config), _home: home }
             }
@@ -197,11 +202,13 @@ fn config(outpost: &Path, work: &Path, home: &Path) -> ExecutorConfig {
         grace: Duration::from_secs(600),
         closed_retention: Duration::from_secs(30),
         output: OutputLimits::default(),
+        input: InputLimits::default(),
         spool_directory: Some(work.join(".spool")),
         journal_directory: None,
         redo_directory: Some(work.join(".redo")),
         listener: "memory".into(),
         launcher: Launcher::new(outpost, LauncherSettings { scratch: Some(home.join("cells")), ..LauncherSettings::default() }),
+        worker_patience: WorkerPatience::default(),
         grounds: Grounds::default(),
         ids: Arc::new(|| Uuid::new_v4().to_string()),
         executor_id: Some(Uuid::new_v4().to_string()),

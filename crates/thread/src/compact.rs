@@ -41,4 +41,17 @@ pub enum CompactReason {
     Full,
     /// The model changed to one that cannot read this context.
     ModelChanged,
+    /// The thread goes on from an earlier place.
+    Reverted,
+}
+
+/// A turn and everything after it do not count any more. They stay where they are; what the model sees instead follows as a
+/// [`ContextCompacted`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TurnsReverted {
+    /// The first turn that does not count.
+    pub before: TurnId,
+    /// The last entry that does.
+    pub through: Seq,
 }

@@ -24,6 +24,8 @@ pub struct Context {
     from: Vec<Seq>,
     waiting: Vec<WaitingInput>,
     calls: Vec<OpenCall>,
+    /// What came while calls were open: nothing stands between a call and its result.
+    behind: Vec<(Seq, Raw)>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -69,6 +71,27 @@ impl Context {
         self.items[self.items.len() - trailing..].iter().chain(steering).filter(|item| is_user_message(item)).collect()
     }
 
+    /// All of it as the beginning of a new context: by ordinals where an entry stands with exactly its own items, the rest item
+    /// by item. `entries` are those that the items come from.
+    pub fn kept(&self, entries: &[Entry]) -> Vec<Kept> {
+        let mut kept = Vec::new();
+        let mut at = 0;
+        while at < self.items.len() {
+            let seq = self.from[at];
+            let run = self.from[at..].iter().take_while(|from| **from == seq).count();
+            let items = &self.items[at..at + run];
+            let own = entries.iter().find(|entry| entry.seq == seq && !matches!(entry.fact, Fact::ContextCompacted(_))).map(model_items);
+            let is_whole = own.is_some_and(|own| own == items) && self.from.iter().filter(|from| **from == seq).count() == run;
+            if is_whole {
+                kept.push(Kept::Entry(seq));
+            } else {
+                kept.extend(items.iter().cloned().map(Kept::Item));
+            }
+            at += run;
+        }
+        kept
+    }
+
     /// The entries that must be at hand before a compaction can be the beginning of a context.
     pub fn needs(compaction: &ContextCompacted) -> Vec<Seq> {
         compaction.kept.iter().filter_map(|kept| if let Kept::Entry(seq) = kept { Some(*seq) } else { None }).collect()
@@ -93,7 +116,7 @@ impl Context {
     pub fn apply(&mut self, entry: &Entry) {
         let seq = entry.seq;
         match &entry.fact {
-            Fact::InputReceived(input) if input.origin == InputOrigin::History => self.extend(seq, input_items(input)),
+            Fact::InputReceived(input) if input.origin == InputOrigin::History => self.add_aside(seq, input_items(input)),
             Fact::InputReceived(input) => {
                 self.waiting.push(WaitingInput { input: input.input.clone(), turn: input.turn.clone(), seq, items: input_items(input) })
             }
@@ -123,7 +146,7 @@ impl Context {
             Fact::CallFinished(end) => match self.calls.iter_mut().find(|call| call.id == end.call) {
                 Some(call) => drop(call.result.get_or_insert_with(|| (seq, end.items.clone()))),
                 // A command of the user's, or one that outlived its turn: nobody waits for a result, but messages are shown.
-                None => self.extend(seq, messages(&end.items)),
+                None => self.add_aside(seq, messages(&end.items)),
             },
             Fact::ContextCompacted(compaction) => {
                 self.settle();
@@ -149,6 +172,15 @@ impl Context {
         }
     }
 
+    /// What belongs to no step.
+    fn add_aside(&mut self, seq: Seq, items: Vec<Raw>) {
+        if self.calls.is_empty() {
+            self.extend(seq, items);
+        } else {
+            self.behind.extend(items.into_iter().map(|item| (seq, item)));
+        }
+    }
+
     /// Results in the order of their calls. Whatever has none is told as stopped.
     fn settle(&mut self) {
         for call in std::mem::take(&mut self.calls) {
@@ -156,6 +188,9 @@ impl Context {
                 Some((seq, items)) => self.extend(seq, items),
                 None => self.push(call.seq, stopped(&call)),
             }
+        }
+        for (seq, item) in std::mem::take(&mut self.behind) {
+            self.push(seq, item);
         }
     }
 
@@ -344,4 +379,48 @@ pub fn marker(marker: Marker, reason: Option<InterruptReason>) -> Option<Raw> {
          Look at the present state before you rely on their effects.\n</turn_aborted>"
     );
     Some(Raw::from(json!({"type": "message", "role": role, "content": [{"type": "input_text", "text": text}]})))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::call::CallRequest;
+    use crate::entry::ModelAnswered;
+
+    fn item(kind: &str) -> Raw {
+        Raw::from(json!({"type": kind, "call_id": "c", "role": "user"}))
+    }
+
+    /// Models refuse a call that something else follows than its result.
+    #[test]
+    fn nothing_stands_between_a_call_and_its_result() {
+        let turn = TurnId::from("t");
+        let call = CallRequest { call: "c".into(), item: 0, tool: "exec_command".into() };
+        let answered = ModelAnswered {
+            turn: turn.clone(),
+            step: 0,
+            items: vec![item("function_call")],
+            calls: vec![call],
+            complete: true,
+            goes_on: false,
+            usage: None,
+            response: None,
+        };
+        let injected = InputReceived {
+            input: "i".into(),
+            turn: None,
+            origin: InputOrigin::History,
+            client_key: None,
+            content: vec![],
+            items: vec![item("message")],
+        };
+        let end = TurnFinished { turn: Some(turn), status: TurnStatus::Completed, reason: None, error: None, marker: Marker::Off };
+        let mut context = Context::new();
+        for (seq, fact) in (1..).zip([Fact::from(answered), injected.into(), end.into()]) {
+            context.apply(&Entry { seq, at: 0, fact });
+        }
+        let kind = |item: &Raw| item.read::<serde_json::Value>().unwrap()["type"].as_str().unwrap().to_owned();
+        let kinds: Vec<String> = context.items().iter().map(kind).collect();
+        assert_eq!(kinds, ["function_call", "function_call_output", "message"]);
+    }
 }

@@ -9,8 +9,9 @@ use outpost_wire::intent::{CapabilityRoot, EnvironmentId, Selection};
 use serde::{Deserialize, Serialize};
 
 use crate::call::{ApprovalAnswered, ApprovalAsked, CallFinished, CallRequest, CallStarted};
-use crate::compact::ContextCompacted;
+use crate::compact::{ContextCompacted, TurnsReverted};
 use crate::fork::ThreadForked;
+use crate::grant::PermissionsGranted;
 use crate::id::{CallId, Seq, ThreadId, TurnId};
 use crate::input::{InputReceived, QueueChanged};
 use crate::raw::Raw;
@@ -86,6 +87,7 @@ facts! {
     "threadForked" => ThreadForked,
     "metadataChanged" => MetadataChanged,
     "settingsChanged" => SettingsChanged,
+    "turnSettingsChanged" => TurnSettingsChanged,
     "selectionChanged" => SelectionChanged,
     "inputReceived" => InputReceived,
     "queueChanged" => QueueChanged,
@@ -95,11 +97,13 @@ facts! {
     "modelAnswered" => ModelAnswered,
     "approvalAsked" => ApprovalAsked,
     "approvalAnswered" => ApprovalAnswered,
+    "permissionsGranted" => PermissionsGranted,
     "callStarted" => CallStarted,
     "callFinished" => CallFinished,
     "agentSpawned" => AgentSpawned,
     "agentClosed" => AgentClosed,
     "contextCompacted" => ContextCompacted,
+    "turnsReverted" => TurnsReverted,
     "turnFinished" => TurnFinished,
     "damageNoted" => DamageNoted,
 }
@@ -160,6 +164,14 @@ pub struct SettingsChanged {
     pub settings: Settings,
 }
 
+/// Settings of a running turn from its next step on. They end with it; members that are absent stay as they are.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TurnSettingsChanged {
+    pub turn: TurnId,
+    pub settings: Settings,
+}
+
 /// The sticky selection or the capability roots were changed. What is absent stays as it is.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -198,6 +210,9 @@ pub struct StepEnvironment {
     pub generation: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub executor: Option<String>,
+    /// Where work begins there; nothing if it was not selected for work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cwd: Option<String>,
 }
 
 /// A request went to the model. Asking again after a crash writes another one.

@@ -223,6 +223,16 @@ impl Outline {
                     self.open_calls.clear();
                 }
             },
+            Fact::TurnsReverted(revert) => {
+                self.turns.retain(|turn| turn.begin <= revert.through);
+                let gone = self.messages.iter().filter(|before| **before >= revert.through).count();
+                self.messages.truncate(self.messages.len() - gone);
+                for waiting in &mut self.waiting {
+                    waiting.message = waiting.message.filter(|index| *index < self.messages.len());
+                }
+                self.step_is_over = true;
+                self.open_calls.clear();
+            }
             Fact::ThreadForked(_) => {
                 // What waited in the parent does not wait here.
                 self.waiting.clear();

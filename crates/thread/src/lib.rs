@@ -17,6 +17,7 @@ mod compact;
 mod context;
 mod entry;
 mod fork;
+mod grant;
 mod id;
 mod inherit;
 mod input;
@@ -30,13 +31,14 @@ mod usage;
 pub use call::{Approval, ApprovalAnswered, ApprovalAsked, Decision};
 pub use call::{Call, CallFinished, CallOutcome, CallRequest, CallStarted, CallState};
 pub use checkpoint::{Checkpoint, CheckpointError};
-pub use compact::{CompactReason, ContextCompacted, Kept};
+pub use compact::{CompactReason, ContextCompacted, Kept, TurnsReverted};
 pub use context::{Context, is_user_message, marker, said};
 pub use entry::{
     AgentClosed, AgentSpawned, DamageNoted, DamagedRange, Entry, Fact, FactError, MetadataChanged, ModelAnswered, ModelAsked,
-    SelectionChanged, SettingsChanged, StepCaptured, StepEnvironment,
+    SelectionChanged, SettingsChanged, StepCaptured, StepEnvironment, TurnSettingsChanged,
 };
 pub use fork::{Base, Cut, ForkError, ForkPoint, Outline, ThreadForked, closing};
+pub use grant::{GrantScope, PermissionsGranted};
 pub use id::{ApprovalId, CallId, IdError, InputId, Seq, ThreadId, TurnId};
 pub use inherit::{Inherit, inherited};
 pub use input::{Input, InputOrigin, InputReceived, QueueChanged};

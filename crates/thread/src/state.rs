@@ -12,6 +12,7 @@ use serde_json::Value;
 use crate::call::{Approval, Call, CallState};
 use crate::entry::{AgentSpawned, DamagedRange, Entry, Fact, MetadataChanged};
 use crate::fork::ThreadForked;
+use crate::grant::{GrantScope, PermissionsGranted};
 use crate::id::{InputId, Seq, ThreadId, TurnId};
 use crate::input::{Input, InputOrigin};
 use crate::raw::Raw;
@@ -227,6 +228,9 @@ pub struct Thread {
     pub queued: VecDeque<Input>,
     pub keys: VecDeque<Keyed>,
     pub agents: BTreeMap<ThreadId, Agent>,
+    /// What holds as long as the thread; what holds for the running turn stands there. See [`Thread::granted`].
+    #[serde(default)]
+    pub grants: Vec<PermissionsGranted>,
     pub usage: Usage,
     /// The last compaction, or 0.
     pub compacted_seq: Seq,
@@ -238,6 +242,9 @@ pub struct Thread {
     pub user_messages: u64,
     /// A history that was given without turns ends with a user message and nothing that ends it.
     pub history_is_open: bool,
+    /// How often turns were taken out of the history; they are still counted above.
+    #[serde(default)]
+    pub reverted: u64,
     pub damage: VecDeque<DamagedRange>,
     /// Kinds of entries that this program does not know, and how many of each.
     pub unknown: BTreeMap<String, u64>,
@@ -277,6 +284,7 @@ impl Thread {
             queued: VecDeque::new(),
             keys: VecDeque::new(),
             agents: BTreeMap::new(),
+            grants: Vec::new(),
             usage: Usage::default(),
             compacted_seq: 0,
             waited_then: Vec::new(),
@@ -284,6 +292,7 @@ impl Thread {
             turns: 0,
             user_messages: 0,
             history_is_open: false,
+            reverted: 0,
             damage: VecDeque::new(),
             unknown: BTreeMap::new(),
         })
@@ -292,6 +301,20 @@ impl Thread {
     /// The selection that holds now: the running turn's own, or the thread's.
     pub fn effective_selection(&self) -> Option<&Selection> {
         self.turn.as_ref().and_then(|turn| turn.selection.as_ref()).or(self.selection.as_ref())
+    }
+
+    /// What was granted and still holds: for the thread, and for the running turn.
+    pub fn granted(&self) -> impl Iterator<Item = &PermissionsGranted> {
+        self.grants.iter().chain(self.turn.iter().flat_map(|turn| &turn.grants))
+    }
+
+    /// The settings that hold now: those of the thread, with what the running turn has of its own over them.
+    pub fn effective_settings(&self) -> Settings {
+        let mut settings = self.settings.clone();
+        if let Some(turn) = &self.turn {
+            settings.apply(&turn.settings);
+        }
+        settings
     }
 
     /// From where on the journal must be read to make the model's [`crate::Context`]: the last compaction, or the beginning.
@@ -356,6 +379,7 @@ impl Thread {
                 self.history_is_open = false;
                 self.turn = Some(Turn::new(fact, entry.seq, entry.at, self.usage.total.total));
             }
+            Fact::TurnSettingsChanged(fact) => running(&mut self.turn, &fact.turn)?.settings.apply(&fact.settings),
             Fact::StepCaptured(fact) => {
                 let turn = running(&mut self.turn, &fact.turn)?;
                 turn.step = Some(fact.step);
@@ -405,6 +429,10 @@ impl Thread {
                 }
                 turn.stopped |= fact.decision == crate::call::Decision::Aborted;
             }
+            Fact::PermissionsGranted(fact) => match fact.scope {
+                GrantScope::Turn => running(&mut self.turn, &fact.turn)?.grants.push((**fact).clone()),
+                GrantScope::Thread => self.grants.push((**fact).clone()),
+            },
             Fact::CallStarted(fact) => {
                 let turn = running(&mut self.turn, &fact.turn)?;
                 match turn.calls.iter_mut().find(|call| call.id == fact.call) {
@@ -445,6 +473,12 @@ impl Thread {
                 if let Some(turn) = &mut self.turn {
                     turn.compacted_before = Some(turn.next_step());
                 }
+            }
+            Fact::TurnsReverted(_) => {
+                if self.turn.is_some() {
+                    return Err("a turn is running");
+                }
+                self.reverted += 1;
             }
             Fact::TurnFinished(fact) => self.finished(fact.turn.as_ref(), fact.status)?,
             Fact::DamageNoted(fact) => {
@@ -567,7 +601,10 @@ impl Thread {
         self.steering.clear();
         self.keys.clear();
         self.agents.clear();
+        // Whoever granted something granted it to the other thread.
+        self.grants.clear();
         if let Some(turn) = &mut self.turn {
+            turn.grants.clear();
             turn.calls.clear();
             turn.approvals.clear();
             turn.stopped = true;

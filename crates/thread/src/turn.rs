@@ -4,8 +4,10 @@ use outpost_wire::intent::Selection;
 use serde::{Deserialize, Serialize};
 
 use crate::call::{Approval, Call};
+use crate::grant::PermissionsGranted;
 use crate::id::{InputId, Seq, TurnId};
 use crate::raw::Raw;
+use crate::state::Settings;
 
 /// A turn began.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -120,6 +122,9 @@ pub struct Turn {
     pub tokens_before: u64,
     /// For this turn only.
     pub selection: Option<Selection>,
+    /// For the rest of this turn only, over those of the thread.
+    #[serde(default)]
+    pub settings: Settings,
     pub output_schema: Option<Raw>,
     pub inputs: Vec<InputId>,
     /// The step that was captured last.
@@ -135,6 +140,9 @@ pub struct Turn {
     pub compacted_before: Option<u32>,
     pub calls: Vec<Call>,
     pub approvals: Vec<Approval>,
+    /// What was granted for this turn only.
+    #[serde(default)]
+    pub grants: Vec<PermissionsGranted>,
     /// The user answered a question by stopping the turn, or it was open where a fork was cut.
     pub stopped: bool,
 }
@@ -148,6 +156,7 @@ impl Turn {
             started_at: at,
             tokens_before,
             selection: fact.selection.clone(),
+            settings: Settings::default(),
             output_schema: fact.output_schema.clone(),
             inputs: fact.inputs.clone(),
             step: None,
@@ -158,6 +167,7 @@ impl Turn {
             compacted_before: None,
             calls: Vec::new(),
             approvals: Vec::new(),
+            grants: Vec::new(),
             stopped: false,
         }
     }

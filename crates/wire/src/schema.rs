@@ -157,8 +157,8 @@ macro_rules! enter {
 /// The app protocol.
 pub fn app() -> String {
     use app::{
-        account, approval, commands, config, environment, files, goals, lists, mcp, models, overview, queue, review, search, session,
-        settings, skills, thread, turn,
+        account, approval, commands, config, environment, files, goals, lists, mcp, models, overview, permission, queue, review, sample,
+        search, session, settings, skills, thread, turn, unread,
     };
     let mut book = Book::new();
     enter!(book.app:
@@ -168,7 +168,7 @@ pub fn app() -> String {
             ThreadUnsubscribe, ThreadNameSet, ThreadTurnsList, ThreadItemsList, ThreadCompactStart, ThreadShellCommand, ThreadInjectItems,
             BackgroundTerminalsList, BackgroundTerminalsTerminate, BackgroundTerminalsClean, ThreadVerify, ThreadTakeover, ThreadWhy,
         },
-        turn::{TurnStart, TurnSteer, TurnInterrupt},
+        turn::{TurnStart, TurnSteer, TurnInterrupt, TurnSettingsUpdate},
         settings::{ThreadSettingsUpdate},
         environment::{EnvironmentAdd, EnvironmentInfo, EnvironmentStatus, EnvironmentList, EnvironmentRemove, EnvironmentWatch},
         files::{FsReadFile, FsWriteFile, FsCreateDirectory, FsGetMetadata, FsReadDirectory, FsRemove, FsCopy, FsWatch, FsUnwatch},
@@ -176,22 +176,28 @@ pub fn app() -> String {
             CommandExec, CommandExecWrite, CommandExecResize, CommandExecTerminate, ProcessSpawn, ProcessWriteStdin, ProcessResizePty,
             ProcessKill,
         },
-        skills::{SkillsList, SkillsExtraRootsSet},
-        mcp::{McpServerStatusList, McpServerToolCall, McpServerResourceRead, McpServerReload},
+        skills::{SkillsList, SkillsExtraRootsSet, SkillsConfigWrite},
+        mcp::{McpServerStatusList, McpServerToolCall, McpServerResourceRead, McpServerReload, McpServerOauthLogin},
         config::{ConfigRead, ConfigValueWrite, ConfigBatchWrite, ConfigRequirementsRead, PermissionProfileList},
         account::{AccountRead, AccountLoginStart, AccountLoginCancel, AccountLogout, AccountRateLimitsRead, GovCloudCheck},
         models::{ModelList},
         overview::{ThreadOverview},
         lists::{
             ModelProviderCapabilitiesRead, CollaborationModeList, HooksList, ExperimentalFeatureList, PluginList, PluginInstalled,
-            ServerDiagnosticsRead,
+            ServerDiagnosticsRead, ExperimentalFeatureEnablementSet, AppList, PluginRead, PluginInstall, PluginUninstall,
         },
         goals::{ThreadGoalGet, ThreadGoalSet, ThreadGoalClear, ThreadMetadataUpdate},
         queue::{ThreadQueueAdd, ThreadQueueList, ThreadQueueUpdate, ThreadQueueDelete, ThreadQueueReorder, ThreadQueueStart},
         review::{ReviewStart},
-        search::{ThreadSearch, ThreadSearchOccurrences, ThreadItemsRead, FuzzyFileSearch},
+        unread::{ThreadReadStateUpdate},
+        thread::{ThreadRevert},
+        sample::{ThreadSample, ThreadSampleCancel},
+        search::{ThreadSearch, ThreadSearchOccurrences, ThreadItemsRead, FuzzyFileSearch, FuzzySessionStart, FuzzySessionUpdate, FuzzySessionStop},
     );
-    enter!(book.request: approval::{CommandApproval, FileChangeApproval, ToolCall, UserInputRequest, McpElicitation});
+    enter!(book.request:
+        approval::{CommandApproval, FileChangeApproval, ToolCall, UserInputRequest, McpElicitation},
+        permission::{PermissionsApproval},
+    );
     for (name, params) in app::event::Notice::schemas(&mut book.generator) {
         let params = json!({"params": Value::from(params), "emittedAtMs": {"type": "integer"}});
         book.notifications.insert(name.into(), params);

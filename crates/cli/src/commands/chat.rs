@@ -212,7 +212,7 @@ impl Chat {
                 self.screen.stream(delta)?;
                 self.streamed.push_str(delta);
             }
-            Event::Progress { progress: Progress::Retrying { .. }, .. } => {
+            Event::Progress { progress: Progress::Retrying { .. }, .. } | Event::Mcp(_) => {
                 self.end_stream();
                 self.screen.show(event);
             }

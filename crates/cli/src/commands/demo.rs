@@ -4,6 +4,7 @@
 //! is a second executor in a directory of its own, behind a cable that can be pulled.
 
 mod cable;
+mod guard;
 mod players;
 mod show;
 
@@ -20,6 +21,7 @@ use serde_json::Value;
 use self::players::{Company, Run, Scratch};
 use self::show::Show;
 use crate::Process;
+use crate::args::DemoArguments;
 use crate::commands;
 use crate::commands::thread::transcript::{Piece, pieces};
 use crate::config::Config;
@@ -40,25 +42,40 @@ const HERE: &str = "echo 'made by local' > made.txt; cat made.txt";
 const THERE: &str = "echo 'made by worker' > made.txt; cat made.txt";
 const STRAY: &str = "echo stray > ../stray.txt";
 
-pub async fn run(own: &Process) -> ExitCode {
-    match perform(own).await {
+pub async fn run(arguments: DemoArguments, own: &Process) -> ExitCode {
+    let told = match arguments.stage {
+        Some(scratch) => perform(&scratch, own).await,
+        None => begin(own).await,
+    };
+    match told {
         Ok(code) => ExitCode::from(code),
         Err(error) => commands::failure(&error),
     }
 }
 
-async fn perform(own: &Process) -> anyhow::Result<u8> {
-    let home = Home::from_environment().context("there is no home for the thread: set OUTPOST_HOME")?;
+/// What would go wrong is told before anything is made.
+async fn begin(own: &Process) -> anyhow::Result<u8> {
+    let home = home()?;
     home.usable()?;
     // The programs of the demo read it as well, and are not heard as well as this one.
     Config::read(Some(&home.config()), &own.settings)?;
+    guard::watch(own).await
+}
+
+fn home() -> anyhow::Result<Home> {
+    Home::from_environment().context("there is no home for the thread: set OUTPOST_HOME")
+}
+
+async fn perform(scratch: &Path, own: &Process) -> anyhow::Result<u8> {
+    let home = home()?;
+    let scratch = Scratch::at(scratch);
     let mut signals = Signals::listen()?;
     let mut show = Show::new(own);
-    let scratch = Scratch::new()?;
     let made = RefCell::new(Vec::new());
     let told = tokio::select! {
         told = play(&scratch, &mut show, &home, &made) => told.map(|()| 0),
         code = signals.stop() => Ok(code),
+        code = guard::gone() => Ok(code),
     };
     // Whoever played is gone by now, in whatever way it ended.
     scratch.remove().await;
@@ -131,7 +148,7 @@ impl Story<'_> {
         self.show.command("worker", THERE, said.get(THERE).map_or("", String::as_str))?;
         for (place, text) in [(&self.company.local, "made by local\n"), (&self.company.worker, "made by worker\n")] {
             let made = std::fs::read_to_string(place.join("made.txt")).unwrap_or_default();
-            ensure!(made == text, "{} holds {made:?}", place.join("made.txt").display());
+            ensure!(made == text, "{} is not as the command should have made it", place.join("made.txt").display());
         }
         if sandboxed {
             let refused = said.get(STRAY).and_then(|output| output.lines().last()).unwrap_or_default();
@@ -214,7 +231,7 @@ impl Story<'_> {
     async fn reached(&self, file: &str, run: &mut Run) -> anyhow::Result<()> {
         tokio::select! {
             reached = self.company.reaches(file, MIDDLE, PATIENCE) => reached,
-            ended = run.end(PATIENCE) => bail!("the turn ended too soon: {ended:?}"),
+            ended = run.end(PATIENCE) => bail!("the command ended too soon: {}", said(&ended?)),
         }
     }
 
@@ -222,7 +239,7 @@ impl Story<'_> {
     fn counted_once(&mut self, file: &str, done: &[Value]) -> anyhow::Result<()> {
         let told = outputs(done).into_values().next().unwrap_or_default();
         let expected: Vec<String> = (1..=LINES).map(|n| format!("line {n}")).collect();
-        ensure!(told.lines().eq(expected.iter().map(String::as_str)), "the output is not what it should be: {told:?}");
+        ensure!(told.lines().eq(expected.iter().map(String::as_str)), "the output is not what it should be: {}", said(done));
         let trace = std::fs::read_to_string(self.company.worker.join(file)).unwrap_or_default();
         let numbers: Vec<String> = (1..=LINES).map(|n| n.to_string()).collect();
         ensure!(trace.lines().eq(numbers.iter().map(String::as_str)), "the command did not run once: {trace:?}");
@@ -236,6 +253,12 @@ fn outputs(lines: &[Value]) -> std::collections::BTreeMap<String, String> {
     let items = lines.iter().filter(|line| line["type"] == "item.completed").map(|line| &line["item"]);
     let commands = items.filter(|item| item["type"] == "command_execution");
     commands.map(|item| (text(&item["command"]), text(&item["aggregated_output"]))).collect()
+}
+
+/// All that commands printed, for a complaint.
+fn said(lines: &[Value]) -> String {
+    let outputs: Vec<String> = outputs(lines).into_values().map(|output| output.trim_end().replace('\n', "; ")).collect();
+    outputs.join("; ")
 }
 
 /// What the user said, turn by turn.

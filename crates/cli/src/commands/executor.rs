@@ -19,6 +19,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::{FAILED, USAGE, cannot_listen, complain};
 use crate::args::{AuthArguments, ExecutorArguments, WsAuth};
+use crate::confinement::http_allow;
 use crate::home::{EXECUTOR, Home};
 use crate::local::{Confinement, ExecutorSettings, executor_config};
 use crate::out::say;
@@ -63,7 +64,7 @@ async fn serve(
         settings.listener = format!("joined as {id}");
     }
     settings.peer.dispatch = dispatch(arguments);
-    settings.http_allow = arguments.http_allow.clone();
+    settings.http_allow = http_allow(arguments.http_allow.clone(), &own.settings)?;
     settings.confinement = arguments.confinement.read(&own.settings)?;
     // On stdio a session ends with its link, so there is nothing that a later start could be asked about.
     settings.keeps_fates = listen != Some(ListenAddr::Stdio);

@@ -5,13 +5,13 @@
 //! it is first needed and goes when nothing is left in it.
 
 use std::fs::{DirBuilder, File};
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use futures_util::StreamExt;
 use outpost_environment::TAKEN_OVER_EXIT;
 use outpost_executor::{Executor, Lifetime};
@@ -21,12 +21,14 @@ use outpost_rpc::link::{stdio, unix};
 use outpost_rpc::listen::{ListenAddr, Listener};
 use outpost_rpc::{Close, Link, LinkError};
 use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 
 use super::executor::{settings, stop_signal};
 use super::{FAILED, complain};
 use crate::Process;
 use crate::args::{ExecutorArguments, KeeperArguments};
+use crate::confinement::http_allow;
 use crate::home::Home;
 use crate::local::executor_config;
 
@@ -81,12 +83,16 @@ async fn pump(mut here: Link, mut there: Link) -> Option<Close> {
 async fn reach(arguments: &ExecutorArguments, own: &Process) -> anyhow::Result<Link> {
     let socket = socket_path()?;
     if let Ok(link) = unix::connect(&socket, &ClientOptions::default()).await {
+        check_ceiling(&socket, arguments)?;
         return Ok(link);
     }
     // One at a time: whoever waited here for the lock finds the keeper that was started meanwhile.
     let lock = lock(&socket.with_extension("lock"))?;
     let link = match unix::connect(&socket, &ClientOptions::default()).await {
-        Ok(link) => link,
+        Ok(link) => {
+            check_ceiling(&socket, arguments)?;
+            link
+        }
         Err(_) => {
             start(arguments, own)?;
             wait_for(&socket).await?
@@ -94,6 +100,49 @@ async fn reach(arguments: &ExecutorArguments, own: &Process) -> anyhow::Result<L
     };
     drop(lock);
     Ok(link)
+}
+
+/// What a keeper says about itself, in a file beside its socket.
+#[derive(Serialize, Deserialize)]
+struct Note {
+    pid: u32,
+    /// The text of the file that it was started with.
+    ceiling: Option<String>,
+}
+
+impl Note {
+    fn path(socket: &Path) -> PathBuf {
+        socket.with_extension("json")
+    }
+
+    fn write(&self, socket: &Path) -> anyhow::Result<()> {
+        let path = Self::path(socket);
+        let text = serde_json::to_vec(self)?;
+        let file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&path);
+        file.and_then(|mut file| file.write_all(&text)).with_context(|| format!("cannot write {}", path.display()))
+    }
+}
+
+/// The text of a ceiling's file.
+fn ceiling_text(file: Option<&Path>) -> anyhow::Result<Option<String>> {
+    file.map(|file| std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))).transpose()
+}
+
+/// Whoever asks for a ceiling must not get a keeper that has none, or another one. Without a note, as older keepers left none, there is
+/// no ceiling that one could rely on.
+fn check_ceiling(socket: &Path, arguments: &ExecutorArguments) -> anyhow::Result<()> {
+    let Some(asked) = ceiling_text(arguments.confinement.ceiling.as_deref())? else { return Ok(()) };
+    let note: Option<Note> = std::fs::read(Note::path(socket)).ok().and_then(|text| serde_json::from_slice(&text).ok());
+    let running = match &note {
+        Some(Note { ceiling: Some(ceiling), .. }) if *ceiling == asked => return Ok(()),
+        Some(Note { ceiling: Some(_), .. }) => "with another ceiling",
+        Some(Note { ceiling: None, .. }) | None => "without a ceiling",
+    };
+    let who = note.map_or_else(|| "the keeper of this home".into(), |note| format!("the keeper of this home, process {},", note.pid));
+    bail!(
+        "{who} runs {running}, and --ceiling counts only for one that is started; it ends by itself when its sessions have ended, and a \
+         TERM signal ends it and them at once"
+    )
 }
 
 fn socket_path() -> anyhow::Result<PathBuf> {
@@ -161,10 +210,13 @@ async fn keep(arguments: KeeperArguments, own: &Process) -> anyhow::Result<()> {
     let socket = socket_path()?;
     let listen = ListenAddr::Unix(socket.clone());
     let mut settings = settings(arguments.grace, arguments.spool, Some(&listen));
-    settings.http_allow = arguments.http_allow;
+    settings.http_allow = http_allow(arguments.http_allow, &own.settings)?;
+    let ceiling = ceiling_text(arguments.confinement.ceiling.as_deref())?;
     settings.confinement = arguments.confinement.read(&own.settings)?;
     let executor = Executor::new(executor_config(settings, &own.variables)?);
     let listener = Listener::unix(&socket).await.with_context(|| format!("cannot listen on {}", socket.display()))?;
+    // Before anybody is served.
+    Note { pid: std::process::id(), ceiling }.write(&socket)?;
     let stop = stop_signal()?;
     let serving = executor.clone();
     let on_link = move |link| {

@@ -144,7 +144,12 @@ pub async fn copy_output(process: &RemoteProcess) -> anyhow::Result<Ended> {
             }
             ProcessEvent::Gap { bytes: Some(bytes) } => lost.push(format!("{bytes} bytes")),
             ProcessEvent::Gap { bytes: None } => lost.push("an unknown number of bytes".into()),
-            ProcessEvent::Exited { code: exit, .. } => code = Some(exit),
+            ProcessEvent::Exited { code: exit, limit, .. } => {
+                code = Some(exit);
+                if let Some(limit) = limit {
+                    tracing::warn!("the command was stopped by {limit}");
+                }
+            }
             ProcessEvent::Closed => break,
             ProcessEvent::Lost { reason } => bail!("nobody knows what became of the command: {reason}"),
         }

@@ -92,6 +92,12 @@ pub const KEYS: &[Key] = &[
     key("mcp_servers.NAME.required", "true", "`false`", "Whether no turn is run without it."),
     key("mcp_servers.NAME.enabled", "false", "`true`", "Whether it is used at all."),
     key(
+        "skills.config",
+        r#"[{ name = "release-notes", enabled = false }]"#,
+        "none",
+        "Skills that are not wanted, by `name`, or by the `path` of their file on this machine. See [skills.md](skills.md).",
+    ),
+    key(
         "store",
         r#""postgres://outpost@db.example.org/outpost""#,
         "`local`",
@@ -119,6 +125,12 @@ pub const KEYS: &[Key] = &[
     key("limits.file_size", r#""1G""#, "`\"32G\"`", "The size of one file."),
     key("limits.free_space", r#""2G""#, "`\"256M\"`", "What stays free where a session writes."),
     key("limits.cpu_seconds", "600", "no limit", "Processor time of one process."),
+    key(
+        "http_allow",
+        r#"["loopback", "10.0.0.0/8"]"#,
+        "none",
+        "What MCP servers behind HTTP, and other requests of the executor of this home, may be at besides public addresses; `--http-allow` of `outpost executor` counts before it. See [executor.md](executor.md#what-httprequest-reaches).",
+    ),
     key(
         "serve.listen",
         r#""ws://10.0.0.5:7000""#,
@@ -201,9 +213,10 @@ pub fn page() -> String {
          | `OUTPOST_EXEC_SERVER_URL` | the one environment, by its address; `none` switches all of them off, whatever files and clients say |\n\
          | `OUTPOST_TOKEN` | the token for an address that is given on the command line |\n\
          | `OUTPOST_LOG` | what is logged, in the syntax of `RUST_LOG` |\n\
+         | `SSL_CERT_FILE` | certificates of authorities that are trusted instead of the machine's own |\n\
          | `NO_COLOR` | no colours |\n\
          | `OPENAI_API_KEY`, `CODEX_API_KEY` | the key of the built-in provider `openai` |\n\n\
-         Commands find `OUTPOST_THREAD_ID` and `OUTPOST_ENVIRONMENT_ID` in their environment, and none of the above.\n",
+         Commands find `OUTPOST_THREAD_ID`, `OUTPOST_ENVIRONMENT_ID`, `OUTPOST_AGENT=1` and `NO_COLOR=1` in their environment, and none of the others.\n",
     );
     page
 }

@@ -1,5 +1,6 @@
 //! Websockets through TLS. The client is built when it is first needed, and not at all where nobody needs it.
 
+use std::io;
 use std::sync::Arc;
 
 use outpost_rpc::link::ws::{self, ClientOptions};
@@ -29,9 +30,25 @@ impl Tls {
         let connector = connector.await?;
         let stream = TcpStream::connect((host, port)).await?;
         stream.set_nodelay(true)?;
-        let stream = connector.connect(name, stream).await?;
+        let stream = connector.connect(name, stream).await.map_err(explained)?;
         ws::handshake(stream, url, format!("websocket {host}:{port}"), options).await
     }
+}
+
+/// A certificate that nobody here vouches for is what people meet first; the words of the library do not say what to do.
+fn explained(error: io::Error) -> io::Error {
+    use rustls::CertificateError::{NotValidForName, NotValidForNameContext, Other, UnknownIssuer};
+    let advice = match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {
+        // `Other` is a certificate that is an authority and serves by itself.
+        Some(rustls::Error::InvalidCertificate(UnknownIssuer | Other(_))) => {
+            "this machine does not trust the server's certificate; name the one of its authority with SSL_CERT_FILE, or install it"
+        }
+        Some(rustls::Error::InvalidCertificate(NotValidForName | NotValidForNameContext { .. })) => {
+            "use a name that the server's certificate is for"
+        }
+        _ => return error,
+    };
+    io::Error::new(error.kind(), format!("{error}: {advice}"))
 }
 
 fn build() -> Result<TlsConnector, rustls::Error> {

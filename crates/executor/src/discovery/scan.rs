@@ -14,6 +14,10 @@ const MAX_DEPTH: usize = 6;
 const MAX_DIRECTORIES: usize = 2_000;
 /// So many entries of folders are looked at in all.
 const MAX_ENTRIES: usize = 20_000;
+/// Where skills usually lie: looked into before everything else, so that a crowd beside it hides nothing.
+const USUAL: &str = "skills";
+/// So many folders that cannot be listed are named.
+const MAX_NAMED: usize = 20;
 
 pub struct Scan {
     /// Files of the wanted name, ordered by path.
@@ -26,10 +30,12 @@ impl Scan {
     pub fn of(root: &Path, name: &str) -> io::Result<Self> {
         let mut scan = Self { found: Vec::new(), warnings: Vec::new() };
         let mut entered = HashSet::new();
-        let mut waiting = VecDeque::from([(root.to_owned(), 0)]);
+        let mut waiting = VecDeque::from([(root.to_owned(), 0), (root.join(USUAL), 1)]);
+        let mut closed = 0;
         let (mut directories, mut entries) = (0, 0);
         while let Some((directory, depth)) = waiting.pop_front() {
-            let is_new = fs::metadata(&directory).is_ok_and(|metadata| entered.insert((metadata.dev(), metadata.ino())));
+            let is_new =
+                fs::metadata(&directory).is_ok_and(|metadata| metadata.is_dir() && entered.insert((metadata.dev(), metadata.ino())));
             if !is_new {
                 continue;
             }
@@ -57,11 +63,17 @@ impl Scan {
                 }
                 Err(error) if depth == 0 => return Err(error),
                 Err(error) => {
-                    if let Ok(uri) = PathUri::from_native(&directory) {
+                    closed += 1;
+                    if closed <= MAX_NAMED
+                        && let Ok(uri) = PathUri::from_native(&directory)
+                    {
                         scan.warnings.push(format!("folder {uri} cannot be listed: {error}"));
                     }
                 }
             }
+        }
+        if closed > MAX_NAMED {
+            scan.warnings.push(format!("{} more folders cannot be listed", closed - MAX_NAMED));
         }
         scan.found.sort_by_cached_key(|path| PathUri::from_native(path).map(|uri| uri.to_string()).unwrap_or_default());
         Ok(scan)
@@ -120,5 +132,25 @@ mod tests {
         let scan = Scan::of(directory.path(), "SKILL.md").unwrap();
         assert_eq!(scan.found.len(), 1);
         assert!(scan.warnings[0].contains("more than 20000 entries"), "{:?}", scan.warnings);
+    }
+
+    #[test]
+    fn the_usual_place_is_found_in_a_crowd() {
+        let directory = tempfile::tempdir().unwrap();
+        for folder in 0..22 {
+            let folder = directory.path().join(format!("a{folder}"));
+            fs::create_dir(&folder).unwrap();
+            (0..1000).for_each(|index| drop(fs::File::create(folder.join(format!("f{index}"))).unwrap()));
+        }
+        let skill = directory.path().join("skills/deploy");
+        fs::create_dir_all(&skill).unwrap();
+        fs::write(skill.join("SKILL.md"), "").unwrap();
+        let scan = Scan::of(directory.path(), "SKILL.md").unwrap();
+        assert_eq!(scan.found, [skill.join("SKILL.md")]);
+        assert_eq!(scan.warnings.len(), 1, "{:?}", scan.warnings);
+        // A file of that name is none.
+        fs::remove_dir_all(directory.path().join("skills")).unwrap();
+        fs::write(directory.path().join("skills"), "").unwrap();
+        assert_eq!(Scan::of(directory.path(), "SKILL.md").unwrap().found.len(), 0);
     }
 }

@@ -3,12 +3,16 @@
 //! Calls without confinement are made here, by the executor. All others are made by a worker inside the sandbox of the
 //! session, where the system itself holds them. What is looked up here beforehand only makes refusals clear: it names the
 //! rule, and it also refuses what inside the sandbox would merely seem not to be there.
+//!
+//! Methods that are `async` are over at once as a rule. They hold their thread for no longer than that when they are made inside a
+//! sandbox, and for as long as the system takes when they are not. The others block.
 
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use bytes::Bytes;
 use outpost_sandbox::policy::{Access, Policy, Refusal, Rules};
 use outpost_wire::exec::discovery::DiscoveredRoot;
 use outpost_wire::exec::files::{DirectoryEntry, Metadata};
@@ -17,10 +21,11 @@ use outpost_wire::exec::walk::{WalkOptions, WalkResponse};
 use outpost_wire::{Fault, PathUri};
 
 use super::redo::{self, Redo};
-use super::worker::{Answer, Call};
+use super::worker::{Answer, Call, Done};
 use super::{Follow, OpenFile, RemoveOptions, WriteOptions};
 use crate::discovery::{self, Look};
 use crate::session::Session;
+use crate::threads::blocking;
 use crate::{fault, files, walk};
 
 const TEMPORARY: &str = "/tmp";
@@ -58,65 +63,75 @@ impl Gate {
     }
 
     /// Opens a file that is to be read as a whole.
-    pub fn open_whole(&self, path: &Path, follow: Follow) -> Result<OpenFile, Fault> {
-        let (file, size) = self.open_regular(path, follow)?;
+    pub async fn open_whole(&self, path: &Path, follow: Follow) -> Result<OpenFile, Fault> {
+        let (file, size) = self.open_regular(path, follow).await?;
         OpenFile::new(file, size)
     }
 
-    fn open_regular(&self, path: &Path, follow: Follow) -> Result<(File, u64), Fault> {
+    async fn open_regular(&self, path: &Path, follow: Follow) -> Result<(File, u64), Fault> {
         let Some(inside) = &self.inside else { return files::open_regular(path, follow) };
         inside.check(path, Access::Read, Last::Followed)?;
-        match inside.call(&Call::Open { path: path.into(), follow }, &[], path)? {
-            (Answer::Opened { size }, Some(file)) => Ok((file, size)),
+        match inside.quick_call(Call::Open { path: path.into(), follow }, Bytes::new(), path).await? {
+            // Whoever got hold of the worker could hand out anything, and a pipe would be waited for.
+            (Answer::Opened { .. }, Some(file)) => match file.metadata() {
+                Ok(metadata) if metadata.is_file() => Ok((file, metadata.len())),
+                _ => Err(garbled()),
+            },
             _ => Err(garbled()),
         }
     }
 
     /// Opens a file for a stream.
-    pub fn open_stream(&self, path: &Path, mode: OpenMode) -> Result<File, Fault> {
+    pub async fn open_stream(&self, path: &Path, mode: OpenMode) -> Result<File, Fault> {
         let follow = Follow::Links;
         match (mode, &self.inside) {
-            (OpenMode::Read, _) => Ok(self.open_regular(path, follow)?.0),
+            (OpenMode::Read, _) => Ok(self.open_regular(path, follow).await?.0),
             (OpenMode::Replace, None) => files::open_replaced(path, follow),
             (OpenMode::Replace, Some(inside)) => {
                 inside.check(path, Access::Write, Last::Followed)?;
-                inside.call(&Call::OpenReplaced { path: path.into(), follow }, &[], path)?.1.ok_or_else(garbled)
+                inside.quick_call(Call::OpenReplaced { path: path.into(), follow }, Bytes::new(), path).await?.1.ok_or_else(garbled)
             }
         }
     }
 
-    pub fn write(&self, path: &Path, data: &[u8], options: &WriteOptions) -> Result<(), Fault> {
+    pub async fn write(&self, path: &Path, data: &Bytes, options: &WriteOptions) -> Result<(), Fault> {
         let Some(inside) = &self.inside else { return files::write(path, data, options, self.redo.as_ref()) };
         inside.check(path, Access::Write, Last::Followed)?;
-        let call = Call::Write { path: path.into(), follow: options.follow, sync: options.sync };
-        let Answer::InPlace(identity) = inside.call(&call, data, path)?.0 else { return Ok(()) };
-        // The copy is kept out here: inside, nobody reaches the home.
-        let _copy = redo::keep(self.redo.as_ref(), &identity, data, options.sync).map_err(fault::file)?;
-        inside.call(&Call::Rewrite { identity, sync: options.sync }, data, path).map(drop)
+        let sync = options.sync;
+        let call = Call::Write { path: path.into(), follow: options.follow, sync };
+        let Answer::InPlace(identity) = inside.quick_call(call, data.clone(), path).await?.0 else { return Ok(()) };
+        // Whoever asked for it may be gone before it is over, and the copy must not be.
+        let (inside, redo, path, data) = (inside.clone(), self.redo.clone(), path.to_owned(), data.clone());
+        blocking(move || {
+            // The copy is kept out here: inside, nobody reaches the home.
+            let _copy = redo::keep(redo.as_ref(), &identity, &data, sync).map_err(fault::file)?;
+            inside.call(&Call::Rewrite { identity, sync }, &data, &path).map(drop)
+        })
+        .await
     }
 
-    pub fn create_directory(&self, path: &Path, recursive: bool, follow: Follow) -> Result<(), Fault> {
+    pub async fn create_directory(&self, path: &Path, recursive: bool, follow: Follow) -> Result<(), Fault> {
         let Some(inside) = &self.inside else { return files::create_directory(path, recursive, follow) };
         // One that is there need not be writable to be found there.
         if !(recursive && path.is_dir()) {
             inside.check(path, Access::Write, Last::Followed)?;
         }
-        inside.call(&Call::CreateDirectory { path: path.into(), recursive, follow }, &[], path).map(drop)
+        inside.quick_call(Call::CreateDirectory { path: path.into(), recursive, follow }, Bytes::new(), path).await.map(drop)
     }
 
-    pub fn metadata(&self, path: &Path, follow: Follow) -> Result<Metadata, Fault> {
+    pub async fn metadata(&self, path: &Path, follow: Follow) -> Result<Metadata, Fault> {
         let Some(inside) = &self.inside else { return files::metadata(path, follow) };
         inside.check(path, Access::Read, Last::Followed)?;
-        match inside.call(&Call::Metadata { path: path.into(), follow }, &[], path)?.0 {
+        match inside.quick_call(Call::Metadata { path: path.into(), follow }, Bytes::new(), path).await?.0 {
             Answer::Metadata(metadata) => Ok(metadata),
             _ => Err(garbled()),
         }
     }
 
-    pub fn canonicalize(&self, path: &Path) -> Result<PathUri, Fault> {
+    pub async fn canonicalize(&self, path: &Path) -> Result<PathUri, Fault> {
         let Some(inside) = &self.inside else { return PathUri::from_native(&files::canonicalize(path)?).map_err(fault::path) };
         inside.check(path, Access::Read, Last::Followed)?;
-        match inside.call(&Call::Canonicalize { path: path.into() }, &[], path)?.0 {
+        match inside.quick_call(Call::Canonicalize { path: path.into() }, Bytes::new(), path).await?.0 {
             Answer::Path(path) => Ok(path),
             _ => Err(garbled()),
         }
@@ -145,11 +160,14 @@ impl Gate {
         inside.call(&Call::Copy { source: source.into(), destination: destination.into(), recursive }, &[], destination).map(drop)
     }
 
-    pub fn rename(&self, source: &Path, destination: &Path) -> Result<(), Fault> {
+    pub async fn rename(&self, source: &Path, destination: &Path) -> Result<(), Fault> {
         let Some(inside) = &self.inside else { return files::rename(source, destination) };
         inside.check(source, Access::Write, Last::AsItIs)?;
         inside.check(destination, Access::Write, Last::AsItIs)?;
-        inside.call(&Call::Rename { source: source.into(), destination: destination.into() }, &[], destination).map(drop)
+        inside
+            .quick_call(Call::Rename { source: source.into(), destination: destination.into() }, Bytes::new(), destination)
+            .await
+            .map(drop)
     }
 
     pub fn walk(&self, path: &Path, options: &WalkOptions) -> Result<WalkResponse, Fault> {
@@ -185,9 +203,14 @@ impl Gate {
 }
 
 impl Inside {
-    fn call(&self, call: &Call, data: &[u8], path: &Path) -> Result<(Answer, Option<File>), Fault> {
-        let made = self.session.workers().call(self.session.owner(), &self.policy, call, data);
-        made.map_err(|fault| self.explain(fault, path))
+    /// Blocks.
+    fn call(&self, call: &Call, data: &[u8], path: &Path) -> Result<Done, Fault> {
+        self.session.call(&self.policy, call, data).map_err(|fault| self.explain(fault, path))
+    }
+
+    /// The same, for a call that is over at once if nothing is wrong.
+    async fn quick_call(&self, call: Call, data: Bytes, path: &Path) -> Result<Done, Fault> {
+        self.session.quick_call(&self.policy, call, data).await.map_err(|fault| self.explain(fault, path))
     }
 
     /// Says by which rule the system refused, if it did.

@@ -10,14 +10,15 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use outpost_sandbox::policy::{Glob, Policy};
-use outpost_sandbox::{Channel, LaunchError, Message, Owner};
+use outpost_sandbox::{Channel, LaunchError, Message, Owner, Worker};
 use outpost_wire::exec::discovery::DiscoveredRoot;
 use outpost_wire::exec::files::{DirectoryEntry, Metadata};
 use outpost_wire::exec::walk::{WalkOptions, WalkResponse};
 use outpost_wire::{Fault, PathUri};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -28,6 +29,45 @@ use crate::{fault, files, walk};
 
 /// How many workers of one policy wait for the next call.
 const SPARE: usize = 2;
+
+/// As long as handing a call to another thread would take, several times over; a worker that is well answers sooner.
+const AT_ONCE: Duration = Duration::from_millis(1);
+
+/// How long a worker may take for its answer. Whatever runs in the same sandbox can stop it, and a file system may hang.
+#[derive(Debug, Clone, Copy)]
+pub struct WorkerPatience {
+    /// For a call about one name.
+    pub one: Duration,
+    /// For a call that moves the bytes of files or goes through a tree.
+    pub many: Duration,
+}
+
+impl Default for WorkerPatience {
+    fn default() -> Self {
+        Self { one: Duration::from_secs(30), many: Duration::from_secs(600) }
+    }
+}
+
+impl WorkerPatience {
+    fn with(self, call: &Call) -> Duration {
+        match call {
+            Call::Hello { .. }
+            | Call::Open { .. }
+            | Call::OpenReplaced { .. }
+            | Call::CreateDirectory { .. }
+            | Call::Metadata { .. }
+            | Call::Canonicalize { .. }
+            | Call::Rename { .. } => self.one,
+            Call::Write { .. }
+            | Call::Rewrite { .. }
+            | Call::ReadDirectory { .. }
+            | Call::Remove { .. }
+            | Call::Copy { .. }
+            | Call::Walk { .. }
+            | Call::Discover { .. } => self.many,
+        }
+    }
+}
 
 /// A call as it goes to a worker. Bytes to be written follow it.
 #[derive(Debug, Serialize, Deserialize)]
@@ -199,35 +239,69 @@ fn decode(bytes: &[u8]) -> Option<(Call, &[u8])> {
 }
 
 /// The workers of one session, by policy.
-#[derive(Default)]
-pub struct Workers(Mutex<HashMap<Policy, Vec<Channel>>>);
+pub struct Workers {
+    spare: Mutex<HashMap<Policy, Vec<Worker>>>,
+    patience: WorkerPatience,
+}
 
 impl Workers {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Policy, Vec<Channel>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn new(patience: WorkerPatience) -> Self {
+        Self { spare: Mutex::default(), patience }
     }
 
-    /// Makes a call inside the sandbox of a policy. Blocks; the first call of a policy makes its sandbox.
-    pub fn call(&self, owner: &Owner, policy: &Policy, call: &Call, data: &[u8]) -> Result<(Answer, Option<File>), Fault> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Policy, Vec<Worker>>> {
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a call inside the sandbox of a policy. Blocks, and not only for as long as the call takes: the first one of a
+    /// policy makes its sandbox, and whatever runs in there can stop the worker.
+    pub fn call(&self, owner: &Owner, policy: &Policy, call: &Call, data: &[u8]) -> Result<Done, Fault> {
         let message = encode(call, data).map_err(fault::file)?;
-        let spare = self.lock().get_mut(policy).and_then(Vec::pop);
-        let message = match spare {
-            Some(worker) => match exchange(&worker, &message) {
-                Ok(answer) => return self.finish(policy, worker, answer),
-                // It was killed while it waited, and did nothing.
-                Err(NotTaken) => message,
-            },
-            None => message,
-        };
+        let patience = self.patience.with(call);
+        if let Some(worker) = self.take_spare(policy)
+            && let Ok(()) = hand_over(&worker, &message)
+        {
+            let answer = wait_for(&worker, patience);
+            return self.finish(policy, worker, answer);
+        }
         let worker = start(owner, policy).map_err(|error| fault::launch(&error))?;
-        match exchange(&worker, &message) {
-            Ok(answer) => self.finish(policy, worker, answer),
-            Err(NotTaken) => Err(gone()),
+        let answer = hand_over(&worker, &message).and_then(|()| wait_for(&worker, patience));
+        self.finish(policy, worker, answer)
+    }
+
+    /// Begins a call that is over at once if nothing is wrong, and waits for no longer than that takes.
+    pub fn begin(&self, policy: &Policy, call: &Call, data: &[u8]) -> Result<Begun, Fault> {
+        let message = encode(call, data).map_err(fault::file)?;
+        let Some(worker) = self.take_spare(policy) else { return Ok(Begun::NotYet) };
+        if hand_over(&worker, &message).is_err() {
+            return Ok(Begun::NotYet);
+        }
+        match wait_for(&worker, AT_ONCE) {
+            Err(Lost::Silent(_)) => Ok(Begun::Waiting(worker, self.patience.with(call))),
+            answer => self.finish(policy, worker, answer).map(Begun::Done),
         }
     }
 
-    fn finish(&self, policy: &Policy, worker: Channel, answer: Option<Message>) -> Result<(Answer, Option<File>), Fault> {
-        let Some(message) = answer else { return Err(gone()) };
+    /// Waits for the answer to a call that was begun. Blocks.
+    pub fn end_call(&self, policy: &Policy, worker: Worker, patience: Duration) -> Result<Done, Fault> {
+        let answer = wait_for(&worker, patience);
+        self.finish(policy, worker, answer)
+    }
+
+    /// Somebody who waits for work; one that was killed meanwhile is found out when it gets some.
+    fn take_spare(&self, policy: &Policy) -> Option<Worker> {
+        self.lock().get_mut(policy).and_then(Vec::pop)
+    }
+
+    fn finish(&self, policy: &Policy, worker: Worker, answer: Result<Message, Lost>) -> Result<Done, Fault> {
+        let message = match answer {
+            Ok(message) => message,
+            Err(Lost::Gone) => return Err(gone()),
+            Err(Lost::Silent(patience)) => {
+                worker.kill();
+                return Err(silent(patience));
+            }
+        };
         let mut workers = self.lock();
         let spare = workers.entry(policy.clone()).or_default();
         if spare.len() < SPARE {
@@ -244,32 +318,60 @@ impl Workers {
     }
 }
 
-/// The worker was gone before it could take the message.
-struct NotTaken;
+/// What a call gives back: the answer, and the file that came with it.
+pub type Done = (Answer, Option<File>);
 
-/// Sends a message and waits for the answer; there is none if the worker went meanwhile.
-fn exchange(worker: &Channel, message: &[u8]) -> Result<Option<Message>, NotTaken> {
-    worker.send(message, &[]).map_err(|_| NotTaken)?;
+/// How far a call got at once.
+pub enum Begun {
+    Done(Done),
+    /// The worker has it and needs longer; so long it may take.
+    Waiting(Worker, Duration),
+    /// There was nobody who could have made it, and nothing was done.
+    NotYet,
+}
+
+/// Why there is no answer.
+enum Lost {
+    Gone,
+    /// It is there and said nothing for so long.
+    Silent(Duration),
+}
+
+fn hand_over(worker: &Worker, message: &[u8]) -> Result<(), Lost> {
+    worker.channel().send(message, &[]).map_err(|_| Lost::Gone)
+}
+
+fn wait_for(worker: &Worker, patience: Duration) -> Result<Message, Lost> {
+    let channel = worker.channel();
+    let deadline = Instant::now() + patience;
     loop {
-        match poll(&mut [PollFd::new(worker, PollFlags::IN)], None) {
-            Ok(_) => return Ok(worker.receive().ok().flatten()),
+        let left = Timespec::try_from(deadline.saturating_duration_since(Instant::now())).ok();
+        match poll(&mut [PollFd::new(channel, PollFlags::IN)], left.as_ref()) {
+            Ok(0) => return Err(Lost::Silent(patience)),
+            Ok(_) => return channel.receive().ok().flatten().ok_or(Lost::Gone),
             Err(Errno::INTR) => {}
-            Err(_) => return Ok(None),
+            Err(_) => return Err(Lost::Gone),
         }
     }
 }
 
-fn start(owner: &Owner, policy: &Policy) -> Result<Channel, LaunchError> {
+fn start(owner: &Owner, policy: &Policy) -> Result<Worker, LaunchError> {
     let worker = owner.worker(policy)?;
     let patterns: Vec<_> = policy.rules().map(|rules| rules.globs().iter().map(ToString::to_string).collect()).unwrap_or_default();
     if !patterns.is_empty() {
-        worker.send(&encode(&Call::Hello { patterns }, &[])?, &[])?;
+        worker.channel().send(&encode(&Call::Hello { patterns }, &[])?, &[])?;
     }
     Ok(worker)
 }
 
 fn gone() -> Fault {
     Fault::internal("the process that makes file calls inside the sandbox was killed; whether the call was made is not known")
+}
+
+fn silent(patience: Duration) -> Fault {
+    Fault::internal(format!(
+        "the process that makes file calls inside the sandbox gave no answer within {patience:?} and was killed; whether the call was made is not known"
+    ))
 }
 
 impl From<&Path> for Native {

@@ -145,7 +145,9 @@ impl fmt::Display for Place {
 
 /// A target that may not be reached.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-#[error("{host} is refused: {address} is a {place} address; the executor's --http-allow {hint} would allow it")]
+#[error(
+    "{host} is refused: {address} is a {place} address; the executor's --http-allow {hint} would allow it, or `http_allow` in the config.toml of its home"
+)]
 pub struct Denied {
     host: String,
     address: IpAddr,
@@ -336,7 +338,8 @@ mod tests {
         let text = guard.check("metadata", address("169.254.169.254")).unwrap_err().to_string();
         assert_eq!(
             text,
-            "metadata is refused: 169.254.169.254 is a link-local address; the executor's --http-allow 169.254.169.254 would allow it"
+            "metadata is refused: 169.254.169.254 is a link-local address; the executor's --http-allow 169.254.169.254 would allow it, \
+             or `http_allow` in the config.toml of its home"
         );
         assert!(holds(address("0.0.0.0"), 0, address("9.9.9.9")) && holds(address("::"), 0, address("fd00::1")));
     }

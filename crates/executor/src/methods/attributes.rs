@@ -14,7 +14,7 @@ pub fn routes(router: Router<Connection>) -> Router<Connection> {
         .on::<GetAttributes, _, _>(Lane::Ordinary, admit, |connection, params| async move {
             let path = open_path(&connection, &params.path, params.sandbox.as_ref())?;
             let call = FileCall::new(&connection, &path).await;
-            call.quick(move || attributes::get(&path)).await
+            call.quick(async move { attributes::get(&path) }).await
         })
         .on::<ListAttributes, _, _>(Lane::Ordinary, admit, |connection, params| async move {
             let path = open_path(&connection, &params.path, params.sandbox.as_ref())?;
@@ -24,13 +24,13 @@ pub fn routes(router: Router<Connection>) -> Router<Connection> {
         .on::<SetMode, _, _>(Lane::Ordinary, admit, |connection, params| async move {
             let path = open_path(&connection, &params.path, params.sandbox.as_ref())?;
             let call = FileCall::new(&connection, &path).await;
-            call.quick(move || attributes::set_mode(&path, params.mode)).await?;
+            call.quick(async move { attributes::set_mode(&path, params.mode) }).await?;
             Ok(Empty {})
         })
         .on::<CreateLink, _, _>(Lane::Ordinary, admit, |connection, params| async move {
             let path = open_path(&connection, &params.path, params.sandbox.as_ref())?;
             let call = FileCall::new(&connection, &path).await;
-            call.quick(move || attributes::create_link(&path, &params.target)).await?;
+            call.quick(async move { attributes::create_link(&path, &params.target) }).await?;
             Ok(Empty {})
         })
 }

@@ -11,7 +11,7 @@ use std::path::Path;
 
 use crate::connection::Connection;
 use crate::files::{self, Follow};
-use crate::methods::native::{admit, blocking, gate, native};
+use crate::methods::native::{admit, aside, blocking, gate, native};
 
 /// Up to here the bytes of a file are moved in no time.
 const QUICK_BYTES: u64 = 256 << 10;
@@ -21,9 +21,9 @@ pub fn routes(router: Router<Connection>) -> Router<Connection> {
         .on::<ReadFile, _, _>(Lane::Ordinary, admit, |connection, params| async move {
             let (path, gate) = (native(&params.path)?, gate(&connection, params.sandbox.as_ref())?);
             let call = FileCall::new(&connection, &path).await;
-            let opened = call.quick(move || gate.open_whole(&path, follow(params.follow_symlinks))).await?;
-            let data =
-                if opened.size <= QUICK_BYTES { call.quick(move || opened.read()).await? } else { blocking(move || opened.read()).await? };
+            let opened = call.quick(async move { gate.open_whole(&path, follow(params.follow_symlinks)).await }).await?;
+            let is_quick = opened.size <= QUICK_BYTES;
+            let data = if is_quick { call.quick(async move { opened.read() }).await? } else { blocking(move || opened.read()).await? };
             Ok(ReadFileResponse { data_base64: data.into() })
         })
         .on::<WriteFile, _, _>(Lane::Ordinary, admit, |connection, params| async move {
@@ -35,11 +35,11 @@ pub fn routes(router: Router<Connection>) -> Router<Connection> {
                 .0
                 .map_err(|error| Fault::invalid_request(format!("fs/writeFile requires valid base64 dataBase64: {error}")))?;
             let is_quick = data.len() as u64 <= QUICK_BYTES && !options.sync;
-            let write = move || gate.write(&path, &data, &options);
+            let write = async move { gate.write(&path, &data, &options).await };
             if is_quick {
                 call.quick(write).await?
             } else {
-                blocking(write).await?
+                aside(write).await?
             }
             Ok(Empty {})
         })
@@ -47,18 +47,18 @@ pub fn routes(router: Router<Connection>) -> Router<Connection> {
             let (path, gate) = (native(&params.path)?, gate(&connection, params.sandbox.as_ref())?);
             let call = FileCall::new(&connection, &path).await;
             let recursive = params.recursive.unwrap_or(true);
-            call.quick(move || gate.create_directory(&path, recursive, follow(params.follow_symlinks))).await?;
+            call.quick(async move { gate.create_directory(&path, recursive, follow(params.follow_symlinks)).await }).await?;
             Ok(Empty {})
         })
         .on::<GetMetadata, _, _>(Lane::Ordinary, admit, |connection, params| async move {
             let (path, gate) = (native(&params.path)?, gate(&connection, params.sandbox.as_ref())?);
             let call = FileCall::new(&connection, &path).await;
-            call.quick(move || gate.metadata(&path, follow(params.follow_symlinks))).await
+            call.quick(async move { gate.metadata(&path, follow(params.follow_symlinks)).await }).await
         })
         .on::<Canonicalize, _, _>(Lane::Ordinary, admit, |connection, params| async move {
             let (path, gate) = (native(&params.path)?, gate(&connection, params.sandbox.as_ref())?);
             let call = FileCall::new(&connection, &path).await;
-            Ok(CanonicalizeResponse { path: call.quick(move || gate.canonicalize(&path)).await? })
+            Ok(CanonicalizeResponse { path: call.quick(async move { gate.canonicalize(&path).await }).await? })
         })
         .on::<ReadDirectory, _, _>(Lane::Ordinary, admit, |connection, params| async move {
             let (path, gate) = (native(&params.path)?, gate(&connection, params.sandbox.as_ref())?);
@@ -87,7 +87,7 @@ pub fn routes(router: Router<Connection>) -> Router<Connection> {
             let (source, destination) = (native(&params.source_path)?, native(&params.destination_path)?);
             let gate = gate(&connection, params.sandbox.as_ref())?;
             let call = FileCall::new(&connection, &source).await;
-            call.quick(move || gate.rename(&source, &destination)).await?;
+            call.quick(async move { gate.rename(&source, &destination).await }).await?;
             Ok(Empty {})
         })
 }
@@ -106,8 +106,8 @@ impl<'a> FileCall<'a> {
     }
 
     /// Runs what is over sooner than another thread would wake up where it was asked for.
-    pub async fn quick<T: Send + 'static>(&self, work: impl FnOnce() -> Result<T, Fault> + Send + 'static) -> Result<T, Fault> {
-        if self.turn.is_some() { work() } else { blocking(work).await }
+    pub async fn quick<T: Send + 'static>(&self, work: impl Future<Output = Result<T, Fault>> + Send + 'static) -> Result<T, Fault> {
+        if self.turn.is_some() { work.await } else { aside(work).await }
     }
 }
 

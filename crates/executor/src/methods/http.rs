@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 use outpost_rpc::{Call, Lane, Outcome, Router};
+use outpost_sandbox::policy::Network;
 use outpost_wire::envelope::TraceContext;
 use outpost_wire::exec::http::{HttpRequest, HttpRequestParams, HttpRequestResponse, RequestHeader, ResponseHeader};
 use outpost_wire::{Base64, Fault};
@@ -29,6 +30,9 @@ pub fn routes(router: Router<Connection>) -> Router<Connection> {
 
 async fn request(connection: &Connection, call: Call<HttpRequestParams>) -> Result<Outcome<HttpRequestResponse>, Fault> {
     let Call { params, trace } = call;
+    if connection.executor().config.grounds.ceiling.rules().is_some_and(|rules| rules.network == Network::Restricted) {
+        return Err(fault::http_above_ceiling());
+    }
     let (request_id, is_streamed) = (params.request_id.clone(), params.stream_response);
     let mut exchange = exchange(params, &connection.executor().config.variables)?;
     if let Some(trace) = &trace {

@@ -8,6 +8,7 @@ use outpost_wire::{Fault, PathUri};
 use crate::connection::Connection;
 use crate::fault;
 use crate::files::gate::Gate;
+pub use crate::threads::{aside, blocking};
 
 pub fn admit(connection: &Connection) -> Result<(), Fault> {
     connection.admit("filesystem")
@@ -24,15 +25,17 @@ pub fn gate(connection: &Connection, sandbox: Option<&SandboxContext>) -> Result
     Ok(Gate::new(session, policy, connection.executor().redo.clone()))
 }
 
+/// The gate for a request that has no way to ask for less than the operator allows.
+pub fn ceiling(connection: &Connection) -> Result<Gate, Fault> {
+    let (session, _) = connection.session()?;
+    let executor = connection.executor();
+    Ok(Gate::new(session, executor.config.grounds.ceiling.clone(), executor.redo.clone()))
+}
+
 /// The native path of a call that is made without confinement only: under a policy it is refused, never ignored.
 pub fn open_path(connection: &Connection, path: &PathUri, sandbox: Option<&SandboxContext>) -> Result<PathBuf, Fault> {
     if gate(connection, sandbox)?.is_confined() {
         return Err(fault::sandbox_unsupported());
     }
     native(path)
-}
-
-/// Runs file calls where they may take their time.
-pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Fault> + Send + 'static) -> Result<T, Fault> {
-    tokio::task::spawn_blocking(work).await.map_err(|error| Fault::internal(error.to_string()))?
 }

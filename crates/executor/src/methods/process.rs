@@ -14,8 +14,9 @@ use outpost_wire::exec::session::Empty;
 
 use super::native;
 use crate::connection::Connection;
+use crate::input::WriteError;
 use crate::process::ReadRequest;
-use crate::session::Entry;
+use crate::session::{Claim, Entry, Session};
 use crate::{fault, past};
 
 fn admit(connection: &Connection) -> Result<(), Fault> {
@@ -30,7 +31,7 @@ pub fn routes(router: Router<Connection>) -> Router<Connection> {
         .on::<CloseStdin, _, _>(Lane::Ordinary, admit, |connection, params| async move {
             let status = match find(&connection, &params.process_id)? {
                 Some(Entry::Live(process)) => process.close_input().await,
-                Some(Entry::Starting { .. }) => WriteStatus::Starting,
+                Some(Entry::Starting(_)) => WriteStatus::Starting,
                 Some(Entry::Past(_)) => WriteStatus::StdinClosed,
                 None => WriteStatus::UnknownProcess,
             };
@@ -43,11 +44,8 @@ pub fn routes(router: Router<Connection>) -> Router<Connection> {
             Ok(Empty {})
         })
         .on::<Terminate, _, _>(Lane::Control, admit, |connection, params| async move {
-            let running = match find(&connection, &params.process_id)? {
-                Some(Entry::Live(process)) => process.terminate(),
-                Some(Entry::Past(_) | Entry::Starting { .. }) | None => false,
-            };
-            Ok(TerminateResponse { running })
+            let (session, _) = connection.session()?;
+            Ok(TerminateResponse { running: session.terminate(&params.process_id) })
         })
         .on::<Resize, _, _>(Lane::Control, admit, |connection, params| async move { resize(&connection, &params) })
         .on::<List, _, _>(Lane::Ordinary, admit, |connection, _| async move {
@@ -64,22 +62,63 @@ fn find(connection: &Connection, id: &str) -> Result<Option<Entry>, Fault> {
 async fn start(connection: &Connection, params: StartParams) -> Result<StartResponse, Fault> {
     let (session, _) = connection.session()?;
     let process_id = params.process_id.clone();
-    let may_hang = |path: &Path| connection.executor().slow_mounts.hold(path);
-    let snapshot = session.snapshot(&params).await?;
-    let program = params.argv.first().map(Path::new).is_some_and(may_hang);
-    if program || params.cwd.to_native().is_ok_and(|cwd| may_hang(&cwd)) {
-        let sandbox_type = native::blocking(move || session.start(params, snapshot.as_deref())).await?;
-        return Ok(StartResponse { process_id, sandbox_type: Some(sandbox_type) });
-    }
-    let sandbox_type = session.start(params, snapshot.as_deref())?;
+    let pace = Pace::of(&params, connection, &session);
+    let sandbox_type = loop {
+        match session.claim(&params)? {
+            Claim::New(start) => {
+                let snapshot = start.prepare(session.snapshot(&params)).await?;
+                break pace.run(&session, move || start.launch(params, snapshot.as_deref())).await?;
+            }
+            Claim::Known => {
+                let known = session.clone();
+                break pace.run(&session, move || known.sandbox_type(&params)).await?;
+            }
+            // What becomes of it is the answer to this one, too.
+            Claim::Underway(starting) => starting.over().await,
+        }
+    };
     Ok(StartResponse { process_id, sandbox_type: Some(sandbox_type) })
+}
+
+/// How long a start may take.
+#[derive(Clone, Copy)]
+enum Pace {
+    /// It is over at once.
+    Quick,
+    /// A sandbox is made by looking at many files, and what runs in one can stop whoever starts the next program there.
+    Slow,
+    /// It is on a mount that may hang. That is nobody's doing, and holds up no other start.
+    Hanging,
+}
+
+impl Pace {
+    fn of(params: &StartParams, connection: &Connection, session: &Session) -> Self {
+        let may_hang = |path: &Path| connection.executor().slow_mounts.hold(path);
+        let program = params.argv.first().map(Path::new).is_some_and(may_hang);
+        if program || params.cwd.to_native().is_ok_and(|cwd| may_hang(&cwd)) {
+            Self::Hanging
+        } else if session.confines(params.sandbox.as_ref()) {
+            Self::Slow
+        } else {
+            Self::Quick
+        }
+    }
+
+    async fn run<T: Send + 'static>(self, session: &Session, work: impl FnOnce() -> Result<T, Fault> + Send + 'static) -> Result<T, Fault> {
+        let _turn = match self {
+            Self::Quick => return work(),
+            Self::Slow => session.launch_turn().await,
+            Self::Hanging => None,
+        };
+        native::blocking(work).await
+    }
 }
 
 async fn read(connection: &Connection, params: ReadParams) -> Result<ReadResponse, Fault> {
     let (session, attachment) = connection.session()?;
     let process = match session.process(&params.process_id) {
         Some(Entry::Live(process)) => process,
-        Some(Entry::Starting { .. }) => return Err(fault::process_starting(&params.process_id)),
+        Some(Entry::Starting(_)) => return Err(fault::process_starting(&params.process_id)),
         Some(Entry::Past(fate)) => return Ok(past::read(&fate)),
         None => return Err(fault::unknown_process(&params.process_id)),
     };
@@ -90,7 +129,17 @@ async fn read(connection: &Connection, params: ReadParams) -> Result<ReadRespons
         with_gaps: attachment.with_gaps(),
     };
     // Whoever lost the session must not get its output any more.
-    let answer = attachment.revoked().run_until_cancelled(process.read(&request)).await;
+    let read = async {
+        let answer = process.read(&request).await;
+        if answer.chunks.is_empty() || connection.has_room() {
+            return answer;
+        }
+        // Any number of reads may wait for the same output: those for which there is no room keep nothing of it meanwhile.
+        drop(answer);
+        let _turn = connection.output_turn().await;
+        process.read_now(&request).0
+    };
+    let answer = attachment.revoked().run_until_cancelled(read).await;
     answer.filter(|_| !attachment.revoked().is_cancelled()).ok_or_else(fault::taken_over)
 }
 
@@ -100,20 +149,21 @@ async fn write(connection: &Connection, params: WriteParams) -> Result<WriteResp
     }
     let process = match find(connection, &params.process_id)? {
         Some(Entry::Live(process)) => process,
-        Some(Entry::Starting { .. }) => return Ok(WriteResponse { status: WriteStatus::Starting }),
+        Some(Entry::Starting(_)) => return Ok(WriteResponse { status: WriteStatus::Starting }),
         Some(Entry::Past(_)) => return Err(fault::stdin_broken()),
         None => return Ok(WriteResponse { status: WriteStatus::UnknownProcess }),
     };
     match process.write(params.write_id, params.chunk.0).await {
         Ok(status) => Ok(WriteResponse { status }),
-        Err(_) => Err(fault::stdin_broken()),
+        Err(WriteError::Broken) => Err(fault::stdin_broken()),
+        Err(WriteError::NoRoom { limit }) => Err(fault::no_room_for_input(limit)),
     }
 }
 
 fn resize(connection: &Connection, params: &ResizeParams) -> Result<Empty, Fault> {
     let process = match find(connection, &params.process_id)? {
         Some(Entry::Live(process)) => process,
-        Some(Entry::Starting { .. }) => return Err(fault::process_starting(&params.process_id)),
+        Some(Entry::Starting(_)) => return Err(fault::process_starting(&params.process_id)),
         Some(Entry::Past(_)) => return Err(fault::no_terminal(&params.process_id)),
         None => return Err(fault::unknown_process(&params.process_id)),
     };

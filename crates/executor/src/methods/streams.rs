@@ -19,7 +19,8 @@ pub fn routes(router: Router<Connection>) -> Router<Connection> {
                 }
                 mode => {
                     let (path, gate) = (native(&params.path)?, gate(&connection, params.sandbox.as_ref())?);
-                    connection.streams().open(handle, move || gate.open_stream(&path, mode)).await?;
+                    let runtime = tokio::runtime::Handle::current();
+                    connection.streams().open(handle, move || runtime.block_on(gate.open_stream(&path, mode))).await?;
                 }
             }
             Ok(OpenResponse { handle_id: params.handle_id })

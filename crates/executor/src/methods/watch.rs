@@ -6,14 +6,20 @@ use outpost_wire::exec::session::Empty;
 use outpost_wire::exec::watch::{Unwatch, Watch, WatchMissing, WatchMissingParams, WatchMissingResponse};
 
 use crate::connection::Connection;
-use crate::methods::native::{admit, gate, native};
+use crate::methods::native::{admit, ceiling, gate, native};
 use crate::watch::{MissingPaths, WatchRequest};
 
 pub fn routes(router: Router<Connection>) -> Router<Connection> {
     router
         .on_call::<WatchMissing, _, _>(Lane::Ordinary, admit, |connection, call| async move {
             let id = call.params.watch_id;
-            let watching = connection.watches().watch_missing(id, missing_paths(&call.params)).await?;
+            let paths = missing_paths(&call.params);
+            // It cannot name a sandbox; what the operator denies is denied to it all the same, down to whether it is there.
+            let gate = ceiling(&connection)?;
+            for path in paths.iter().flat_map(|paths| paths.missing.iter().chain([&paths.present])) {
+                gate.check_watch(path)?;
+            }
+            let watching = connection.watches().watch_missing(id, paths).await?;
             let announcement = connection.watches().announce_missing(id);
             let rest = watching.then(|| Box::pin(announcement) as Rest);
             Ok(Outcome { output: WatchMissingResponse { watching }, rest })

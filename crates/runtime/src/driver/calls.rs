@@ -5,6 +5,7 @@ use outpost_thread::{ApprovalAsked, ApprovalId, Call, CallFinished, CallId, Call
 use tokio_util::sync::CancellationToken;
 
 use super::{Done, Driver, RunningCall, Stop};
+use crate::approvals::key_in;
 use crate::tools::earlier::{EarlierCommand, EarlierSearch, WRITE_STDIN, asked_at, session_in};
 use crate::tools::{Asked, CallContext, CallEnd, Consent, Plan, ResultType, Run};
 
@@ -27,11 +28,11 @@ impl Driver {
     pub(super) async fn run_approved(&mut self, turn: TurnId, calls: Vec<Call>) -> Result<(), Stop> {
         let (mut facts, mut runs) = (Vec::new(), Vec::new());
         for call in calls {
-            let answer = match self.answers.remove(&call.id) {
-                Some(answer) => Some(answer),
-                None => self.answer_of(&call).await?,
+            let consent = match self.answers.remove(&call.id) {
+                Some(consent) => consent,
+                None => self.consent_of(&call).await?,
             };
-            let plan = self.plan(&call, Consent::Given { answer }).await?;
+            let plan = self.plan(&call, consent).await?;
             self.settle(&turn, &call, plan, &mut facts, &mut runs);
         }
         self.start(turn, facts, runs).await
@@ -82,8 +83,9 @@ impl Driver {
     pub(super) fn spawn(&mut self, turn: TurnId, run: Run) {
         let (call, alone) = (run.call.clone(), run.runs_alone());
         let (cancel, over) = (CancellationToken::new(), CancellationToken::new());
-        let before: Vec<CancellationToken> =
-            self.calls.values().filter(|earlier| alone || earlier.alone).map(|earlier| earlier.over.clone()).collect();
+        self.ending.retain(|over| !over.is_cancelled());
+        let before = self.calls.values().filter(|earlier| alone || earlier.alone).map(|earlier| &earlier.over);
+        let before: Vec<CancellationToken> = before.chain(self.ending.iter().filter(|_| alone)).cloned().collect();
         let context = CallContext {
             shared: self.shared.clone(),
             thread: self.thread.clone(),
@@ -92,7 +94,7 @@ impl Driver {
             feed: self.feed.clone(),
             questions: self.questions.0.clone(),
         };
-        let (named, ends) = (call.clone(), over.clone().drop_guard());
+        let (running, named, ends) = (turn.clone(), call.clone(), over.clone().drop_guard());
         let task = self.work.spawn(async move {
             let _ends = ends;
             for earlier in before {
@@ -101,14 +103,16 @@ impl Driver {
             let end = if context.cancel.is_cancelled() { CallEnd::aborted() } else { run.execute(context).await };
             Done::Called { turn, call: named, end }
         });
-        self.calls.insert(call, RunningCall { task, cancel, alone, over });
+        self.calls.insert(call, RunningCall { turn: running, task, cancel, alone, over });
     }
 
     pub(super) async fn called(&mut self, turn: TurnId, call: CallId, end: CallEnd) -> Result<(), Stop> {
-        if self.calls.remove(&call).is_none() {
-            // Its turn was ended meanwhile, and its end was written then.
-            return Ok(());
+        // Models give calls of different turns the same name.
+        if self.calls.get(&call).is_none_or(|running| running.turn != turn) {
+            // Its turn was ended meanwhile, and its end was written then; what it brought about is true all the same.
+            return self.record(end.facts, Need::Stored).await;
         }
+        self.calls.remove(&call);
         let mut facts: Vec<Fact> = self.end_questions(&call);
         facts.extend(end.facts.clone());
         facts.push(finished(&turn, &call, end).into());
@@ -128,7 +132,8 @@ impl Driver {
                     continue;
                 }
                 (Some(started), Some(_)) if started.repeatable || started.tool == WRITE_STDIN => {
-                    Some(self.plan(&call, Consent::Given { answer: None }).await?)
+                    let consent = self.consent_of(&call).await?;
+                    Some(self.plan(&call, consent).await?)
                 }
                 _ => None,
             };
@@ -154,6 +159,9 @@ impl Driver {
         for call in turn.calls.iter().filter(|call| call.state != CallState::Finished) {
             if let Some(running) = self.calls.remove(&call.id) {
                 running.cancel.cancel();
+                if running.alone {
+                    self.ending.push(running.over);
+                }
             }
             facts.push(finished(&turn.id, &call.id, CallEnd::aborted()).into());
         }
@@ -186,20 +194,24 @@ impl Driver {
         }))
     }
 
-    /// What the user answered to a call before a restart.
-    async fn answer_of(&self, call: &Call) -> Result<Option<Raw>, Stop> {
+    /// What the user answered to a call before a restart. If nobody was asked, nobody need be.
+    async fn consent_of(&self, call: &Call) -> Result<Consent, Stop> {
         let mut history = self.store.history(self.thread.id, call.asked_seq).await?;
-        let mut asked = None;
+        let mut asked: Option<ApprovalAsked> = None;
         while let Some(batch) = history.next().await? {
             for entry in batch.entries {
                 match entry.fact {
-                    Fact::ApprovalAsked(fact) if fact.call.as_ref() == Some(&call.id) => asked = Some(fact.approval),
-                    Fact::ApprovalAnswered(fact) if Some(&fact.approval) == asked.as_ref() => return Ok(fact.detail),
+                    Fact::ApprovalAsked(fact) if fact.call.as_ref() == Some(&call.id) => asked = Some(*fact),
+                    Fact::ApprovalAnswered(fact) => {
+                        if let Some(asked) = asked.as_ref().filter(|asked| asked.approval == fact.approval) {
+                            return Ok(Consent::Given { answer: fact.detail, key: key_in(asked) });
+                        }
+                    }
                     _ => {}
                 }
             }
         }
-        Ok(None)
+        Ok(Consent::Given { answer: None, key: None })
     }
 }
 

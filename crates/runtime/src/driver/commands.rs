@@ -7,9 +7,12 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::{Driver, Stop};
+use crate::approvals::key_in;
 use crate::live::{Accepted, Command, CommandError, InputMode, NewInput, Terminal};
 use crate::rules::{self, Rule, Word};
+use crate::tools::Consent;
 use crate::tools::earlier::asked_at;
+use crate::tools::permit;
 
 /// What a command came to; an error that concerns only it is not the driver's end.
 pub(super) type Outcome<T> = Result<Result<T, CommandError>, Stop>;
@@ -50,6 +53,22 @@ impl Driver {
                     let _ = reply.send(Err(CommandError::Invalid(error.to_string())));
                     return Ok(());
                 }
+                // A turn that is over has no settings to change.
+                let own =
+                    facts.iter().find_map(|fact| if let Fact::TurnSettingsChanged(change) = fact { Some(&change.turn) } else { None });
+                let running = self.thread.turn.as_ref().map(|turn| &turn.id);
+                let refused = match (own, running) {
+                    (None, _) => None,
+                    (Some(_), None) => Some(CommandError::NoTurn),
+                    (Some(expected), Some(running)) if expected == running => None,
+                    (Some(expected), Some(running)) => {
+                        Some(CommandError::OtherTurn { expected: expected.clone(), running: running.clone() })
+                    }
+                };
+                if let Some(error) = refused {
+                    let _ = reply.send(Err(error));
+                    return Ok(());
+                }
                 let outcome = self.record(facts, Need::Stored).await.map(Ok);
                 answer(outcome, reply)
             }
@@ -59,6 +78,11 @@ impl Driver {
             }
             Command::Compact(reply) => {
                 let outcome = self.compact_on_demand().await;
+                answer(outcome, reply)
+            }
+            Command::Sample(sample, reply) => self.sample(sample, reply).await,
+            Command::Revert(before, reply) => {
+                let outcome = self.revert(before).await;
                 answer(outcome, reply)
             }
             Command::Shell { command, environment, reply } => {
@@ -132,6 +156,10 @@ impl Driver {
             (_, Some(_)) => None,
         };
         let is_idle = self.thread.turn.is_none();
+        // Whatever is meant for another machine never joins a turn that runs on this one.
+        if !is_idle && (input.turn_selection.is_some() || input.output_schema.is_some()) {
+            return Ok(Err(CommandError::OwnTurn));
+        }
         if is_idle && !self.seat.work() {
             return Ok(Err(CommandError::Invalid(self.shared.too_many_agents())));
         }
@@ -157,7 +185,8 @@ impl Driver {
             return Ok(Ok(Accepted::Queued));
         }
         let turn = TurnId((self.shared.ids)());
-        let waiting = self.thread.queued.iter().map(|input| input.id.clone());
+        let takes_queue = input.turn_selection.is_none() && input.output_schema.is_none();
+        let waiting = self.thread.queued.iter().filter(|_| takes_queue).map(|input| input.id.clone());
         let inputs = waiting.chain([id]).collect();
         let started = TurnStarted {
             kind: input.kind,
@@ -195,11 +224,17 @@ impl Driver {
                 return Ok(Err(error));
             }
         }
-        if decision == Decision::ApprovedForThread {
+        let detail = match asked.asked.kind.as_str() {
+            "permissions" if decision.permits() => permit::complete(&asked.asked, decision, detail.as_ref()),
+            _ => detail,
+        };
+        // Permissions are a fact of their own once they are given.
+        if decision == Decision::ApprovedForThread && asked.asked.kind != "permissions" {
             self.grants.remember(&asked.asked);
         }
-        if let (Some(call), Some(detail)) = (&asked.call, &detail) {
-            self.answers.insert(call.clone(), detail.clone());
+        if let Some(call) = &asked.call {
+            let consent = Consent::Given { answer: detail.clone(), key: key_in(&asked.asked) };
+            self.answers.insert(call.clone(), consent);
         }
         let said = self.elicitations.remove(&approval).map(|waiting| (waiting, detail.clone()));
         self.record(vec![ApprovalAnswered { approval, decision, detail }.into()], Need::Stored).await?;
@@ -225,9 +260,9 @@ impl Driver {
             return Ok(Err(CommandError::Busy));
         }
         let tools = self.tools().await?;
-        let place = match tools.view.workplace(environment.as_deref()) {
+        let place = match tools.place(environment.as_deref()) {
             Ok(place) => place.attachment.environment_id.clone(),
-            Err(error) => return Ok(Err(CommandError::Invalid(error.to_string()))),
+            Err(why) => return Ok(Err(CommandError::Invalid(why))),
         };
         let (turn, call) = (TurnId((self.shared.ids)()), CallId((self.shared.ids)()));
         let input = InputId((self.shared.ids)());

@@ -1,12 +1,16 @@
 //! Making the context smaller: the model sums up what happened, and the thread goes on with that and the user's last words.
 //! History is neither copied nor cut: the new beginning names what it keeps.
 
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+
 use outpost_store::Need;
 use outpost_thread::{CompactReason, ContextCompacted, Kept, Raw, TurnId, is_user_message, said};
+use serde::Deserialize;
 
 use super::step::{Told, user_message};
 use super::{Done, Driver, Stop};
-use crate::model::{Answer, History, ModelError, Prompt};
+use crate::model::{Answer, History, Item, ModelError, Prompt};
 
 /// So much of what the user said is kept word by word, in bytes.
 const KEPT_BYTES: usize = 80_000;
@@ -43,7 +47,7 @@ impl Driver {
                 match model.ask(&prompt, &|_| {}).await {
                     Err(ModelError::ContextExceeded { .. }) if prompt.history.items().len() > 2 => {
                         let cut = (prompt.history.items().len() / 4).max(1);
-                        prompt.history = History::new(prompt.history.items()[cut..].to_vec());
+                        prompt.history = History::new(without_orphans(&prompt.history.items()[cut..]));
                     }
                     answer => break answer,
                 }
@@ -60,11 +64,14 @@ impl Driver {
         };
         let summary: String = answer.items.iter().filter_map(said).collect();
         self.seat.used(answer.usage.total_tokens);
-        let mut kept = self.last_words();
-        let bytes: usize = kept.iter().map(|(_, bytes)| bytes).sum();
+        if summary.trim().is_empty() {
+            let provider = self.thread.settings.model_provider.clone().unwrap_or_else(|| "the model".into());
+            let reason = "it was asked to sum up the conversation and said nothing; the history is as it was".into();
+            return self.fail_turn(turn, &ModelError::Nonsense { provider, reason }).await;
+        }
+        let (mut beginning, bytes) = self.last_words();
         let text = format!("<context_summary>\n{}\n</context_summary>", summary.trim());
         let tokens = (bytes + text.len()).div_ceil(4) as u64;
-        let mut beginning: Vec<Kept> = kept.drain(..).map(|(seq, _)| Kept::Entry(seq)).collect();
         beginning.push(Kept::Item(user_message(&text)));
         let window = self.thread.window + 1;
         let compacted = ContextCompacted { turn: Some(turn), reason: self.compacting, kept: beginning, tokens, window };
@@ -74,22 +81,62 @@ impl Driver {
         Ok(())
     }
 
-    /// The entries with the user's last messages, oldest first, and how large each is.
-    fn last_words(&self) -> Vec<(u64, usize)> {
-        let Some(context) = &self.context else { return Vec::new() };
-        let mut words: Vec<(u64, usize)> = Vec::new();
-        let mut bytes = 0;
+    /// The user's last messages, oldest first, and how large they are together. An entry that holds nothing else is named.
+    fn last_words(&self) -> (Vec<Kept>, usize) {
+        let Some(context) = &self.context else { return (Vec::new(), 0) };
         let located: Vec<(u64, &Raw)> = context.located().collect();
+        let mut sizes: HashMap<u64, usize> = HashMap::new();
+        located.iter().for_each(|(seq, _)| *sizes.entry(*seq).or_default() += 1);
+        let (mut words, mut bytes) = (Vec::new(), 0);
         for (seq, item) in located.into_iter().rev().filter(|(_, item)| is_user_message(item)) {
-            bytes += item.get().len();
-            if bytes > KEPT_BYTES {
+            if bytes + item.get().len() > KEPT_BYTES {
                 break;
             }
-            if words.last().is_none_or(|(last, _)| *last != seq) {
-                words.push((seq, item.get().len()));
-            }
+            bytes += item.get().len();
+            words.push(if sizes.get(&seq) == Some(&1) { Kept::Entry(seq) } else { Kept::Item(item.clone()) });
         }
         words.reverse();
-        words
+        (words, bytes)
+    }
+}
+
+#[derive(Deserialize)]
+struct CallItem<'a> {
+    #[serde(rename = "type", borrow, default)]
+    kind: Cow<'a, str>,
+    #[serde(borrow, default)]
+    call_id: Option<Cow<'a, str>>,
+}
+
+/// Without results whose calls are gone: models refuse them.
+fn without_orphans(items: &[Item]) -> Vec<Item> {
+    let mut calls = HashSet::new();
+    let belongs = |item: &&Item| {
+        let Ok(CallItem { kind, call_id: Some(id) }) = serde_json::from_str(item.get()) else { return true };
+        if kind.ends_with("_output") {
+            return calls.contains(id.as_ref());
+        }
+        calls.insert(id.into_owned());
+        true
+    };
+    items.iter().filter(belongs).cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn results_go_with_their_calls() {
+        let items: Vec<Item> = [
+            json!({"type": "function_call_output", "call_id": "1", "output": "old"}),
+            json!({"type": "message", "role": "user", "content": []}),
+            json!({"type": "custom_tool_call", "call_id": "2", "name": "apply_patch", "input": ""}),
+            json!({"type": "custom_tool_call_output", "call_id": "2", "output": "new"}),
+        ]
+        .map(Item::from)
+        .into();
+        assert_eq!(without_orphans(&items), items[1..]);
     }
 }

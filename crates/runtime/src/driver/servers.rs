@@ -13,6 +13,7 @@ use serde_json::Value;
 use tokio::sync::oneshot;
 
 use super::{Driver, Stop};
+use crate::TOLD;
 use crate::live::Event;
 use crate::mcp::{Binding, ElicitationAnswer, McpEvent};
 use crate::tools::mcp::CallQuestion;
@@ -58,7 +59,7 @@ impl Driver {
         }
         for problem in &servers.problems {
             if self.servers.as_ref().is_none_or(|old| !old.problems.contains(problem)) {
-                tracing::warn!(thread = %self.thread.id, problem, "declarations of MCP servers cannot be used");
+                tracing::warn!(target: TOLD, thread = %self.thread.id, problem, "declarations of MCP servers cannot be used");
                 self.feed.publish(Event::Mcp(McpEvent::Warning { message: problem.clone() }), 256);
             }
         }

@@ -85,25 +85,35 @@ impl Driver {
         Ok(self.store.entries(self.thread.id, vec![seq]).await?.pop())
     }
 
-    /// The tools of the present step; captured anew if there are none yet.
+    /// The tools of the present step; captured anew if it was begun in an earlier life of this thread.
     pub(super) async fn tools(&mut self) -> Result<Arc<StepTools>, Stop> {
         if let Some(tools) = &self.step {
             return Ok(tools.clone());
         }
-        let tools = Arc::new(self.shared.capture(&self.thread, self.processes.clone()).await);
+        let seen = match self.thread.turn.as_ref().filter(|turn| turn.step.is_some()).map(|turn| turn.step_seq) {
+            Some(seq) => self.entry_at(seq).await?,
+            None => None,
+        };
+        let seen = seen.and_then(|entry| if let Fact::StepCaptured(step) = entry.fact { Some(step.environments) } else { None });
+        Ok(self.capture(seen.filter(|seen| !seen.is_empty())).await)
+    }
+
+    async fn capture(&mut self, seen: Option<Vec<StepEnvironment>>) -> Arc<StepTools> {
+        let captured = self.shared.capture(&self.thread, self.processes.clone()).await;
+        let tools = Arc::new(StepTools { seen, ..captured });
         self.keep_servers(tools.mcp.clone());
         self.step = Some(tools.clone());
-        Ok(tools)
+        tools
     }
 
     pub(super) async fn begin_step(&mut self, turn: TurnId, step: u32) -> Result<(), Stop> {
-        let model = match self.shared.models.get(self.thread.settings.model_provider.as_deref()) {
+        let settings = self.thread.effective_settings();
+        let model = match self.shared.models.get(settings.model_provider.as_deref()) {
             Ok(model) => model,
             Err(error) => return self.fail_turn(turn, &error).await,
         };
         self.load_context().await?;
-        self.step = None;
-        let tools = self.tools().await?;
+        let tools = self.capture(None).await;
         if let Some(why) = tools.mcp.missing() {
             return self.fail_turn_with(turn, json!({"message": why, "kind": "mcpServer"})).await;
         }
@@ -114,7 +124,7 @@ impl Driver {
         let capabilities = ToldCapabilities::of(&tools.capabilities);
         let mut items = Vec::new();
         if step == 0 {
-            items.extend(tools.instructions(self.context.as_ref()).await);
+            items.extend(tools.instructions(self.context.as_ref(), self.shared.config.discovery_patience).await);
         }
         let servers = ToldServers::of(&tools.mcp);
         let about_skills = capabilities.message(self.told.capabilities.as_ref());
@@ -133,7 +143,7 @@ impl Driver {
             items,
             detail: if news == Told::default() { None } else { Raw::of(&news).ok() },
         };
-        let name = self.shared.models.model_name(&self.thread.settings);
+        let name = self.shared.models.model_name(&settings);
         let asked = ModelAsked { turn: turn.clone(), step, model: Some(name.clone()), provider: Some(model.provider().name.clone()) };
         self.record(vec![captured.into(), asked.into()], Need::Stored).await?;
         self.told.update(news);
@@ -145,7 +155,7 @@ impl Driver {
             history,
             tools: tools.specs.clone(),
             output_schema: self.output_schema(),
-            effort: self.shared.config.effort(&self.thread.settings),
+            effort: self.shared.config.effort(&settings),
             cache_key: self.thread.metadata.session.clone().unwrap_or_else(|| self.thread.id.to_string()),
         };
         let feed = self.feed.clone();
@@ -228,6 +238,7 @@ fn environments(tools: &StepTools) -> Vec<StepEnvironment> {
         state: crate::tools::state_name(&member.captured).to_owned(),
         generation: member.captured.handle().map(outpost_environment::Environment::generation),
         executor: member.captured.handle().and_then(|handle| handle.identity()?.executor_id),
+        cwd: member.attachment.as_ref().map(|attachment| attachment.cwd.to_syntax()),
     };
     tools.view.members().iter().map(member).collect()
 }

@@ -18,7 +18,7 @@ use super::client::Connection;
 use super::declaration::{Cwd, Origin, ServerDeclaration, Transport};
 use super::layers::{self, Layer};
 use super::machine::{Ask, Machine, Said};
-use super::offer::{Listing, ServerTool};
+use super::offer::{Listing, ServerTool, fitting};
 use super::pool::{Lease, Place, Ready, ServerState, Wanted, Way};
 use super::requirements::Requirements;
 use super::{Declared, Mcp, McpError};
@@ -215,7 +215,7 @@ pub(crate) async fn bind(mcp: &Mcp, bind: Bind<'_>) -> Binding {
                     Patience::Step => lease.began() + limits.patience,
                     Patience::Full => lease.began() + server.startup_timeout,
                 };
-                bound(name, server, lease, until, &mut names).await
+                bound(name, server, lease, until, (&mut names, &mut binding.problems)).await
             }
         };
         binding.servers.push(server);
@@ -316,7 +316,13 @@ fn visited(handle: &Environment, id: &EnvironmentId) -> Attachment {
     Attachment { workspace_roots: Vec::new(), ..Attachment::new(id.clone(), cwd.unwrap_or_else(PathUri::root)) }
 }
 
-async fn bound(name: &str, server: &ServerDeclaration, lease: Lease, until: Instant, names: &mut HashSet<String>) -> BoundServer {
+async fn bound(
+    name: &str,
+    server: &ServerDeclaration,
+    lease: Lease,
+    until: Instant,
+    (names, problems): (&mut HashSet<String>, &mut Vec<String>),
+) -> BoundServer {
     let (connection, problem) = match lease.settled(until).await {
         ServerState::Ready(Ready(connection)) => (connection, None),
         ServerState::Starting => {
@@ -331,7 +337,18 @@ async fn bound(name: &str, server: &ServerDeclaration, lease: Lease, until: Inst
         let enabled = server.enabled_tools.as_ref().is_none_or(|enabled| enabled.contains(&tool.name));
         enabled && !server.disabled_tools.contains(&tool.name)
     });
-    let tools = offered.map(|tool| BoundTool { qualified: qualified(name, &tool.name, names), tool: tool.clone() }).collect();
+    let (offered, left_over) = fitting(offered, connection.room());
+    let mut left_out = listing.left_out.clone();
+    if left_over > 0 {
+        left_out.push(format!(
+            "{left_over} are more than the {} bytes that each request has for them; choose with `enabled_tools`",
+            connection.room()
+        ));
+    }
+    if !left_out.is_empty() {
+        problems.push(format!("some tools of MCP server `{name}` are left out: {}", left_out.join("; ")));
+    }
+    let tools = offered.into_iter().map(|tool| BoundTool { qualified: qualified(name, &tool.name, names), tool: tool.clone() }).collect();
     BoundServer {
         tools,
         listing,

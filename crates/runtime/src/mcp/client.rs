@@ -29,12 +29,17 @@ use tokio_util::sync::CancellationToken;
 
 use super::elicitation::{Asking, Elicitation, ElicitationAnswer, Listener, ProgressNote};
 use super::http::EnvironmentHttp;
-use super::offer::{Listing, ServerTool, ToolRequest, ToolResult};
+use super::offer::{Listing, ToolRequest, ToolResult, usable};
 use super::stdio::StdioServer;
 use super::{McpError, McpLimits, lock};
 
+/// So many questions of one call may wait for the user; a server that asks more is told that nobody answers.
+const QUESTIONS: usize = 16;
+
 /// How long a dead server may take to say why.
 const LAST_WORDS: Duration = Duration::from_millis(500);
+/// So much of what a server complains about is told, in characters.
+const MOST_SAID: usize = 2000;
 
 /// How a server is reached.
 pub(crate) enum Launch {
@@ -194,7 +199,7 @@ impl Opening<'_> {
                     Ok(Err(error)) => {
                         let end = stdio.end_within(LAST_WORDS).await;
                         stdio.close().await;
-                        return Err(self.failed(format!("{}{}", end.unwrap_or_else(|| error.to_string()), stdio.said())));
+                        return Err(self.failed(format!("{}{}", end.unwrap_or_else(|| unreached(&error)), stdio.said())));
                     }
                     Err(unfinished) => {
                         stdio.close().await;
@@ -237,7 +242,7 @@ impl Opening<'_> {
     }
 
     fn failed(&self, reason: String) -> McpError {
-        McpError::Start { server: self.server.to_owned(), reason }
+        McpError::Start { server: self.server.to_owned(), reason: clipped(reason) }
     }
 
     fn unfinished(&self, why: Unfinished, said: String) -> McpError {
@@ -264,6 +269,11 @@ impl Connection {
         });
         let (server, limits) = (server.to_owned(), limits.clone());
         Self { server, limits, peer, calls, stdio, listing: Mutex::default(), stop: Mutex::new(Some(stop)), ended }
+    }
+
+    /// The most bytes of tools that one server may bring into a request.
+    pub fn room(&self) -> usize {
+        self.limits.tools
     }
 
     /// Waits until the connection is over, and tells why.
@@ -312,14 +322,14 @@ impl Connection {
 
     async fn list(&self) -> Result<(), McpError> {
         let peer = self.peer.peer_info();
-        let mut listing = Listing { tools: vec![], has_resources: false, info: None, instructions: None };
+        let mut listing = Listing::default();
         if let Some(peer) = &peer {
             listing.has_resources = peer.capabilities.resources.is_some();
             listing.info = serde_json::to_value(&**peer).ok().map(|info| info["serverInfo"].clone()).filter(|info| !info.is_null());
             listing.instructions.clone_from(&peer.instructions);
         }
         if peer.is_none_or(|peer| peer.capabilities.tools.is_some()) {
-            listing.tools = self.all(Catalogue::Tools).await?.into_iter().map(ServerTool::of).collect();
+            (listing.tools, listing.left_out) = usable(self.all(Catalogue::Tools).await?, self.limits.tool);
         }
         *lock(&self.listing) = Arc::new(listing);
         Ok(())
@@ -327,12 +337,17 @@ impl Connection {
 
     /// All pages of a list, but not without end.
     async fn all(&self, what: Catalogue) -> Result<Vec<Value>, McpError> {
-        let (mut all, mut cursor) = (Vec::new(), None);
+        let (mut all, mut cursor, mut bytes) = (Vec::new(), None, 0);
         for _ in 0..self.limits.pages {
             let (items, next) = match self.page(what, cursor).await {
                 Ok(page) => page,
                 Err(error) => return Err(self.error(error).await),
             };
+            bytes += items.iter().map(|item: &Value| item.to_string().len()).sum::<usize>();
+            if bytes > self.limits.listed {
+                let reason = format!("it lists more than {} bytes", self.limits.listed);
+                return Err(McpError::Nonsense { server: self.server.clone(), reason });
+            }
             all.extend(items);
             if all.len() > self.limits.catalogue {
                 let reason = format!("it lists more than {} items", self.limits.catalogue);
@@ -472,7 +487,8 @@ impl Connection {
                 biased;
                 Some(item) = news.recv() => match item {
                     News::Progress(note) => listener.progress(note),
-                    News::Question(request, reply) => waiting.push_back((request, reply)),
+                    News::Question(request, reply) if waiting.len() < QUESTIONS => waiting.push_back((request, reply)),
+                    News::Question(_, reply) => drop(reply.send(ElicitationAnswer::Cancelled)),
                 },
                 answer = &mut handle.rx => return Some(answer.unwrap_or(Err(ServiceError::TransportClosed))),
                 answer = answered => {
@@ -491,22 +507,40 @@ impl Connection {
         match error {
             ServiceError::McpError(error) => {
                 let detail = error.data.as_ref().map(|data| format!(" ({})", super::text_of(data))).unwrap_or_default();
-                McpError::Refused { server, message: format!("{}{detail}", error.message) }
+                McpError::Refused { server, message: clipped(format!("{}{detail}", error.message)) }
             }
             ServiceError::TransportClosed | ServiceError::Cancelled { .. } => McpError::Ended { server, reason: self.why_over().await },
             ServiceError::TransportSend(_) if self.stdio.is_some() => McpError::Ended { server, reason: self.why_over().await },
             ServiceError::TransportSend(error) => McpError::Ended { server, reason: chain(&*error.error) },
-            other => McpError::Nonsense { server, reason: other.to_string() },
+            ServiceError::UnexpectedResponse => McpError::Nonsense { server, reason: "its answer is not what the protocol says".into() },
+            other => McpError::Nonsense { server, reason: clipped(other.to_string()) },
         }
     }
 }
 
-/// Why a server behind HTTP cannot be spoken to, without the names of types that the library puts before it.
+/// What a server says of itself is for people and models, who do not read without end.
+fn clipped(mut text: String) -> String {
+    if let Some((end, _)) = text.char_indices().nth(MOST_SAID) {
+        text.truncate(end);
+        text.push('…');
+    }
+    text
+}
+
+/// Why a server cannot be spoken to, without the names of types that the library puts before it.
 fn unreached(error: &ClientInitializeError) -> String {
     let text = match error {
         ClientInitializeError::TransportError { error, .. } => chain(&*error.error),
+        ClientInitializeError::JsonRpcError(error) => format!("it refuses to begin: {}", error.message),
+        ClientInitializeError::ExpectedInitResponse(_)
+        | ClientInitializeError::ExpectedInitResult(_)
+        | ClientInitializeError::ConflictInitResponseId(..)
+        | ClientInitializeError::UncorrelatedErrorResponse { .. } => "it does not answer `initialize` as the protocol says".into(),
         other => chain(other),
     };
+    if text.starts_with("Auth required") {
+        return "it asks for a token (401); name the variable of the executor that holds one with `bearer_token_env_var`".into();
+    }
     text.strip_prefix("Client error: ").map(str::to_owned).unwrap_or(text)
 }
 

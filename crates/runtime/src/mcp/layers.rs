@@ -37,7 +37,7 @@ impl Layer {
     pub(crate) fn tell_unknown_keys(&self) {
         for (server, value) in &self.0 {
             for key in value.as_object().into_iter().flat_map(Map::keys).filter(|key| !KNOWN.contains(&key.as_str())) {
-                tracing::warn!(server, key, "mcp_servers: this key is not known and has no effect");
+                tracing::warn!("mcp_servers.{server}: the key `{key}` is not known and has no effect");
             }
         }
     }

@@ -12,6 +12,7 @@ use serde_json::Value;
 use super::declaration::{Origin, declarations};
 use super::watching::{Place, Watching};
 use super::{Declared, McpLimits, lock};
+use crate::permissions::UNENFORCEABLE;
 
 pub(super) const NAME: &str = ".mcp.json";
 /// A file that is larger is no list of servers.
@@ -69,9 +70,13 @@ pub(crate) async fn read(place: &Workplace<'_>, sandbox: Option<SandboxContext>,
     let path = directory.join(NAME);
     let name = format!("{} in `{environment}`", path.to_syntax());
     let params = ReadFileParams { path, follow_symlinks: None, sandbox };
-    let bytes = match place.handle.call::<ReadFile>(&params, Repeat::Harmless).await {
+    let answer = tokio::time::timeout(limits.declarations, place.handle.call::<ReadFile>(&params, Repeat::Harmless)).await;
+    let bytes = match answer.map_err(|_| format!("{name} cannot be read: no answer within {} s", limits.declarations.as_secs()))? {
         Ok(read) => read.data_base64.0,
         Err(EnvironmentError::Fault(fault)) if fault.code == outpost_wire::fault::NOT_FOUND => return Ok(Declared::new()),
+        Err(EnvironmentError::Fault(fault)) if fault.message.starts_with(UNENFORCEABLE) => {
+            return Err(format!("{name} is not looked for, because the thread's sandbox cannot be held there"));
+        }
         Err(error) => return Err(format!("{name} cannot be read: {error}")),
     };
     if bytes.len() > LARGEST {

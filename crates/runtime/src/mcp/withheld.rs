@@ -4,6 +4,7 @@
 //! In their place stands a reference. What it refers to is known as long as this program runs, for the thread itself, its forks
 //! and its agents. After that the server says what it needs again.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 
@@ -11,6 +12,7 @@ use outpost_thread::Settings;
 use outpost_wire::secrets::Secrets;
 use serde_json::{Map, Value, json};
 
+use super::credentials;
 use super::declaration::KNOWN;
 use super::layers::{Layer, SESSION_LAYER};
 use super::lock;
@@ -19,6 +21,8 @@ use super::lock;
 const MARK: &str = "withheld";
 /// Tables of a server whose values may be secrets.
 const TABLES: [&str; 3] = ["env", "http_headers", "headers"];
+const ARGUMENTS: &str = "args";
+const URL: &str = "url";
 /// Shorter values are settings, such as a level or a switch.
 const SHORTEST: usize = 8;
 /// Names that say of a value that it is a secret.
@@ -51,9 +55,35 @@ impl Withheld {
                     values.iter_mut().for_each(|(name, value)| self.take(name, value));
                 }
             }
+            self.take_words(server);
             // What is not known has no effect, but may still be a secret that somebody hoped it would be used.
             server.iter_mut().filter(|(key, _)| !KNOWN.contains(&key.as_str())).for_each(|(key, value)| self.take(key, value));
         }
+    }
+
+    /// The address and the arguments, where they hold something that looks like a secret or is known to be one.
+    fn take_words(&self, server: &mut Map<String, Value>) {
+        if let Some(url) = server.get_mut(URL) {
+            let text = url.as_str().unwrap_or_default();
+            let found = credentials::in_url(text).inspect(|secret| self.secrets.register(secret)).is_some();
+            if found || self.is_known(text) {
+                self.put_away(url);
+            }
+        }
+        let Some(Value::Array(arguments)) = server.get_mut(ARGUMENTS) else { return };
+        let mut before: Option<String> = None;
+        for argument in arguments {
+            let Value::String(text) = argument else { continue };
+            let found = credentials::in_argument(before.as_deref(), text).inspect(|secret| self.secrets.register(secret)).is_some();
+            before = Some(text.clone());
+            if found || self.is_known(text) {
+                self.put_away(argument);
+            }
+        }
+    }
+
+    fn is_known(&self, text: &str) -> bool {
+        matches!(self.secrets.redact(text), Cow::Owned(_))
     }
 
     fn take(&self, name: &str, value: &mut Value) {
@@ -69,6 +99,12 @@ impl Withheld {
                 self.secrets.register(rest.as_bytes());
             }
         }
+        self.put_away(value);
+    }
+
+    /// Puts a reference in the place of a text.
+    fn put_away(&self, value: &mut Value) {
+        let Value::String(text) = value else { return };
         let mut values = lock(&self.values);
         let reference = match values.by_value.get(text.as_str()) {
             Some(known) => known.clone(),
@@ -95,8 +131,12 @@ impl Withheld {
                     keys.extend(self.put_back(values).into_iter().map(|key| format!("{table}.{key}")));
                 }
             }
+            if let Some(Value::Array(arguments)) = server.get_mut(ARGUMENTS) {
+                let numbered = arguments.iter_mut().enumerate();
+                keys.extend(numbered.filter_map(|(index, value)| (!self.restore(value)).then(|| format!("{ARGUMENTS}[{index}]"))));
+            }
             // What has no effect is missed by nobody.
-            self.put_back(server);
+            keys.extend(self.put_back(server).into_iter().filter(|key| KNOWN.contains(&key.as_str())));
             if !keys.is_empty() {
                 missing.insert(name.clone(), keys);
             }
@@ -106,16 +146,18 @@ impl Withheld {
 
     /// Returns the names of those that are not known any more.
     fn put_back(&self, members: &mut Map<String, Value>) -> Vec<String> {
-        let values = lock(&self.values);
-        let mut missing = Vec::new();
-        for (name, value) in members {
-            let Some(reference) = reference(value) else { continue };
-            match values.by_reference.get(reference) {
-                Some(known) => *value = Value::String(known.clone()),
-                None => missing.push(name.clone()),
-            }
+        members.iter_mut().filter_map(|(name, value)| (!self.restore(value)).then(|| name.clone())).collect()
+    }
+
+    /// Whether a value is there: because it was never taken away, or because it is known.
+    fn restore(&self, value: &mut Value) -> bool {
+        let Some(reference) = reference(value) else { return true };
+        let known = lock(&self.values).by_reference.get(reference).cloned();
+        let is_known = known.is_some();
+        if let Some(known) = known {
+            *value = Value::String(known);
         }
-        missing
+        is_known
     }
 }
 
@@ -159,6 +201,31 @@ mod tests {
         assert!(missing.is_empty());
         assert_eq!(serde_json::to_value(&layer.0).unwrap(), given);
         assert_eq!(withheld.secrets.redact("it printed sesame-open-2 and sesame-open"), "it printed [redacted] and [redacted]");
+    }
+
+    #[test]
+    fn secrets_in_addresses_and_arguments_are_taken_out() {
+        let withheld = withheld();
+        withheld.secrets.register("known-to-be-one");
+        let given = json!({
+            "a": {"command": "x", "args": ["--fast", "--token", "sesame-open", "API_KEY=sesame-open-2", "say known-to-be-one"]},
+            "b": {"url": "https://me:sesame-open-3@h/mcp"},
+            "c": {"url": "https://h/mcp?team=two"},
+        });
+        let mut settings = settings(given.clone());
+        withheld.withhold(&mut settings);
+        let text = serde_json::to_string(&settings).unwrap();
+        assert!(!text.contains("sesame") && !text.contains("known-to-be-one"), "{text}");
+        assert!(text.contains("--fast") && text.contains("--token") && text.contains("https://h/mcp?team=two"), "{text}");
+        let (layer, missing) = withheld.restored(&settings).unwrap();
+        assert_eq!((serde_json::to_value(&layer.0).unwrap(), missing.len()), (given, 0));
+        assert_eq!(withheld.secrets.redact("sesame-open sesame-open-3"), "[redacted] [redacted]");
+
+        let (_, missing) = self::withheld().restored(&settings).unwrap();
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        assert_eq!(missing["a"], names(&["args[2]", "args[3]", "args[4]"]));
+        assert_eq!(missing["b"], names(&["url"]));
+        assert!(!missing.contains_key("c"));
     }
 
     #[test]

@@ -17,6 +17,7 @@ use crate::model::{ToolInput, ToolSpec, WireApi};
 use crate::permissions::SandboxMode;
 use crate::policy::ApprovalPolicy;
 use crate::tools::catalogue::{Offer, shared as catalogue};
+use crate::tools::permit::silence;
 use crate::tools::processes::Processes;
 use crate::tools::{DynamicTool, StepTools};
 
@@ -110,7 +111,9 @@ impl Shared {
         let plugins = capabilities.servers(self.mcp.pool.limits());
         self.mcp.watching.follow(self, thread, &view);
         let mcp = Arc::new(self.bind(thread, &view, declared, plugins, Patience::Step).await);
+        let approval = self.approval(thread);
         let offer = Offer {
+            permissions: !mode.is_full_access() && silence(approval).is_none() && view.workplaces().next().is_some(),
             skills: !capabilities.skills.is_empty(),
             environments: view.selected().count(),
             starting: view.selected().any(|member| matches!(member.captured, Captured::Starting | Captured::Recovering { .. })),
@@ -128,7 +131,8 @@ impl Shared {
             specs: catalogue(&offer, more),
             mode,
             capabilities,
-            approval: self.approval(thread),
+            approval,
+            grants: thread.granted().cloned().collect(),
             dynamic,
             processes,
             rules: self.rules(),
@@ -136,6 +140,7 @@ impl Shared {
             thread: thread.id,
             infos,
             mcp,
+            seen: None,
             view,
         }
     }
@@ -151,7 +156,9 @@ impl Shared {
         let host = self.host_roots();
         let host = if host.is_empty() { None } else { self.host().await.map(|handle| (handle, host)) };
         let (discoveries, patience) = (&self.discoveries, self.config.discovery_patience);
-        Look { discoveries, patience, mode, view, roots: &thread.capability_roots, host }.capture().await
+        let mut step = Look { discoveries, patience, mode, view, roots: &thread.capability_roots, host }.capture().await;
+        self.keep_wanted(&mut step.skills);
+        step
     }
 
     pub fn mode(&self, thread: &Thread) -> SandboxMode {

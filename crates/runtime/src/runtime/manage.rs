@@ -13,7 +13,7 @@ use outpost_wire::intent::{CapabilityRoot, EnvironmentId, RootsError};
 use thiserror::Error;
 use tokio::sync::oneshot;
 
-use super::{Runtime, Shared, lock};
+use super::{Runtime, Shared, to_the_end};
 use crate::agents::Seat;
 use crate::capabilities::StepCapabilities;
 use crate::live::{Command, LiveThread};
@@ -94,7 +94,8 @@ pub struct ShutdownReport {
 impl Runtime {
     pub async fn start(&self, start: StartThread) -> Result<LiveThread, ThreadError> {
         self.0.check_roots(&start.created.capability_roots, &[])?;
-        self.0.start(start, None).await
+        let shared = self.0.clone();
+        to_the_end(async move { shared.start(start, None).await }).await
     }
 
     /// A thread that is stored; if it runs already, that one.
@@ -109,14 +110,15 @@ impl Runtime {
 
     /// The same, also if another program holds it.
     pub async fn take_over(&self, id: ThreadId) -> Result<LiveThread, ThreadError> {
-        self.0.clone().load_as(id, ClaimMode::TakeOver).await
+        to_the_end(self.0.clone().load_as(id, ClaimMode::TakeOver)).await
     }
 
     pub async fn fork(&self, fork: ForkThread) -> Result<LiveThread, ThreadError> {
         if let Some(roots) = &fork.forked.capability_roots {
             self.0.check_roots(roots, &[])?;
         }
-        self.0.fork(fork, None).await
+        let shared = self.0.clone();
+        to_the_end(async move { shared.fork(fork, None).await }).await
     }
 
     /// How often an executor has told what a folder holds, rather than that it is still the same.
@@ -152,8 +154,12 @@ impl Runtime {
                     Err(_) => return (live.id, Outcome::SubmitFailed),
                     Ok(Ok(())) => {}
                 }
-                match tokio::time::timeout(within, done).await {
-                    Ok(_) => (live.id, Outcome::Completed),
+                let ended = async {
+                    let _ = done.await;
+                    live.ended().await;
+                };
+                match tokio::time::timeout(within, ended).await {
+                    Ok(()) => (live.id, Outcome::Completed),
                     Err(_) => (live.id, Outcome::TimedOut),
                 }
             });
@@ -399,10 +405,7 @@ impl Shared {
         if live.mailbox.send(Command::Shutdown { reason, reply }).await.is_ok() {
             let _ = done.await;
         }
-        let slot = lock(&self.threads).get(&id).cloned();
-        if let Some(slot) = slot {
-            lock(&slot.live).take_if(|own| own.mailbox.same_channel(&live.mailbox));
-        }
+        live.ended().await;
     }
 }
 

@@ -9,7 +9,7 @@ use outpost_thread::{Entry, Fact, Thread, ThreadId, said};
 use tokio::sync::{mpsc, watch};
 
 use super::manage::ThreadError;
-use super::{Shared, lock};
+use super::{Shared, lock, to_the_end};
 use crate::agents::Seat;
 use crate::driver::{Driver, Start};
 use crate::feed::{Feed, FeedLimits};
@@ -21,7 +21,7 @@ const MAILBOX: usize = 64;
 impl Shared {
     /// A thread, loaded if it was not. Two who ask at the same time get the same one.
     pub async fn load(self: Arc<Self>, id: ThreadId) -> Result<LiveThread, ThreadError> {
-        self.load_as(id, ClaimMode::IfFree).await
+        to_the_end(self.load_as(id, ClaimMode::IfFree)).await
     }
 
     /// A thread by its journal.
@@ -45,6 +45,11 @@ impl Shared {
         let _loading = slot.loading.lock().await;
         if let Some(live) = self.live(id) {
             return Ok(live);
+        }
+        // One that is just ending has not given it back yet.
+        let ending = lock(&slot.live).clone();
+        if let Some(ending) = ending {
+            ending.ended().await;
         }
         let store = self.store_of(id).await;
         let lease = match store.claim(id, mode).await {

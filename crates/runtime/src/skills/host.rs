@@ -1,7 +1,7 @@
 //! Skills of the machine that runs the threads: in the homes of its user, in folders of its administrator, and wherever clients say.
 //! They are looked at through the local executor like all others, each time they are needed, so a change is seen at once.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outpost_environment::{Environment, Repeat, Wanted};
 use outpost_wire::PathUri;
@@ -12,6 +12,7 @@ use outpost_wire::intent::EnvironmentId;
 use serde::Serialize;
 use tokio::sync::watch;
 
+use super::choice::{SkillChoice, is_wanted};
 use super::{Reader, Skill, SkillSource};
 use crate::runtime::{Runtime, Shared};
 
@@ -39,9 +40,29 @@ pub struct HostRoot {
 #[derive(Default)]
 pub(crate) struct HostSkills {
     extra: Mutex<Vec<PathUri>>,
-    /// Other folders were added.
+    /// Which skills are wanted and which are not.
+    pub(super) choices: Mutex<Vec<SkillChoice>>,
+    /// Other folders were added, or other skills are wanted.
     pub(super) changed: watch::Sender<()>,
     changes: Mutex<Option<watch::Sender<u64>>>,
+}
+
+impl HostSkills {
+    pub fn new(choices: Vec<SkillChoice>) -> Self {
+        Self { choices: Mutex::new(choices), ..Self::default() }
+    }
+
+    /// Whoever shows skills shows other ones now.
+    pub(super) fn tell_change(&self) {
+        self.changed.send_replace(());
+        if let Some(changes) = lock(&self.changes).as_ref() {
+            changes.send_modify(|count| *count += 1);
+        }
+    }
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The skills that work in a directory of this machine can use, as clients are told.
@@ -147,10 +168,12 @@ impl Shared {
             let reader = Reader { handle, sandbox: None, patience: self.config.discovery_patience };
             let (skills, warnings) = Skill::read_all(&found, &EnvironmentId::local(), &SkillSource::Host, &reader);
             list.errors.extend(warnings.into_iter().map(|warning| SkillProblem { path: warning.path, message: warning.message }));
+            let choices = lock(&self.host_skills.choices).clone();
             for skill in skills {
                 let path = skill.path.to_syntax();
                 if list.skills.iter().all(|known| known.path != path) {
-                    list.skills.push(skill.listed(root.scope, path));
+                    let enabled = is_wanted(&choices, &skill.name, &skill.environment, &path);
+                    list.skills.push(ListedSkill { enabled, ..skill.listed(root.scope, path) });
                 }
             }
         }
@@ -177,10 +200,16 @@ pub(crate) fn above(cwd: &PathUri) -> Vec<PathUri> {
 
 /// The repository that a directory is in, if it is in one.
 pub(crate) async fn repository(handle: &Environment, cwd: &PathUri, sandbox: Option<&SandboxContext>) -> Option<PathUri> {
+    let found = async |path: PathUri| {
+        let params = GetMetadataParams { path, follow_symlinks: None, sandbox: sandbox.cloned() };
+        handle.call::<GetMetadata>(&params, Repeat::Never).await.ok()
+    };
     for directory in above(cwd) {
-        let params = GetMetadataParams { path: directory.join(".git"), follow_symlinks: None, sandbox: sandbox.cloned() };
-        if handle.call::<GetMetadata>(&params, Repeat::Never).await.is_ok() {
-            return Some(directory);
+        let git = directory.join(".git");
+        // A worktree has a file there. An empty folder is no repository: a sandbox puts one where nothing may be made.
+        match found(git.clone()).await {
+            Some(metadata) if !metadata.is_directory || found(git.join("HEAD")).await.is_some() => return Some(directory),
+            _ => {}
         }
     }
     None

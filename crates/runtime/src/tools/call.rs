@@ -9,6 +9,7 @@ use super::DynamicTool;
 use super::agents::AgentCall;
 use super::exec::{ExecCommand, WriteStdin};
 use super::image::ViewImage;
+use super::permit::RequestPermissions;
 use super::plan::UpdatePlan;
 use super::skill::ReadSkill;
 use super::wait::WaitForEnvironment;
@@ -24,6 +25,7 @@ pub enum ToolCall {
     /// Questions to the user.
     Question(Value),
     Wait(WaitForEnvironment),
+    Permissions(RequestPermissions),
     Skill(ReadSkill),
     Agent(AgentCall),
     /// Run by the client.
@@ -63,6 +65,7 @@ impl ToolCall {
             "update_plan" => Self::Plan(parse(&item.name, arguments)?),
             "request_user_input" => Self::Question(parse(&item.name, arguments)?),
             "read_skill" => Self::Skill(parse(&item.name, arguments)?),
+            "request_permissions" => Self::Permissions(parse(&item.name, arguments)?),
             "wait_for_environment" => Self::Wait(parse(&item.name, arguments)?),
             name if AgentCall::is_name(name) => Self::Agent(AgentCall::read(name, arguments)?),
             name if dynamic.iter().any(|tool| tool.name == name) => {

@@ -13,6 +13,8 @@ pub struct Offer {
     pub environments: usize,
     /// Whether one of them is still on its way.
     pub starting: bool,
+    /// Whether the user can be asked for more than the sandbox gives.
+    pub permissions: bool,
     /// Whether there are skills to read.
     pub skills: bool,
     /// Whether a patch can be written as plain text.
@@ -46,6 +48,9 @@ pub fn tools(offer: &Offer) -> Vec<ToolSpec> {
     let mut tools = Vec::new();
     if offer.environments > 0 {
         tools.extend([exec_command(offer), write_stdin(), apply_patch(offer), view_image(offer)]);
+    }
+    if offer.permissions {
+        tools.push(request_permissions());
     }
     tools.push(update_plan());
     if offer.questions {
@@ -92,7 +97,7 @@ fn object(value: Value) -> Map<String, Value> {
 }
 
 fn exec_command(offer: &Offer) -> ToolSpec {
-    let properties = object(json!({
+    let mut properties = object(json!({
         "cmd": string("The command line, for the shell of that environment."),
         "workdir": string("The directory to run in; relative paths start at the environment's own. Without it, that one."),
         "shell": string("Another shell than the environment's own."),
@@ -100,21 +105,70 @@ fn exec_command(offer: &Offer) -> ToolSpec {
         "tty": {"type": "boolean", "description": "Whether to run it on a terminal. Only for programs that need one."},
         "yield_time_ms": number("How long to wait for it to end before its output so far is returned, in milliseconds (250 to 30000, otherwise 10000)."),
         "max_output_tokens": number("The most tokens of output to return; the middle is left out beyond that."),
-        "sandbox_permissions": {
-            "type": "string", "enum": ["use_default", "require_escalated"],
-            "description": "`require_escalated` asks the user to let it run outside of the sandbox. Only when it cannot work inside.",
-        },
-        "justification": string("With require_escalated: one sentence for the user that says why."),
+        "sandbox_permissions": sandbox_permissions(offer),
+        "justification": string("One sentence for the user that says why, if they are asked."),
         "prefix_rule": {
             "type": "array", "items": {"type": "string"},
             "description": "With require_escalated: the first words of commands that the user may allow for good.",
         },
     }));
+    if offer.permissions {
+        properties.insert(
+            "additional_permissions".into(),
+            permissions("With with_additional_permissions: what this one command needs. Relative paths start at its directory."),
+        );
+    }
     function(
         "exec_command",
         "Runs a command. If it does not end in time, the answer holds a session id with which write_stdin can go on.",
         with_environment(properties, offer),
         &["cmd"],
+    )
+}
+
+fn sandbox_permissions(offer: &Offer) -> Value {
+    let mut names = vec!["use_default", "require_escalated"];
+    let mut description =
+        String::from("`require_escalated` asks the user to let it run outside of the sandbox. Only when it cannot work inside.");
+    if offer.permissions {
+        names.insert(1, "with_additional_permissions");
+        description.push_str(" `with_additional_permissions` asks for no more than additional_permissions says; prefer it.");
+    }
+    json!({"type": "string", "enum": names, "description": description})
+}
+
+/// What can be asked for on top of the sandbox.
+fn permissions(description: &str) -> Value {
+    let paths = |what: &str| json!({"type": "array", "items": {"type": "string"}, "description": what});
+    json!({
+        "type": "object", "description": description,
+        "properties": {
+            "network": {"type": "object", "properties": {"enabled": {"type": "boolean"}}, "additionalProperties": false},
+            "file_system": {
+                "type": "object",
+                "properties": {
+                    "read": paths("Files and directories to read."),
+                    "write": paths("Files and directories to write, with all that is below them. They must exist."),
+                },
+                "additionalProperties": false,
+            },
+        },
+        "additionalProperties": false,
+    })
+}
+
+fn request_permissions() -> ToolSpec {
+    let properties = json!({
+        "reason": string("One sentence for the user that says why."),
+        "environment_id": string("The environment that they are for, by its id. Without it, the primary one."),
+        "permissions": permissions("As little as the task needs. Relative paths start at the environment's directory."),
+    });
+    function(
+        "request_permissions",
+        "Asks the user to let commands and patches in one environment do more than its sandbox allows: read or write certain paths, use the \
+         network. The answer says what was granted, and for how long; it may be less than you asked for, or nothing.",
+        properties,
+        &["permissions"],
     )
 }
 
@@ -237,7 +291,7 @@ mod tests {
     use super::*;
 
     fn offer(environments: usize) -> Offer {
-        Offer { environments, starting: false, skills: true, text_tools: true, agents: true, questions: true }
+        Offer { environments, starting: false, permissions: true, skills: true, text_tools: true, agents: true, questions: true }
     }
 
     fn names(offer: &Offer) -> Vec<String> {
@@ -260,6 +314,18 @@ mod tests {
         };
         assert_eq!(has(1), (false, false));
         assert_eq!(has(2), (true, true));
+    }
+
+    #[test]
+    fn permissions_are_offered_where_somebody_can_be_asked() {
+        let exec = |offer: &Offer| tools(offer)[0].clone();
+        let (with, without) = (offer(1), Offer { permissions: false, ..offer(1) });
+        assert!(names(&with).contains(&"request_permissions".to_owned()) && !names(&without).contains(&"request_permissions".to_owned()));
+        let has = |offer: &Offer| {
+            let ToolInput::Object(schema) = exec(offer).input else { panic!() };
+            (schema["properties"].get("additional_permissions").is_some(), schema.to_string().contains("with_additional_permissions"))
+        };
+        assert_eq!((has(&with), has(&without)), ((true, true), (false, false)));
     }
 
     #[test]

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outpost_environment::{Captured, Environment, EnvironmentError, ProcessStart, RemoteProcess};
+use outpost_environment::{Captured, Environment, EnvironmentError, ProcessStart, RemoteProcess, Repeat};
 use outpost_thread::{CallId, CallOutcome, CallStarted, Raw};
 use outpost_wire::PathUri;
-use outpost_wire::exec::policy::SandboxContext;
-use outpost_wire::exec::process::{EnvPolicy, Inherit};
+use outpost_wire::exec::files::{GetMetadata, GetMetadataParams};
+use outpost_wire::exec::policy::{Grant, SandboxContext};
+use outpost_wire::exec::process::{EnvPolicy, Inherit, ProcessParams, Terminate};
 use outpost_wire::intent::EnvironmentId;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -16,10 +17,13 @@ use tokio::time::{Instant, timeout_at};
 
 use super::earlier::{EarlierCommand, session_of};
 use super::output::HeadTail;
+use super::permit::{SandboxPermissions, additional};
 use super::processes::{End, Processes, Running};
 use super::{Asked, CallContext, CallEnd, Plan, ResultType, Run, StepTools, Work};
 use crate::approvals::{Question, key};
 use crate::patch;
+use crate::permissions::UNENFORCEABLE;
+use crate::permits::Permits;
 use crate::policy::{Course, Request, decide};
 use crate::rules;
 
@@ -47,7 +51,9 @@ pub struct ExecCommand {
     #[serde(default)]
     environment_id: Option<String>,
     #[serde(default)]
-    sandbox_permissions: Option<String>,
+    sandbox_permissions: Option<SandboxPermissions>,
+    #[serde(default)]
+    additional_permissions: Option<Value>,
     #[serde(default)]
     justification: Option<String>,
     #[serde(default)]
@@ -104,25 +110,35 @@ pub(crate) struct StdinRun {
 impl StepTools {
     pub(super) fn plan_exec(&self, asked: &Asked<'_>, exec: ExecCommand) -> Plan {
         let (call, fail) = (asked.call, |why: &str| asked.fail(why));
-        let place = match self.view.workplace(exec.environment_id.as_deref()) {
+        let place = match self.place(exec.environment_id.as_deref()) {
             Ok(place) => place,
-            Err(error) => return fail(&error.to_string()),
+            Err(why) => return fail(&why),
         };
         let cwd = directory(&place.attachment.cwd, exec.workdir.as_deref());
         // A patch that is dressed up as a command is a patch, in the same environment and under the same gate.
         if let Some((inner, parsed)) = patch::parse_command(&exec.cmd) {
             let cwd = directory(&cwd, inner);
+            if exec.additional_permissions.is_some() {
+                return fail("A patch cannot be given additional permissions; ask for them with request_permissions first.");
+            }
             return match parsed {
                 Ok(patch) => self.plan_patch(asked, patch, &place, &cwd),
                 Err(error) => fail(&error.to_string()),
             };
         }
+        let mut sandbox = self.sandbox(&place);
+        let additional = match (additional(exec.sandbox_permissions, exec.additional_permissions.as_ref(), &cwd), &sandbox) {
+            (Err(why), _) => return fail(&why),
+            (Ok(more), Some(sandbox)) => more.beyond(sandbox),
+            // Where there is no sandbox there is nothing to add.
+            (Ok(_), None) => Permits::default(),
+        };
         let Some(info) = self.info(&place.attachment.environment_id) else { return fail("the environment tells nothing about itself") };
         let shell = exec.shell.clone().unwrap_or_else(|| info.shell.path.clone());
-        let escalated = exec.sandbox_permissions.as_deref() == Some("require_escalated");
-        let request = Request { escalated, full_access: self.mode.is_full_access() };
+        let escalated = exec.sandbox_permissions == Some(SandboxPermissions::RequireEscalated);
+        let request = Request { escalated, widened: !additional.is_empty(), full_access: self.mode.is_full_access() };
         let id = place.attachment.environment_id.clone();
-        let what = json!(["command", exec.cmd, cwd.to_string(), shell, exec.tty, escalated]);
+        let what = json!(["command", exec.cmd, cwd.to_string(), shell, exec.tty, escalated, additional]);
         let granted = key(&place, &what);
         let course = decide(self.approval, &self.rules.judge(&exec.cmd, id.as_str()), request);
         let sandboxed = match course {
@@ -130,10 +146,14 @@ impl StepTools {
             Course::Ask { sandboxed, .. } if asked.is_granted(&granted) => sandboxed,
             Course::Refuse { why } => return fail(&format!("This command may not run: {why}.")),
             Course::Ask { why, .. } => {
-                let detail = json!({
+                let mut detail = json!({
                     "key": granted, "command": exec.cmd, "cwd": cwd.to_syntax(), "environmentId": id, "why": why,
                     "reason": exec.justification, "escalated": escalated, "prefixRule": offered(&exec),
                 });
+                if !additional.is_empty() {
+                    detail["additionalPermissions"] = json!(additional.profile());
+                    detail["words"] = additional.words().into();
+                }
                 return Plan::Ask(Question { kind: "command", environment: Some(id), detail });
             }
         };
@@ -148,12 +168,15 @@ impl StepTools {
             tty: exec.tty,
             pipe_stdin: !exec.tty,
         };
-        let sandbox = if sandboxed { self.sandbox(&place) } else { None };
+        sandbox = sandbox.filter(|_| sandboxed);
+        if let Some(sandbox) = &mut sandbox {
+            additional.widen(sandbox, Grant::Required);
+        }
         let run = ExecRun {
             origin: Origin::Start { environment: place.handle.clone(), start: Box::new(start), sandbox },
             processes: self.processes.clone(),
             session: session_of(call),
-            yield_time: Duration::from_millis(exec.yield_time_ms.unwrap_or(DEFAULT_YIELD).clamp(250, 30_000)),
+            yield_time: yield_time(exec.yield_time_ms),
             output_tokens: exec.max_output_tokens.unwrap_or(DEFAULT_OUTPUT_TOKENS).min(DEFAULT_OUTPUT_TOKENS),
             result: asked.result(),
         };
@@ -237,6 +260,10 @@ impl StepTools {
     }
 }
 
+fn yield_time(wanted_ms: Option<u64>) -> Duration {
+    Duration::from_millis(wanted_ms.unwrap_or(DEFAULT_YIELD).clamp(250, 30_000))
+}
+
 fn command_detail(command: &str, cwd: &PathUri, id: &EnvironmentId, source: &str) -> Value {
     json!({"type": "commandExecution", "command": command, "cwd": cwd.to_syntax(), "environmentId": id, "source": source})
 }
@@ -262,6 +289,32 @@ fn variables() -> EnvPolicy {
     EnvPolicy { inherit: Inherit::All, ignore_default_excludes: false, exclude: vec![], set: BTreeMap::new(), include_only: vec![] }
 }
 
+/// Why a command cannot be started, with what to do about a machine that holds no sandbox.
+fn no_start(environment: &Environment, error: &EnvironmentError) -> String {
+    let place = environment.id().map(|id| format!(" in environment `{id}`")).unwrap_or_default();
+    match error {
+        EnvironmentError::Fault(fault) => match fault.message.strip_prefix(UNENFORCEABLE) {
+            Some(reason) => format!("the sandbox cannot be held{place}: {reason}; `outpost doctor` on that machine says what to do"),
+            None => error.to_string(),
+        },
+        _ => error.to_string(),
+    }
+}
+
+/// The likeliest reason why a command cannot be started, which executors do not tell apart from others.
+async fn no_directory(environment: &Environment, cwd: PathUri, sandbox: Option<SandboxContext>) -> Option<String> {
+    let shown = cwd.to_syntax();
+    let place = environment.id().map(|id| format!(" in environment `{id}`")).unwrap_or_default();
+    let params = GetMetadataParams { path: cwd, follow_symlinks: None, sandbox };
+    match environment.call::<GetMetadata>(&params, Repeat::Harmless).await {
+        Err(EnvironmentError::Fault(fault)) if fault.code == outpost_wire::fault::NOT_FOUND => {
+            Some(format!("there is no directory {shown}{place}"))
+        }
+        Ok(found) if !found.is_directory => Some(format!("{shown}{place} is no directory")),
+        _ => None,
+    }
+}
+
 /// What every command of an agent finds in its environment: nobody looks at a screen, nobody pages.
 fn overlay(thread: &str, environment: &str) -> BTreeMap<String, String> {
     let fixed = [("TERM", "dumb"), ("NO_COLOR", "1"), ("PAGER", "cat"), ("GIT_PAGER", "cat"), ("OUTPOST_AGENT", "1")];
@@ -283,8 +336,8 @@ impl ExecRun {
             origin: Origin::Adopt { environment: started.environment.clone()?, process: started.process.clone()? },
             processes,
             session: 0,
-            yield_time: Duration::from_millis(exec.as_ref().and_then(|exec| exec.yield_time_ms).unwrap_or(DEFAULT_YIELD)),
-            output_tokens: exec.and_then(|exec| exec.max_output_tokens).unwrap_or(DEFAULT_OUTPUT_TOKENS),
+            yield_time: yield_time(exec.as_ref().and_then(|exec| exec.yield_time_ms)),
+            output_tokens: exec.and_then(|exec| exec.max_output_tokens).unwrap_or(DEFAULT_OUTPUT_TOKENS).min(DEFAULT_OUTPUT_TOKENS),
             result: ResultType::of(item),
         })
     }
@@ -294,14 +347,24 @@ impl ExecRun {
         let Self { origin, processes, yield_time, output_tokens, result, .. } = self;
         let process = match origin {
             Origin::Start { environment, start, sandbox } => {
-                let id = start.id.clone();
-                match environment.start_within(*start, sandbox).await {
+                let (id, cwd) = (start.id.clone(), start.cwd.clone());
+                let started = tokio::select! {
+                    started = environment.start_within(*start, sandbox.clone()) => started,
+                    () = context.cancel.cancelled() => {
+                        tokio::spawn(withdraw(environment.clone(), id));
+                        return CallEnd::aborted();
+                    }
+                };
+                match started {
                     Ok(process) => process,
                     Err(EnvironmentError::Unknown { .. } | EnvironmentError::Lost { .. } | EnvironmentError::Gone { .. }) => {
                         tracing::debug!(id, "the start of a command is unknown");
                         return CallEnd::lost(result, call);
                     }
-                    Err(error) => return CallEnd::failed(result, call, &format!("The command could not be started: {error}")),
+                    Err(error) => {
+                        let why = no_directory(&environment, cwd, sandbox).await.unwrap_or_else(|| no_start(&environment, &error));
+                        return CallEnd::failed(result, call, &format!("The command could not be started: {why}"));
+                    }
                 }
             }
             Origin::Adopt { environment, process } => match find_again(context, &environment, &process).await {
@@ -324,6 +387,13 @@ impl ExecRun {
             let _ = tokio::time::timeout(Duration::from_secs(2), evicted.process.terminate()).await;
         }
         report(result, call, &running, end, session, output_tokens)
+    }
+}
+
+/// A start whose answer nobody waits for may have been sent, and its machine may be out of reach for a while.
+async fn withdraw(environment: Environment, process_id: String) {
+    if let Err(error) = environment.call::<Terminate>(&ProcessParams { process_id }, Repeat::Harmless).await {
+        tracing::debug!(environment = environment.name(), %error, "a command that is not wanted any more could not be stopped");
     }
 }
 
@@ -420,18 +490,23 @@ fn report(result: ResultType, call: &CallId, running: &Running, end: Option<End>
     let shown = running.take(output_tokens);
     let seconds = running.since_start().as_secs_f64();
     let state = match &end {
-        Some(End::Exited { code, denied: false }) => format!("Exit code: {code}"),
-        Some(End::Exited { code, denied: true }) => format!("Exit code: {code}\nThe sandbox probably kept it from something it needs."),
+        Some(End::Exited { code, limit: Some(limit), .. }) => format!("Exit code: {code}\nIt was stopped by {limit}."),
+        Some(End::Exited { code, denied: false, .. }) => format!("Exit code: {code}"),
+        Some(End::Exited { code, .. }) => format!("Exit code: {code}\nThe sandbox probably kept it from something it needs."),
         Some(End::Lost(reason)) => format!("Lost: nobody knows what became of it ({reason})"),
         None => format!("Still running, session id: {session}"),
     };
     let text = format!("Time: {seconds:.3} s\n{state}\nTokens: {}\nOutput:\n{}", shown.original_tokens, shown.text);
     let mut later = HeadTail::default();
     later.push(shown.text.as_bytes());
-    let (exit_code, denied) = if let Some(End::Exited { code, denied }) = &end { (Some(*code), *denied) } else { (None, false) };
+    let (exit_code, denied, limit) = match &end {
+        Some(End::Exited { code, denied, limit }) => (Some(*code), *denied, limit.as_ref()),
+        _ => (None, false, None),
+    };
     let detail = json!({
         "exitCode": exit_code, "durationMs": (seconds * 1000.0) as u64, "aggregatedOutput": later.show(SHOWN_LATER_TOKENS).text,
         "sessionId": end.is_none().then_some(session), "sandboxDenied": denied, "session": session, "outputBytes": running.taken(),
+        "limit": limit.map(ToString::to_string),
     });
     let outcome = match end {
         Some(End::Lost(_)) => CallOutcome::Lost,

@@ -30,9 +30,9 @@ pub(crate) struct ImageRun {
 
 impl StepTools {
     pub(super) fn plan_image(&self, asked: &Asked<'_>, view: ViewImage) -> Plan {
-        let place = match self.view.workplace(view.environment_id.as_deref()) {
+        let place = match self.place(view.environment_id.as_deref()) {
             Ok(place) => place,
-            Err(error) => return asked.fail(&error.to_string()),
+            Err(why) => return asked.fail(&why),
         };
         let path = directory(&place.attachment.cwd, Some(&view.path));
         let id = place.attachment.environment_id.clone();

@@ -11,6 +11,7 @@ use outpost_wire::exec::files::{
 };
 use outpost_wire::exec::policy::SandboxContext;
 use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
 
 use super::exec::directory;
 use super::{Asked, CallEnd, Plan, ResultType, StepTools, Work};
@@ -34,6 +35,16 @@ struct Gate {
     sandbox: Option<SandboxContext>,
 }
 
+/// Why a patch is not in the files.
+enum Unwritten {
+    /// Everything is as it was.
+    Refused(String),
+    /// Some files could not be put back.
+    Mixed(String),
+    /// The machine went away meanwhile.
+    Unknown,
+}
+
 /// One file before and after.
 struct Edit {
     path: PathUri,
@@ -49,9 +60,9 @@ impl StepTools {
             Ok(patch) => patch,
             Err(error) => return asked.fail(&error.to_string()),
         };
-        match self.view.workplace(patch.environment.as_deref()) {
+        match self.place(patch.environment.as_deref()) {
             Ok(place) => self.plan_patch(asked, patch, &place, &place.attachment.cwd.clone()),
-            Err(error) => asked.fail(&error.to_string()),
+            Err(why) => asked.fail(&why),
         }
     }
 
@@ -61,7 +72,7 @@ impl StepTools {
         let changes: Vec<Value> = patch.changes.iter().map(|change| summary(change, cwd)).collect();
         let detail = json!({"type": "fileChange", "changes": changes, "environmentId": id});
         // The rules are about commands; the policy is about everything.
-        let request = Request { escalated: false, full_access: self.mode.is_full_access() };
+        let request = Request { escalated: false, widened: false, full_access: self.mode.is_full_access() };
         let granted = key(place, &json!(["fileChange", paths]));
         match decide(self.approval, &Verdict::Silent, request) {
             Course::Refuse { why } => return asked.fail(&why),
@@ -81,37 +92,64 @@ impl StepTools {
 }
 
 impl PatchRun {
-    pub async fn execute(self, call: &CallId) -> CallEnd {
-        match self.apply().await {
+    pub async fn execute(self, call: &CallId, cancel: &CancellationToken) -> CallEnd {
+        let edits = tokio::select! {
+            edits = self.work_out_all() => edits,
+            () = cancel.cancelled() => return CallEnd::aborted(),
+        };
+        // From here on it is all or nothing, whoever waits for it.
+        match match edits {
+            Ok(edits) => self.write(edits).await,
+            Err(why) => Err(Unwritten::Refused(why)),
+        } {
             Ok(edits) => {
                 let lines: Vec<String> = edits.iter().map(Edit::describe).collect();
                 let text = format!("Done. These files were changed:\n{}", lines.join("\n"));
                 let changes: Vec<Value> = edits.iter().map(Edit::detail).collect();
                 CallEnd::completed(self.result, call, text, Some(json!({"changes": changes, "root": self.root.to_syntax()})))
             }
-            Err(why) => CallEnd::failed(self.result, call, &format!("Nothing was changed: {why}")),
+            Err(Unwritten::Refused(why)) => CallEnd::failed(self.result, call, &format!("Nothing was changed: {why}")),
+            Err(Unwritten::Mixed(why)) => CallEnd::failed(self.result, call, &format!("The patch was not applied as a whole: {why}")),
+            Err(Unwritten::Unknown) => CallEnd::lost(self.result, call),
         }
     }
 
-    async fn apply(&self) -> Result<Vec<Edit>, String> {
+    async fn work_out_all(&self) -> Result<Vec<Edit>, String> {
         let mut edits = Vec::new();
         for change in &self.patch.changes {
             self.work_out(change, &mut edits).await?;
         }
+        Ok(edits)
+    }
+
+    async fn write(&self, edits: Vec<Edit>) -> Result<Vec<Edit>, Unwritten> {
         for (index, edit) in edits.iter().enumerate() {
             if let Err(error) = self.files.put(&edit.path, edit.after.as_deref()).await {
-                let mut why = format!("{} cannot be written: {error}", edit.path.to_syntax());
-                for earlier in edits[..=index].iter().rev() {
-                    if let Err(error) = self.files.put(&earlier.path, earlier.before.as_deref()).await
-                        && !std::ptr::eq(earlier, edit)
-                    {
-                        why = format!("{why}; and {} could not be put back: {error}", earlier.path.to_syntax());
-                    }
-                }
-                return Err(why);
+                return Err(self.put_back(&edits[..index], edit, &error).await);
             }
         }
         Ok(edits)
+    }
+
+    /// Makes everything as it was before a file that could not be written.
+    async fn put_back(&self, written: &[Edit], edit: &Edit, error: &EnvironmentError) -> Unwritten {
+        let mut why = format!("{} cannot be written: {error}", edit.path.to_syntax());
+        let is_refused = matches!(error, EnvironmentError::Fault(_));
+        // One that was refused is as it was, most likely; of another one nobody knows.
+        let mut is_known = self.files.put(&edit.path, edit.before.as_deref()).await.is_ok() || is_refused;
+        let mut is_whole = true;
+        for earlier in written.iter().rev() {
+            if let Err(error) = self.files.put(&earlier.path, earlier.before.as_deref()).await {
+                is_known &= matches!(error, EnvironmentError::Fault(_));
+                is_whole = false;
+                why = format!("{why}; and {} could not be put back: {error}", earlier.path.to_syntax());
+            }
+        }
+        match (is_known, is_whole) {
+            (false, _) => Unwritten::Unknown,
+            (true, true) => Unwritten::Refused(why),
+            (true, false) => Unwritten::Mixed(why),
+        }
     }
 
     async fn work_out(&self, change: &FileChange, edits: &mut Vec<Edit>) -> Result<(), String> {

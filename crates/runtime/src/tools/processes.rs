@@ -8,6 +8,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use outpost_environment::{ProcessEvent, RemoteProcess};
 use outpost_thread::{CallId, ThreadId};
+use outpost_wire::exec::environment::Limit;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
@@ -35,6 +36,8 @@ pub enum End {
         code: i32,
         /// The sandbox kept it from something.
         denied: bool,
+        /// What ended it.
+        limit: Option<Limit>,
     },
     /// Nobody knows.
     Lost(String),
@@ -183,7 +186,7 @@ impl Reader<'_> {
                     lock(self.fresh).lose(bytes - known);
                 }
                 Some(ProcessEvent::Gap { bytes: None }) => lock(self.fresh).lose(1),
-                Some(ProcessEvent::Exited { code, denied }) => exit = Some(End::Exited { code, denied }),
+                Some(ProcessEvent::Exited { code, denied, limit }) => exit = Some(End::Exited { code, denied, limit }),
                 Some(ProcessEvent::Lost { reason }) => return End::Lost(reason),
                 Some(ProcessEvent::Closed) | None => {
                     return exit.unwrap_or_else(|| End::Lost("it ended without an exit code".into()));

@@ -79,7 +79,12 @@ fn separate(confinement: &Confinement) -> Result<(), Refused> {
     let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
     // Otherwise the maps below would belong to root.
     set_dumpable_behavior(DumpableBehavior::Dumpable).during("dumpable")?;
-    sys::unshare(flags | libc::CLONE_NEWUSER).during("namespaces of its own cannot be made (user namespaces are off here)")?;
+    let made = sys::unshare(flags | libc::CLONE_NEWUSER).map_err(|error| match error.raw_os_error() {
+        // The kernel's word for it makes people look at their disks.
+        Some(libc::ENOSPC) => io::Error::other("the number of namespaces is limited to none"),
+        _ => error,
+    });
+    made.during("namespaces of its own cannot be made (user namespaces are off here)")?;
     std::fs::write("/proc/self/setgroups", "deny").during("groups of the user namespace")?;
     std::fs::write("/proc/self/gid_map", format!("{gid} {gid} 1")).during("groups of the user namespace")?;
     std::fs::write("/proc/self/uid_map", format!("{uid} {uid} 1")).during("users of the user namespace")

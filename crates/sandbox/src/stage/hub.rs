@@ -58,6 +58,12 @@ fn settle(description: &[u8]) -> Result<(), String> {
     set_limits(&late)
 }
 
+/// Whoever waits for somebody to be forked is told why nobody was; a limit may have been reached.
+fn fork_failed(socket: &Channel, error: &io::Error) {
+    let errno = error.raw_os_error().unwrap_or(libc::EAGAIN);
+    let _ = socket.send(&News::Failed { job: 0, errno }.encode(), &[]);
+}
+
 fn set_limits(limits: &[&Rlimit]) -> Result<(), String> {
     for limit in limits {
         sys::set_rlimit(limit.resource, limit.value).map_err(|error| format!("limit {}: {error}", limit.resource))?;
@@ -118,17 +124,14 @@ impl Hub {
                     self.known.insert(pid, number);
                 }
                 Ok(Fork::Child) => self.become_reaper(&socket),
-                // Whoever waits for it to start something is told; a limit may have been reached.
-                Err(error) => {
-                    let errno = error.raw_os_error().unwrap_or(libc::EAGAIN);
-                    let _ = socket.send(&News::Failed { job: 0, errno }.encode(), &[]);
-                }
+                Err(error) => fork_failed(&socket, &error),
             },
-            (Order::Worker { number }, Some(socket)) => match sys::fork()? {
-                Fork::Parent(pid) => {
+            (Order::Worker { number }, Some(socket)) => match sys::fork() {
+                Ok(Fork::Parent(pid)) => {
                     self.known.insert(pid, number);
                 }
-                Fork::Child => self.become_worker(socket),
+                Ok(Fork::Child) => self.become_worker(socket),
+                Err(error) => fork_failed(&socket, &error),
             },
             (Order::Cell(description), Some(socket)) if self.role == Role::Zygote => match sys::fork() {
                 Ok(Fork::Parent(pid)) => {
@@ -153,7 +156,8 @@ impl Hub {
     fn become_worker(&mut self, socket: Channel) -> ! {
         self.let_go();
         let _ = rustix::thread::set_name(c"outpost-worker");
-        if sys::hear_of_parents_end().is_ok() {
+        let pid = getpid().as_raw_nonzero().get().unsigned_abs();
+        if sys::hear_of_parents_end().and_then(|()| socket.send(&News::Started { job: 0, pid }.encode(), &[])).is_ok() {
             (self.worker)(socket);
         }
         sys::exit(0)

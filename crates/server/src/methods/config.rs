@@ -27,7 +27,7 @@ pub fn register(table: Table) -> Table {
         .on::<PermissionProfileList, _, _>(profiles)
 }
 
-fn refused(error: ConfigError) -> Fault {
+pub fn refused(error: ConfigError) -> Fault {
     if error.is_of_the_machine() { Fault::internal(error.to_string()) } else { Fault::invalid_request(error.to_string()) }
 }
 

@@ -1,15 +1,17 @@
 //! What there is not, told truly, and how the server itself is.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use outpost_wire::Fault;
-use outpost_wire::app::NoParams;
 use outpost_wire::app::lists::{
-    CollaborationModeList, CollaborationModeListResponse, CollaborationModeMask, DiagnosedProcess, ExperimentalFeatureList,
-    ExperimentalFeatureListResponse, Gauge, HooksList, HooksListEntry, HooksListParams, HooksListResponse, ModelProviderCapabilities,
-    ModelProviderCapabilitiesRead, PageParams, PluginInstalled, PluginInstalledResponse, PluginList, PluginListParams, PluginListResponse,
-    ServerDiagnostics, ServerDiagnosticsRead,
+    AppList, AppListParams, AppListResponse, CollaborationModeList, CollaborationModeListResponse, CollaborationModeMask, DiagnosedProcess,
+    ExperimentalFeatureEnablementSet, ExperimentalFeatureList, ExperimentalFeatureListResponse, FeatureEnablement, Gauge, HooksList,
+    HooksListEntry, HooksListParams, HooksListResponse, ModelProviderCapabilities, ModelProviderCapabilitiesRead, PageParams,
+    PluginInstall, PluginInstallResponse, PluginInstalled, PluginInstalledResponse, PluginList, PluginListParams, PluginListResponse,
+    PluginParams, PluginRead, PluginReadResponse, PluginUninstall, PluginUninstallParams, ServerDiagnostics, ServerDiagnosticsRead,
 };
+use outpost_wire::app::{NoParams, Nothing};
 
 use crate::connection::Connection;
 use crate::table::Table;
@@ -23,6 +25,11 @@ pub fn register(table: Table) -> Table {
         .on::<PluginList, _, _>(plugins)
         .on::<PluginInstalled, _, _>(installed)
         .on::<ServerDiagnosticsRead, _, _>(diagnostics)
+        .on::<ExperimentalFeatureEnablementSet, _, _>(set_features)
+        .on::<AppList, _, _>(apps)
+        .on::<PluginRead, _, _>(read_plugin)
+        .on::<PluginInstall, _, _>(install_plugin)
+        .on::<PluginUninstall, _, _>(uninstall_plugin)
 }
 
 /// All tools run here; providers are asked for none of their own.
@@ -48,6 +55,35 @@ pub fn places(connection: &Connection, given: Vec<String>) -> Vec<String> {
 
 async fn features(_connection: Arc<Connection>, _params: PageParams) -> Result<ExperimentalFeatureListResponse, Fault> {
     Ok(ExperimentalFeatureListResponse { data: vec![], next_cursor: None })
+}
+
+/// None of those that are named is known, so none was set. Clients name whatever they know of; that is no mistake.
+async fn set_features(_connection: Arc<Connection>, _params: FeatureEnablement) -> Result<FeatureEnablement, Fault> {
+    Ok(FeatureEnablement { enablement: BTreeMap::new() })
+}
+
+async fn apps(_connection: Arc<Connection>, _params: AppListParams) -> Result<AppListResponse, Fault> {
+    Ok(AppListResponse { data: vec![], next_cursor: None })
+}
+
+/// What to do instead of getting a plugin from somewhere.
+fn no_marketplace(what: &str) -> Fault {
+    Fault::invalid_request(format!(
+        "{what}: there is no marketplace here, plugins are used where they are; name the plugin's folder in `selectedCapabilityRoots` of \
+         thread/start, or with `outpost exec --root ENV:PATH`"
+    ))
+}
+
+async fn read_plugin(_connection: Arc<Connection>, params: PluginParams) -> Result<PluginReadResponse, Fault> {
+    Err(no_marketplace(&format!("plugin `{}` cannot be read", params.plugin_name)))
+}
+
+async fn install_plugin(_connection: Arc<Connection>, params: PluginParams) -> Result<PluginInstallResponse, Fault> {
+    Err(no_marketplace(&format!("plugin `{}` cannot be installed", params.plugin_name)))
+}
+
+async fn uninstall_plugin(_connection: Arc<Connection>, params: PluginUninstallParams) -> Result<Nothing, Fault> {
+    Err(no_marketplace(&format!("plugin `{}` is not installed", params.plugin_id)))
 }
 
 async fn plugins(_connection: Arc<Connection>, _params: PluginListParams) -> Result<PluginListResponse, Fault> {

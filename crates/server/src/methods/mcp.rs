@@ -7,9 +7,9 @@ use outpost_runtime::mcp::refresh::{ClientToolCall, McpRequestError, RefreshMode
 use outpost_thread::ThreadId;
 use outpost_wire::Fault;
 use outpost_wire::app::mcp::{
-    McpServerReload, McpServerResourceRead, McpServerResourceReadParams, McpServerResourceReadResponse, McpServerStatus,
-    McpServerStatusList, McpServerStatusListParams, McpServerStatusListResponse, McpServerToolCall, McpServerToolCallParams,
-    McpServerToolCallResponse,
+    McpServerOauthLogin, McpServerOauthLoginParams, McpServerOauthLoginResponse, McpServerReload, McpServerResourceRead,
+    McpServerResourceReadParams, McpServerResourceReadResponse, McpServerStatus, McpServerStatusList, McpServerStatusListParams,
+    McpServerStatusListResponse, McpServerToolCall, McpServerToolCallParams, McpServerToolCallResponse,
 };
 use outpost_wire::app::{NoParams, Nothing};
 use serde_json::{Map, Value};
@@ -25,6 +25,7 @@ pub fn register(table: Table) -> Table {
         .on::<McpServerToolCall, _, _>(call)
         .on::<McpServerResourceRead, _, _>(read)
         .on::<McpServerReload, _, _>(reload)
+        .on::<McpServerOauthLogin, _, _>(log_in)
 }
 
 /// A thread that must be loaded, if one is named.
@@ -85,6 +86,20 @@ fn object(what: &str, value: Option<Value>) -> Result<Option<Map<String, Value>>
         Some(Value::Object(members)) => Ok(Some(members)),
         Some(_) => Err(fault::invalid(&format!("`{what}` is an object"))),
     }
+}
+
+/// Nothing here goes through a browser: what a server wants to be shown is named where the server is.
+async fn log_in(connection: Arc<Connection>, params: McpServerOauthLoginParams) -> Result<McpServerOauthLoginResponse, Fault> {
+    let name = &params.name;
+    let thread = named(&connection, params.thread_id.as_deref())?;
+    let known = connection.server.runtime.mcp_status(thread, StatusDetail::ToolsOnly).await.map_err(refused)?;
+    if known.iter().all(|server| server.name != *name) {
+        return Err(Fault::invalid_request(format!("No MCP server named '{name}' found.")));
+    }
+    Err(Fault::invalid_request(format!(
+        "there is no login for MCP servers here; put a token into a variable of the executor and name it in \
+         `mcp_servers.{name}.bearer_token_env_var` of config.toml"
+    )))
 }
 
 async fn call(connection: Arc<Connection>, params: McpServerToolCallParams) -> Result<McpServerToolCallResponse, Fault> {

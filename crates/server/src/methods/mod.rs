@@ -7,6 +7,7 @@ mod commands;
 mod config;
 mod environments;
 mod files;
+mod finding;
 mod goals;
 mod lists;
 mod mcp;
@@ -16,7 +17,9 @@ mod pages;
 mod place;
 mod queue;
 mod reading;
+mod revert;
 mod review;
+mod sample;
 mod search;
 mod session;
 mod shelf;
@@ -24,6 +27,7 @@ mod skills;
 mod terminals;
 mod threads;
 mod turns;
+mod unread;
 mod work;
 
 use std::sync::Arc;
@@ -58,6 +62,10 @@ pub fn table() -> Table {
     let table = skills::register(table);
     let table = mcp::register(table);
     let table = search::register(table);
+    let table = finding::register(table);
+    let table = sample::register(table);
+    let table = revert::register(table);
+    let table = unread::register(table);
     lists::register(table)
 }
 

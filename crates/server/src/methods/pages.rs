@@ -59,7 +59,9 @@ pub struct TurnsPage {
 
 /// A page of the turns that a thread has up to its state.
 pub async fn page(server: &Shared, store: &Store, state: &State, wanted: &Wanted) -> Result<TurnsPage, Fault> {
-    if let Some(rows) = near(server, store, state, wanted).await?
+    // Which turns do not count is told only behind them.
+    if state.reverted == 0
+        && let Some(rows) = near(server, store, state, wanted).await?
         && let Some(page) = rows.page(state, wanted, Trust::OnlyWhatIsThere)
     {
         return Ok(page);
@@ -159,6 +161,10 @@ impl Rows {
                 Fact::TurnStarted(turn) => {
                     self.starts.push(entry.seq);
                     self.lacks.push(turn.inputs.iter().any(|input| !self.inputs.contains(input)));
+                }
+                Fact::TurnsReverted(revert) => {
+                    self.starts.retain(|start| *start <= revert.through);
+                    self.lacks.truncate(self.starts.len());
                 }
                 _ => {}
             }

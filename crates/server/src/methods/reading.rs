@@ -17,7 +17,7 @@ use outpost_wire::app::{SortDirection, ThreadParams};
 use serde_json::Value;
 
 use super::pages::{self, Place, Wanted};
-use super::thread_id;
+use super::{thread_id, unread};
 use crate::connection::Connection;
 use crate::fault;
 use crate::projection::{self, Projector, Shown, Told, Turns};
@@ -125,7 +125,9 @@ async fn read(connection: Arc<Connection>, params: ThreadReadParams) -> Result<T
     }
     let turns = if params.include_turns { turns(server, &store, id, state.last).await?.into_turns() } else { vec![] };
     let shown = Shown { status, ephemeral, path: path(&store, id), turns };
-    Ok(ThreadReadResponse { thread: projection::thread(&state, shown, &server.defaults), read_state: None })
+    let asks = connection.client().is_some_and(|client| client.experimental);
+    let read_state = if asks { unread::read_state(&store, &state).await? } else { None };
+    Ok(ThreadReadResponse { thread: projection::thread(&state, shown, &server.defaults), read_state })
 }
 
 async fn list(connection: Arc<Connection>, params: ThreadListParams) -> Result<ThreadListResponse, Fault> {

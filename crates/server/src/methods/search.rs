@@ -1,39 +1,28 @@
-//! Finding: threads, places in threads, files.
+//! Finding threads, and places in threads.
 
 use std::sync::Arc;
 
-use outpost_environment::Repeat;
 use outpost_store::{Cursor, Direction, ListQuery, Order, Shelf, Summary};
+use outpost_wire::Fault;
 use outpost_wire::app::SortDirection;
 use outpost_wire::app::item::Item;
 use outpost_wire::app::search::{
-    FoundFile, FuzzyFileSearch, FuzzyFileSearchParams, FuzzyFileSearchResponse, MatchType, TextRange, ThreadItemsRead,
-    ThreadItemsReadParams, ThreadItemsReadResponse, ThreadSearch, ThreadSearchOccurrence, ThreadSearchOccurrences,
-    ThreadSearchOccurrencesParams, ThreadSearchOccurrencesResponse, ThreadSearchParams, ThreadSearchResponse, ThreadSearchResult,
+    TextRange, ThreadItemsRead, ThreadItemsReadParams, ThreadItemsReadResponse, ThreadSearch, ThreadSearchOccurrence,
+    ThreadSearchOccurrences, ThreadSearchOccurrencesParams, ThreadSearchOccurrencesResponse, ThreadSearchParams, ThreadSearchResponse,
+    ThreadSearchResult,
 };
 use outpost_wire::app::thread::{ThreadItemEntry, ThreadSortKey};
-use outpost_wire::exec::walk::{Walk, WalkKind, WalkOptions, WalkParams};
-use outpost_wire::{Fault, PathUri};
 use serde_json::Value;
 
-use super::place::{environment, refused};
 use super::{reading, thread_id};
 use crate::connection::Connection;
-use crate::fuzzy;
 use crate::projection::{self, Shown};
 use crate::server::Shared;
 use crate::table::Table;
 use crate::{excerpt, fault};
 
-/// So many files are told.
-const FILES: usize = 50;
-
 pub fn register(table: Table) -> Table {
-    table
-        .on::<ThreadSearch, _, _>(threads)
-        .on::<ThreadSearchOccurrences, _, _>(occurrences)
-        .on::<ThreadItemsRead, _, _>(items)
-        .on::<FuzzyFileSearch, _, _>(files)
+    table.on::<ThreadSearch, _, _>(threads).on::<ThreadSearchOccurrences, _, _>(occurrences).on::<ThreadItemsRead, _, _>(items)
 }
 
 async fn threads(connection: Arc<Connection>, params: ThreadSearchParams) -> Result<ThreadSearchResponse, Fault> {
@@ -135,39 +124,4 @@ async fn items(connection: Arc<Connection>, params: ThreadItemsReadParams) -> Re
     let mut data = said(&connection.server, &params.thread_id).await?;
     data.retain(|entry| entry.turn_id == params.turn_id && params.item_ids.iter().any(|id| id == entry.item.id()));
     Ok(ThreadItemsReadResponse { data })
-}
-
-async fn files(connection: Arc<Connection>, params: FuzzyFileSearchParams) -> Result<FuzzyFileSearchResponse, Fault> {
-    let environment = environment(&connection.server, params.environment_id.as_deref())?;
-    let mut files = Vec::new();
-    // Clients ask with every key that is pressed; before the first one there is nothing to find.
-    let roots = if params.query.is_empty() { vec![] } else { params.roots };
-    for root in roots {
-        let path = PathUri::from_syntax(&root).unwrap_or_else(|_| connection.server.facts.cwd.join(&root));
-        let options = WalkOptions {
-            max_depth: 32,
-            max_directories: 10_000,
-            max_entries: 50_000,
-            follow_directory_symlinks: false,
-            prune_hidden_directories: true,
-        };
-        let walked = environment.call::<Walk>(&WalkParams { path: path.clone(), options, sandbox: None }, Repeat::Harmless).await;
-        let base = path.to_syntax();
-        for entry in walked.map_err(refused)?.entries {
-            let full = entry.path.to_syntax();
-            let below = full.strip_prefix(&base).unwrap_or(&full).trim_start_matches(['/', '\\']);
-            let Some(found) = fuzzy::find(below, &params.query) else { continue };
-            files.push(FoundFile {
-                root: root.clone(),
-                file_name: below.rsplit(['/', '\\']).next().unwrap_or(below).to_owned(),
-                path: below.to_owned(),
-                match_type: if entry.kind == WalkKind::Directory { MatchType::Directory } else { MatchType::File },
-                score: found.score,
-                indices: Some(found.indices),
-            });
-        }
-    }
-    files.sort_by(|one, other| other.score.cmp(&one.score).then_with(|| one.path.cmp(&other.path)));
-    files.truncate(FILES);
-    Ok(FuzzyFileSearchResponse { files })
 }

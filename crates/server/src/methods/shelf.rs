@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use outpost_runtime::to_the_end;
 use outpost_store::{ClaimMode, Need};
 use outpost_thread::{Entry, InterruptReason, MetadataChanged, ThreadId};
 use outpost_wire::Fault;
@@ -34,16 +35,19 @@ pub async fn describe(server: &Shared, id: ThreadId, change: MetadataChanged) ->
     if let Some(live) = server.runtime.get(id) {
         return live.change(vec![change.into()]).await.map_err(fault::command);
     }
-    let store = server.runtime.store();
-    let lease = store.claim(id, ClaimMode::IfFree).await.map_err(fault::claim)?;
-    let written = async {
-        let seq = store.head(id).await.map_err(fault::read)?.last + 1;
-        let entry = Entry { seq, at: (server.clock)(), fact: change.into() };
-        store.append(&lease, vec![entry], Need::Durable).await.map_err(|error| fault::append(&error))
-    };
-    let written = written.await;
-    store.release(lease).await;
-    written.map(drop)
+    let (store, at) = (server.runtime.store().clone(), (server.clock)());
+    to_the_end(async move {
+        let lease = store.claim(id, ClaimMode::IfFree).await.map_err(fault::claim)?;
+        let written = async {
+            let seq = store.head(id).await.map_err(fault::read)?.last + 1;
+            let entry = Entry { seq, at, fact: change.into() };
+            store.append(&lease, vec![entry], Need::Durable).await.map_err(|error| fault::append(&error))
+        };
+        let written = written.await;
+        store.release(lease).await;
+        written.map(drop)
+    })
+    .await
 }
 
 /// Whether a thread that is stored is archived; nothing if it is not stored.

@@ -2,20 +2,24 @@
 
 use std::sync::Arc;
 
+use outpost_runtime::skills::choice::SkillChoice;
 use outpost_runtime::skills::host::{ListedSkill, SkillList, SkillScope as Scope};
 use outpost_wire::app::Nothing;
 use outpost_wire::app::skills::{
-    SkillEntry, SkillError, SkillScope, SkillsExtraRootsSet, SkillsExtraRootsSetParams, SkillsList, SkillsListEntry, SkillsListParams,
-    SkillsListResponse,
+    SkillEntry, SkillError, SkillScope, SkillsConfigWrite, SkillsConfigWriteParams, SkillsConfigWriteResponse, SkillsExtraRootsSet,
+    SkillsExtraRootsSetParams, SkillsList, SkillsListEntry, SkillsListParams, SkillsListResponse,
 };
 use outpost_wire::{Fault, PathUri};
+use serde_json::Value;
 
+use super::config;
 use super::lists::places;
+use crate::configuration::Edit;
 use crate::connection::Connection;
 use crate::table::Table;
 
 pub fn register(table: Table) -> Table {
-    table.on::<SkillsList, _, _>(list).on::<SkillsExtraRootsSet, _, _>(set_extra_roots)
+    table.on::<SkillsList, _, _>(list).on::<SkillsExtraRootsSet, _, _>(set_extra_roots).on::<SkillsConfigWrite, _, _>(choose)
 }
 
 /// There is nothing to be reloaded: what is told is what is there. Whoever asks is told of changes from then on.
@@ -67,4 +71,31 @@ fn entry(list: SkillList) -> SkillsListEntry {
 async fn set_extra_roots(connection: Arc<Connection>, params: SkillsExtraRootsSetParams) -> Result<Nothing, Fault> {
     connection.server.runtime.set_extra_skill_roots(params.extra_roots.into_iter().map(|root| root.0).collect());
     Ok(Nothing {})
+}
+
+/// Writes the wish down and follows it at once. What is wanted anyway is not written.
+async fn choose(connection: Arc<Connection>, params: SkillsConfigWriteParams) -> Result<SkillsConfigWriteResponse, Fault> {
+    let name = params.name.filter(|name| !name.trim().is_empty());
+    let path = params.path.map(|path| path.0.to_syntax());
+    if name.is_some() == path.is_some() {
+        return Err(Fault::invalid_params("skills/config/write requires exactly one of path or name"));
+    }
+    let wish = SkillChoice { name, path, enabled: params.enabled };
+    let server = connection.server.clone();
+    let written = tokio::task::spawn_blocking(move || {
+        let found = server.configuration.written().map_err(config::refused)?;
+        let known = found.config.pointer("/skills/config").cloned().unwrap_or_default();
+        let mut choices: Vec<SkillChoice> = serde_json::from_value(known).unwrap_or_default();
+        choices.retain(|choice| !choice.is_about(&wish));
+        if !wish.enabled {
+            choices.push(wish);
+        }
+        let value = if choices.is_empty() { Value::Null } else { serde_json::to_value(&choices).unwrap_or_default() };
+        let edit = Edit { key_path: "skills.config".into(), value, merges: false };
+        server.configuration.write(&[edit], Some(&found.version)).map_err(config::refused)?;
+        server.runtime.set_skill_choices(choices);
+        Ok::<(), Fault>(())
+    });
+    written.await.map_err(|error| Fault::internal(error.to_string()))??;
+    Ok(SkillsConfigWriteResponse { effective_enabled: params.enabled })
 }

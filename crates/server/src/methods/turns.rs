@@ -5,12 +5,13 @@ use std::sync::Arc;
 use outpost_environment::selection::{self, Request, Scope};
 use outpost_rpc::Outcome;
 use outpost_runtime::feed::{Cursor, Read};
-use outpost_runtime::live::{Accepted, Event, InputMode, LiveThread, NewInput};
-use outpost_thread::{Entry, Fact, InputId, InputOrigin, InputReceived, InterruptReason, Raw, Seq, TurnId};
+use outpost_runtime::live::{Accepted, CommandError, Event, InputMode, LiveThread, NewInput};
+use outpost_thread::{Entry, Fact, InputId, InputOrigin, InputReceived, InterruptReason, Raw, Seq, TurnId, TurnSettingsChanged};
 use outpost_wire::app::Nothing;
 use outpost_wire::app::turn::{
-    EnvironmentsScope, ItemsView, Turn, TurnInterrupt, TurnInterruptParams, TurnStart, TurnStartParams, TurnStartResponse, TurnStatus,
-    TurnSteer, TurnSteerParams, TurnSteerResponse,
+    EnvironmentsScope, ItemsView, Turn, TurnInterrupt, TurnInterruptParams, TurnSettingsUpdate, TurnSettingsUpdateParams,
+    TurnSettingsUpdateResponse, TurnSettingsUpdateStatus, TurnStart, TurnStartParams, TurnStartResponse, TurnStatus, TurnSteer,
+    TurnSteerParams, TurnSteerResponse,
 };
 use outpost_wire::{Fault, PathUri};
 
@@ -22,7 +23,11 @@ use crate::subscription::{Hold, Opening};
 use crate::table::Table;
 
 pub fn register(table: Table) -> Table {
-    table.on_call::<TurnStart, _, _>(start).on_call::<TurnSteer, _, _>(steer).on::<TurnInterrupt, _, _>(interrupt)
+    table
+        .on_call::<TurnStart, _, _>(start)
+        .on_call::<TurnSteer, _, _>(steer)
+        .on::<TurnInterrupt, _, _>(interrupt)
+        .on::<TurnSettingsUpdate, _, _>(settings)
 }
 
 /// Makes sure that this client hears of a thread, and keeps back what happens in it until the answer is on its way.
@@ -244,4 +249,30 @@ async fn interrupt(connection: Arc<Connection>, params: TurnInterruptParams) -> 
     let turn = Some(params.turn_id).filter(|turn| !turn.is_empty()).map(TurnId);
     live.interrupt(turn, InterruptReason::User).await.map_err(fault::interrupt)?;
     Ok(Nothing {})
+}
+
+/// A turn that is over is told as such; that is no mistake of the client, who cannot know it.
+async fn settings(connection: Arc<Connection>, params: TurnSettingsUpdateParams) -> Result<TurnSettingsUpdateResponse, Fault> {
+    let live = loaded(&connection, &params.thread_id)?;
+    for (name, is_given) in [("summary", params.summary.is_some()), ("serviceTier", params.service_tier.is_some())] {
+        if is_given {
+            return Err(Fault::invalid_request(format!("`{name}` cannot be changed here; send only model, effort and approvalsReviewer")));
+        }
+    }
+    let wanted = choices::Wanted {
+        model: params.model,
+        effort: params.effort,
+        approval_policy: None,
+        approvals_reviewer: params.approvals_reviewer,
+        sandbox_policy: None,
+        permissions: None,
+    };
+    let settings = choices::wanted(&connection.server, wanted)?;
+    let changed = live.change(vec![TurnSettingsChanged { turn: TurnId(params.turn_id), settings }.into()]).await;
+    let status = match changed {
+        Ok(()) => TurnSettingsUpdateStatus::Applied,
+        Err(CommandError::NoTurn | CommandError::OtherTurn { .. }) => TurnSettingsUpdateStatus::TargetUnavailable,
+        Err(error) => return Err(fault::command(error)),
+    };
+    Ok(TurnSettingsUpdateResponse { status })
 }

@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outpost_rpc::Outcome;
+use outpost_runtime::live::CommandError;
 use outpost_thread::{Fact, InputId, InputOrigin, InputReceived, InterruptReason, Raw};
 use outpost_wire::Fault;
+use outpost_wire::app::event::Warning;
 use outpost_wire::app::settings::{ThreadSettingsUpdate, ThreadSettingsUpdateParams};
 use outpost_wire::app::thread::{
     ThreadCompactStart, ThreadInjectItems, ThreadInjectItemsParams, ThreadShellCommand, ThreadShellCommandParams,
@@ -33,7 +35,18 @@ pub fn register(table: Table) -> Table {
 async fn compact(connection: Arc<Connection>, params: ThreadParams) -> Result<Outcome<Nothing>, Fault> {
     let live = loaded(&connection, &params.thread_id)?;
     let hold = attend(&connection, &live).await?;
-    live.compact().await.map_err(fault::command)?;
+    match live.compact().await {
+        Ok(_) => {}
+        // It is made smaller when the turn is over, as whoever asks for it means it.
+        Err(CommandError::Busy) => drop(tokio::spawn(async move {
+            live.settled().await;
+            if let Err(error) = live.compact().await {
+                let message = format!("the thread is not compacted: {error}");
+                connection.tell(&Warning { thread_id: Some(params.thread_id), message }.into());
+            }
+        })),
+        Err(error) => return Err(fault::command(error)),
+    }
     Ok(then_tell(Nothing {}, hold))
 }
 

@@ -6,6 +6,7 @@ use outpost_wire::app::approval::{
     ToolCallParams, UserInputRequest, UserInputRequestParams,
 };
 use outpost_wire::app::item::CommandAction;
+use outpost_wire::app::permission::{PermissionProfile, PermissionsApproval, PermissionsApprovalParams};
 use outpost_wire::{Method, RequestId, envelope};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -21,6 +22,7 @@ pub struct Ask {
 pub enum Params {
     Command(CommandApprovalParams),
     FileChange(FileChangeApprovalParams),
+    Permissions(PermissionsApprovalParams),
     Tool(ToolCallParams),
     Input(UserInputRequestParams),
     Elicitation(McpElicitationParams),
@@ -31,6 +33,7 @@ pub enum Params {
 pub enum QuestionKind {
     Command,
     FileChange,
+    Permissions,
     DynamicTool,
     UserInput,
     /// A server asks something.
@@ -54,6 +57,8 @@ struct Detail {
     why: Option<String>,
     reason: Option<String>,
     prefix_rule: Option<Vec<String>>,
+    additional_permissions: Option<PermissionProfile>,
+    permissions: PermissionProfile,
     tool: String,
     namespace: Option<String>,
     arguments: Value,
@@ -101,7 +106,7 @@ impl Ask {
                 available_decisions: Some(decisions(detail.prefix_rule.as_deref())),
                 proposed_execpolicy_amendment: detail.prefix_rule,
                 network_approval_context: None,
-                additional_permissions: None,
+                additional_permissions: detail.additional_permissions,
             }),
             "fileChange" => Params::FileChange(FileChangeApprovalParams {
                 thread_id,
@@ -112,6 +117,17 @@ impl Ask {
                 approval_id,
                 reason,
                 grant_root: None,
+            }),
+            "permissions" => Params::Permissions(PermissionsApprovalParams {
+                thread_id,
+                turn_id,
+                item_id,
+                started_at_ms: about.at,
+                environment_id,
+                approval_id,
+                cwd: detail.cwd.unwrap_or_default(),
+                permissions: detail.permissions,
+                reason,
             }),
             "dynamicTool" => Params::Tool(ToolCallParams {
                 thread_id,
@@ -171,6 +187,7 @@ impl Ask {
         match self.params {
             Params::Command(_) => QuestionKind::Command,
             Params::FileChange(_) => QuestionKind::FileChange,
+            Params::Permissions(_) => QuestionKind::Permissions,
             Params::Tool(_) => QuestionKind::DynamicTool,
             Params::Input(_) => QuestionKind::UserInput,
             Params::Elicitation(_) => QuestionKind::McpElicitation,
@@ -184,6 +201,7 @@ impl Ask {
         match &self.params {
             Params::Command(params) => envelope::request(&id, CommandApproval::NAME, params),
             Params::FileChange(params) => envelope::request(&id, FileChangeApproval::NAME, params),
+            Params::Permissions(params) => envelope::request(&id, PermissionsApproval::NAME, params),
             Params::Tool(params) => envelope::request(&id, ToolCall::NAME, params),
             Params::Input(params) => envelope::request(&id, UserInputRequest::NAME, params),
             Params::Elicitation(params) | Params::McpTool(params) => envelope::request(&id, McpElicitation::NAME, params),

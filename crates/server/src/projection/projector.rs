@@ -196,6 +196,10 @@ impl Projector {
             Fact::CallStarted(fact) => self.call_started(fact, entry.at, &mut out),
             Fact::CallFinished(fact) => self.call_finished(fact, entry.at, &mut out),
             Fact::ContextCompacted(_) => self.compacted(entry, &mut out),
+            Fact::TurnsReverted(fact) => {
+                out.push(Told::Reverted(fact.before.clone()));
+                out.push(event::ThreadReverted { thread_id: self.name.clone() }.into());
+            }
             Fact::TurnFinished(fact) => self.turn_finished(fact, entry.at, &mut out),
             _ => {}
         }

@@ -137,6 +137,7 @@ fn words(told: &Told) -> String {
         Told::Notice(notice) => notice.method().to_owned(),
         Told::Ask(ask) => format!("ask {}", ask.approval),
         Told::Resolved(approval) => format!("resolved {approval}"),
+        Told::Reverted(turn) => format!("reverted {turn}"),
     }
 }
 

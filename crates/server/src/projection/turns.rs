@@ -21,8 +21,10 @@ pub struct Turns {
 impl Turns {
     pub fn take(&mut self, told: Vec<Told>) {
         for told in told {
-            if let Told::Notice(notice) = told {
-                self.notice(notice);
+            match told {
+                Told::Notice(notice) => self.notice(notice),
+                Told::Reverted(before) => self.revert(before.as_str()),
+                Told::Ask(_) | Told::Resolved(_) => {}
             }
         }
     }
@@ -56,6 +58,14 @@ impl Turns {
             }
             _ => {}
         }
+    }
+
+    /// Forgets a turn and all later ones.
+    fn revert(&mut self, before: &str) {
+        let Some(at) = self.turns.iter().position(|turn| turn.id == before) else { return };
+        let gone: Vec<String> = self.turns.drain(at..).map(|turn| turn.id).collect();
+        self.items.retain(|entry| !gone.contains(&entry.turn_id));
+        self.places = self.items.iter().enumerate().map(|(at, entry)| ((entry.turn_id.clone(), entry.item.id().to_owned()), at)).collect();
     }
 
     /// All items, in their order.

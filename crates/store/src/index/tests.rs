@@ -330,6 +330,17 @@ async fn long_journals_are_listed_first_and_read_later() {
     assert_eq!(page.coverage, Coverage::Complete);
 }
 
+/// A time that no database can hold is damage of one journal and nothing else.
+#[tokio::test]
+async fn one_odd_journal_does_not_hide_the_others() {
+    let home = Home::new();
+    home.journal(1, 1000).say("hello");
+    home.journal(2, u64::MAX).say("hello");
+    let index = home.start();
+    assert!(all(&index, ListQuery::default()).await.contains(&id(1)));
+    assert_eq!(search(&index, "hello").await, [id(1)]);
+}
+
 #[test]
 fn what_a_quick_look_told_is_not_looked_at_again() {
     let home = Home::new();

@@ -7,6 +7,7 @@ use outpost_thread::{Seq, ThreadId};
 use super::Home;
 use super::segment::{Lineage, Segment, entry};
 use crate::damage::{Damage, DamageKind};
+use crate::journal::Sum;
 use crate::lease::{ClaimError, ClaimMode, LeaseFile, Record};
 use crate::reader::{Forward, Found};
 use crate::store::{AppendError, DeleteError, ReadError};
@@ -22,7 +23,9 @@ impl Home {
             let base = lineage.segments().get(index + 1).and_then(|next| next.start.base.as_ref());
             if let Some(base) = base.filter(|base| !base.sum.is_empty()) {
                 let place = segment.locate(base.ordinal + 1)?;
-                if place.last == base.ordinal && place.sum.is_some_and(|sum| sum.to_string() != base.sum) {
+                // The line counts, and not what it follows: that was written anew if the thread got a copy of its own past.
+                let is_other = |sum: Sum| base.sum.parse().map_or(true, |named| !sum.is_of_same_line(named));
+                if place.last == base.ordinal && place.sum.is_some_and(is_other) {
                     let damage = Damage { from: 1, to: 0, offset: place.offset, bytes: 0, what: DamageKind::Unchained };
                     verdict.damage.push((segment.thread, damage));
                 }

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::item::CommandAction;
+use super::permission::PermissionProfile;
 use crate::{encode_with_serde, method};
 
 method!(CommandApproval = "item/commandExecution/requestApproval", CommandApprovalParams => CommandApprovalResponse);
@@ -33,7 +34,8 @@ pub struct CommandApprovalParams {
     pub proposed_network_policy_amendments: Option<Vec<Value>>,
     pub available_decisions: Option<Vec<Value>>,
     pub network_approval_context: Option<Value>,
-    pub additional_permissions: Option<Value>,
+    /// What the command wants on top of the sandbox.
+    pub additional_permissions: Option<PermissionProfile>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -8,10 +8,12 @@ use super::files::FsChanged;
 use super::goals::{ThreadGoalCleared, ThreadGoalUpdated};
 use super::item::{FileUpdate, TimedItem};
 use super::queue::ThreadQueueChanged;
+use super::search::{FuzzySessionCompleted, FuzzySessionUpdated};
 use super::settings::ThreadSettings;
 use super::skills::SkillsChanged;
 use super::thread::{Thread, ThreadStatus};
 use super::turn::{Turn, TurnError};
+use super::unread::ThreadReadStateChanged;
 use crate::encode::json;
 
 /// Declares the notifications: the enum, their names and how they are written.
@@ -57,6 +59,8 @@ macro_rules! notices {
 notices! {
     "thread/started" => ThreadStarted(ThreadStarted),
     "thread/status/changed" => ThreadStatusChanged(ThreadStatusChanged),
+    /// Turns do not count any more; the history is to be read again.
+    "thread/reverted" => ThreadReverted(ThreadReverted),
     "thread/closed" => ThreadClosed(ThreadClosed),
     "thread/archived" => ThreadArchived(ThreadArchived),
     "thread/unarchived" => ThreadUnarchived(ThreadUnarchived),
@@ -86,6 +90,9 @@ notices! {
     "thread/goal/updated" => ThreadGoalUpdated(ThreadGoalUpdated),
     "thread/goal/cleared" => ThreadGoalCleared(ThreadGoalCleared),
     "thread/queue/changed" => ThreadQueueChanged(ThreadQueueChanged),
+    "fuzzyFileSearch/sessionUpdated" => FuzzySessionUpdated(FuzzySessionUpdated),
+    "fuzzyFileSearch/sessionCompleted" => FuzzySessionCompleted(FuzzySessionCompleted),
+    "thread/readState/changed" => ThreadReadStateChanged(ThreadReadStateChanged),
     "skills/changed" => SkillsChanged(SkillsChanged),
     "fs/changed" => FsChanged(FsChanged),
     "command/exec/outputDelta" => CommandExecOutputDelta(CommandExecOutputDelta),
@@ -131,6 +138,7 @@ shapes! {
     ThreadStatusChanged { thread_id: String, status: ThreadStatus }
     /// It is not loaded any more.
     ThreadClosed { thread_id: String }
+    ThreadReverted { thread_id: String }
     ThreadArchived { thread_id: String }
     ThreadUnarchived { thread_id: String }
     ThreadDeleted { thread_id: String }

@@ -10,6 +10,10 @@ use crate::{app_method, encode_with_serde};
 app_method!(McpServerStatusList = "mcpServerStatus/list", McpServerStatusListParams => McpServerStatusListResponse);
 app_method!(McpServerToolCall = "mcpServer/tool/call", McpServerToolCallParams => McpServerToolCallResponse);
 app_method!(McpServerResourceRead = "mcpServer/resource/read", McpServerResourceReadParams => McpServerResourceReadResponse);
+app_method!(
+    /// Always refused: nobody is logged in to a server here, a token is named in its configuration.
+    McpServerOauthLogin = "mcpServer/oauth/login", McpServerOauthLoginParams => McpServerOauthLoginResponse
+);
 app_method!(McpServerReload = "config/mcpServer/reload", NoParams => Nothing, bare);
 
 records! {
@@ -46,8 +50,16 @@ records! {
         #[serde(rename = "_meta")]
         meta: Option<Value>
     }
+    McpServerOauthLoginParams {
+        name: String;
+        thread_id: Option<String>,
+        client_registration: Option<String>,
+        scopes: Option<Vec<String>>,
+        timeout_secs: Option<u64>
+    }
+    McpServerOauthLoginResponse { authorization_url: String, login_id: String }
     McpServerResourceReadParams { server: String, uri: String; thread_id: Option<String> }
     McpServerResourceReadResponse { contents: Vec<Value> }
 }
 
-encode_with_serde!(McpServerStatusListResponse, McpServerToolCallResponse, McpServerResourceReadResponse);
+encode_with_serde!(McpServerStatusListResponse, McpServerToolCallResponse, McpServerResourceReadResponse, McpServerOauthLoginResponse);

@@ -33,14 +33,17 @@ pub mod lists;
 pub mod mcp;
 pub mod models;
 pub mod overview;
+pub mod permission;
 pub mod queue;
 pub mod review;
+pub mod sample;
 pub mod search;
 pub mod session;
 pub mod settings;
 pub mod skills;
 pub mod thread;
 pub mod turn;
+pub mod unread;
 
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize};

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::SortDirection;
 use super::thread::{Thread, ThreadItemEntry, ThreadSortKey};
+use super::{Nothing, SortDirection};
 use crate::{app_method, encode_with_serde};
 
 app_method!(
@@ -22,8 +22,30 @@ app_method!(
     /// Files and directories whose paths have all letters of the query, in order. Hidden directories are not entered.
     FuzzyFileSearch = "fuzzyFileSearch", FuzzyFileSearchParams => FuzzyFileSearchResponse, experimental ["environmentId"]
 );
+app_method!(
+    /// Begins a search that is refined with every key that is pressed. The files are looked at once, when it begins. A session
+    /// of the same name ends.
+    FuzzySessionStart = "fuzzyFileSearch/sessionStart", FuzzySessionStartParams => Nothing, experimental
+);
+app_method!(
+    /// What is looked for now; the files are told in `fuzzyFileSearch/sessionUpdated`.
+    FuzzySessionUpdate = "fuzzyFileSearch/sessionUpdate", FuzzySessionUpdateParams => Nothing, experimental
+);
+app_method!(FuzzySessionStop = "fuzzyFileSearch/sessionStop", FuzzySessionStopParams => Nothing, experimental);
 
 records! {
+    FuzzySessionStartParams {
+        session_id: String,
+        roots: Vec<String>;
+        /// Ours: where; left out it is this machine.
+        environment_id: Option<String>
+    }
+    FuzzySessionUpdateParams { session_id: String, query: String }
+    FuzzySessionStopParams { session_id: String }
+    /// The files that fit best now, the best one first.
+    FuzzySessionUpdated { session_id: String, query: String, files: Vec<FoundFile> }
+    /// All files were looked at for the query that was told last.
+    FuzzySessionCompleted { session_id: String }
     ThreadSearchParams {
         search_term: String;
         cursor: Option<String>,

@@ -12,8 +12,15 @@ app_method!(
     /// Folders of this machine that are looked at besides the usual ones, for all clients, until the server ends.
     SkillsExtraRootsSet = "skills/extraRoots/set", SkillsExtraRootsSetParams => Nothing
 );
+app_method!(
+    /// Switches a skill on or off, in `config.toml`, and from the next step on.
+    SkillsConfigWrite = "skills/config/write", SkillsConfigWriteParams => SkillsConfigWriteResponse
+);
 
 records! {
+    /// Either by the path of its file or by its name.
+    SkillsConfigWriteParams { enabled: bool; path: Option<AbsolutePath>, name: Option<String> }
+    SkillsConfigWriteResponse { effective_enabled: bool }
     SkillsListParams { ; cwds: Vec<String>, force_reload: bool }
     SkillsListResponse { data: Vec<SkillsListEntry> }
     SkillsListEntry { cwd: String, skills: Vec<SkillEntry>, errors: Vec<SkillError> }
@@ -49,4 +56,4 @@ pub enum SkillScope {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SkillsChanged {}
 
-encode_with_serde!(SkillsListResponse);
+encode_with_serde!(SkillsListResponse, SkillsConfigWriteResponse);

@@ -9,8 +9,32 @@ use super::settings::{
     ActivePermissionProfile, ApprovalsReviewer, AskForApproval, CollaborationMode, MultiAgentMode, Overrides, SandboxPolicy,
 };
 use super::turn::{ItemsView, Turn};
+use super::unread::ThreadReadState;
 use super::{Nothing, SortDirection, ThreadParams};
 use crate::{app_method, encode_with_serde};
+
+app_method!(
+    /// Goes on from before a turn: it and all later ones do not count any more. A running turn is stopped. What was done to files
+    /// is not undone.
+    ThreadRevert = "thread/revert", ThreadRevertParams => ThreadRevertResponse
+);
+
+records! {
+    ThreadRevertParams {
+        thread_id: String,
+        /// The first turn that does not count any more.
+        before_turn_id: String
+    }
+    ThreadRevertResponse {
+        /// Without turns.
+        thread: Thread,
+        /// For `thread/turns/list` and `thread/items/list`, newest first.
+        turns_backwards_cursor: Option<String>,
+        items_backwards_cursor: Option<String>
+    }
+}
+
+encode_with_serde!(ThreadRevertResponse);
 
 app_method!(
     /// A new thread. Whoever starts it hears of it from then on.
@@ -377,7 +401,7 @@ pub struct ThreadReadParams {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ThreadReadResponse {
     pub thread: Thread,
-    pub read_state: Option<Value>,
+    pub read_state: Option<ThreadReadState>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

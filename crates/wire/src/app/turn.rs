@@ -28,6 +28,47 @@ app_method!(
     /// Stops a turn. One that is over already is no error.
     TurnInterrupt = "turn/interrupt", TurnInterruptParams => Nothing
 );
+app_method!(
+    /// Changes how the rest of a running turn is run, from its next step on. Later turns run as before.
+    TurnSettingsUpdate = "turn/settings/update", TurnSettingsUpdateParams => TurnSettingsUpdateResponse, experimental
+);
+
+/// What is not known here is refused: a change that silently has no effect would be worse.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct TurnSettingsUpdateParams {
+    pub thread_id: String,
+    pub turn_id: String,
+    #[serde(default)]
+    pub approvals_reviewer: Option<ApprovalsReviewer>,
+    #[serde(default)]
+    pub model: Option<String>,
+    #[serde(default)]
+    pub effort: Option<String>,
+    /// Always refused: how much is summed up is the provider's choice.
+    #[serde(default)]
+    pub summary: Option<String>,
+    /// Always refused: there are no tiers.
+    #[serde(default)]
+    pub service_tier: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct TurnSettingsUpdateResponse {
+    pub status: TurnSettingsUpdateStatus,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub enum TurnSettingsUpdateStatus {
+    Applied,
+    /// That turn is not running.
+    TargetUnavailable,
+}
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -229,4 +270,4 @@ pub struct TurnError {
     pub misalignment: Option<Value>,
 }
 
-encode_with_serde!(TurnStartResponse, TurnSteerResponse);
+encode_with_serde!(TurnStartResponse, TurnSteerResponse, TurnSettingsUpdateResponse);

@@ -1,5 +1,7 @@
 //! What an executor tells about its machine and itself.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use crate::path::PathUri;
@@ -60,6 +62,16 @@ pub struct Limit {
     pub value: u64,
     /// `cgroup v2`, `cgroup v1`, `rlimit` or `watchdog`.
     pub mechanism: String,
+}
+
+/// For people and models.
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.what.strip_prefix("bytes of ") {
+            Some(what) if self.value >= 1 << 20 => write!(f, "the limit of {} MiB of {what}", self.value >> 20),
+            _ => write!(f, "the limit of {} {}", self.value, self.what),
+        }
+    }
 }
 
 /// One promise of a sandbox.

@@ -91,6 +91,20 @@ pub struct Entry {
     pub access: Access,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing_path_behavior: Option<MissingPath>,
+    /// Ours: the entry was given on top, by somebody who saw exactly this path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grant: Option<Grant>,
+}
+
+/// An entry that was given on top of a policy. Its path is taken as it is written: what lies behind a link was not given.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub enum Grant {
+    /// What cannot be given is refused.
+    Required,
+    /// What cannot be given is left out: a path that is gone, has become a link, or is above the operator's ceiling.
+    Optional,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]

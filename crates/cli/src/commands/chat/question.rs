@@ -10,7 +10,7 @@ pub struct Question {
 
 enum Kind {
     /// Whether something may be done.
-    Consent { what: Vec<String> },
+    Consent { what: Vec<String>, yes: &'static str },
     /// Several questions, answered one by one.
     Input { questions: Vec<Value>, answers: Map<String, Value> },
     /// What a server of tools wants to know, member by member.
@@ -32,7 +32,8 @@ impl Question {
             "userInput" => Kind::Input { questions: detail["questions"].as_array().cloned().unwrap_or_default(), answers: Map::new() },
             "mcpElicitation" => Kind::form(&detail),
             "dynamicTool" => Kind::Foreign { what: format!("the tool {} of another program", detail["tool"]) },
-            _ => Kind::Consent { what: consent(asked, &detail) },
+            "permissions" => Kind::Consent { what: consent(asked, &detail), yes: "y yes, until this turn ends" },
+            _ => Kind::Consent { what: consent(asked, &detail), yes: "y yes" },
         };
         Self { approval: asked.approval.clone(), kind }
     }
@@ -44,9 +45,9 @@ impl Question {
     /// What to show.
     pub fn lines(&self) -> Vec<String> {
         match &self.kind {
-            Kind::Consent { what } => {
+            Kind::Consent { what, yes } => {
                 let mut lines = what.clone();
-                lines.push("May it? y yes, a yes for this thread, n no, s no and stop the turn".into());
+                lines.push(format!("May it? {yes}, a yes for this thread, n no, s no and stop the turn"));
                 lines
             }
             Kind::Input { questions, answers } => {
@@ -159,12 +160,14 @@ fn consent(asked: &ApprovalAsked, detail: &Value) -> Vec<String> {
                 lines.extend(text(&change["diff"]).lines().map(|line| format!("  {line}")));
             }
         }
+        "permissions" => lines.push(format!("{place}The agent asks for more than the sandbox allows:")),
         "mcpTool" => lines.push(format!("{place}{} {} {}", text(&detail["server"]), text(&detail["tool"]), detail["arguments"])),
         kind => {
             let message = [&detail["message"], &detail["reason"]].into_iter().find_map(Value::as_str);
             lines.push(format!("{place}{kind}: {}", message.map_or_else(|| detail.to_string(), str::to_owned)));
         }
     }
+    lines.extend(detail["words"].as_array().into_iter().flatten().map(|word| format!("  + {}", text(word))));
     let reasons = [detail["why"].as_str(), detail["reason"].as_str()];
     lines.extend(reasons.into_iter().flatten().map(|reason| format!("  {reason}")));
     lines

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
-use outpost_sandbox::probe;
+use anyhow::{Context, bail, ensure};
+use outpost_sandbox::{Limits, probe};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
@@ -53,7 +53,7 @@ impl Company {
         for directory in [&local, &worker, &worker_home, &scratch.join("user")] {
             DirBuilder::new().mode(0o700).create(directory).with_context(|| format!("{} cannot be made", directory.display()))?;
         }
-        std::fs::write(worker.join("count.sh"), COUNT)?;
+        std::fs::write(worker.join("count.sh"), COUNT).with_context(|| format!("nothing can be written in {}", worker.display()))?;
         let tried = probe(&worker_home);
         let broken = tried.rows.iter().find(|row| !row.holds);
         let no_sandbox = broken.map(|row| format!("{}: {}", row.promise, row.reason.as_deref().unwrap_or(&row.mechanism)));
@@ -174,8 +174,9 @@ impl Run {
         while self.next(within).await?.is_some() {}
         let status = timeout(within, self.child.wait()).await.context("the program does not end")??;
         if !status.success() {
-            let last = self.read.last().map(ToString::to_string).unwrap_or_default();
-            bail!("the turn did not end well: {last} {}", tail(&self.log));
+            let last = || self.read.last().map(ToString::to_string).unwrap_or_default();
+            let said = tail(&self.log);
+            bail!("the turn did not end well: {}", if said.is_empty() { last() } else { said });
         }
         Ok(self.read.clone())
     }
@@ -210,16 +211,22 @@ pub struct Scratch(PathBuf);
 impl Scratch {
     pub fn new() -> anyhow::Result<Self> {
         let name = format!("outpost-demo-{}", &Uuid::new_v4().simple().to_string()[..8]);
-        let places = [PathBuf::from("/var/tmp"), std::env::temp_dir()];
-        let mut last = None;
+        let mut places = vec![PathBuf::from("/var/tmp"), std::env::temp_dir()];
+        places.dedup();
+        let mut refusals = Vec::new();
         for place in places {
             let path = place.join(&name);
-            match DirBuilder::new().mode(0o700).create(&path) {
+            match has_room(&place).and_then(|()| Ok(DirBuilder::new().mode(0o700).create(&path)?)) {
                 Ok(()) => return Ok(Self(path)),
-                Err(error) => last = Some(anyhow::anyhow!(error).context(format!("{} cannot be made", path.display()))),
+                Err(error) => refusals.push(format!("{}: {error}", place.display())),
             }
         }
-        Err(last.unwrap_or_else(|| anyhow::anyhow!("there is no place for a throw-away directory")))
+        bail!("there is no place for a throw-away directory; make room, or set TMPDIR to another place ({})", refusals.join("; "))
+    }
+
+    /// One that is there already.
+    pub fn at(path: &Path) -> Self {
+        Self(path.to_owned())
     }
 
     pub fn path(&self) -> &Path {
@@ -239,8 +246,16 @@ impl Scratch {
             }
             tokio::time::sleep(LOOK).await;
         }
-        tracing::warn!(directory = %self.0.display(), "it could not be removed");
+        tracing::warn!("{} could not be removed; remove it by hand", self.0.display());
     }
+}
+
+/// Where less is free, a session that writes is stopped.
+fn has_room(place: &Path) -> anyhow::Result<()> {
+    let space = rustix::fs::statvfs(place).map_err(io::Error::from)?;
+    let (free, needed) = (space.f_bavail.saturating_mul(space.f_frsize), Limits::default().free_space.unwrap_or_default());
+    ensure!(free >= needed, "only {} MiB are free, and commands are stopped below {} MiB", free >> 20, needed >> 20);
+    Ok(())
 }
 
 fn log(file: &Path) -> io::Result<Stdio> {

@@ -72,6 +72,7 @@ impl Lines {
             Event::Mcp(McpEvent::Startup { server, error: Some(error), .. }) => {
                 vec![self.warning(format!("MCP server `{server}`: {error}"))]
             }
+            Event::Mcp(McpEvent::Warning { message }) => vec![self.warning(message.clone())],
             Event::Progress { .. } | Event::Mcp(_) | Event::Status(_) => vec![],
         }
     }
@@ -93,7 +94,9 @@ impl Lines {
             Fact::CallFinished(finished) => self.call_finished(finished).into_iter().collect(),
             Fact::ApprovalAsked(asked) => {
                 let detail = read(asked.detail.as_ref());
-                let what = detail["command"].as_str().unwrap_or(&asked.kind);
+                let words =
+                    || detail["words"].as_array().map(|words| words.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", "));
+                let what = detail["command"].as_str().map(str::to_owned).or_else(words).unwrap_or_else(|| asked.kind.clone());
                 vec![self.warning(format!("`{what}` needs an answer, and nobody is there to give one: it is refused"))]
             }
             Fact::TurnFinished(finished) => self.turn_finished(finished),

@@ -31,7 +31,7 @@ impl Desk {
             },
             direction: if arguments.reverse { Direction::OldestFirst } else { Direction::NewestFirst },
             sources: arguments.source,
-            cwds: arguments.cwd,
+            cwds: arguments.cwd.iter().flat_map(|directory| spellings(directory)).collect(),
             kin,
             search: arguments.search,
             limit: arguments.limit as usize,
@@ -93,4 +93,13 @@ pub fn title(thread: &Summary) -> String {
     let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     let short: String = line.chars().take(72).collect();
     if short.len() < line.len() { format!("{short}…") } else { short }
+}
+
+/// A directory as it was typed, which may be one of another machine, and as this machine would write it down.
+fn spellings(directory: &str) -> Vec<String> {
+    let typed = if directory == "/" { directory } else { directory.trim_end_matches('/') };
+    let here = std::fs::canonicalize(directory).or_else(|_| std::path::absolute(directory));
+    let mut spellings = vec![typed.to_owned()];
+    spellings.extend(here.ok().map(|path| path.to_string_lossy().into_owned()).filter(|path| path != typed));
+    spellings
 }

@@ -2,21 +2,35 @@
 
 use serde_json::{Value, json};
 
-use crate::model::{Item, Prompt};
+use crate::model::Prompt;
 
 pub fn of(prompt: &Prompt) -> Vec<Value> {
     let mut messages = Vec::with_capacity(prompt.history.items().len() + 1);
     if !prompt.instructions.is_empty() {
         messages.push(json!({"role": "system", "content": &*prompt.instructions}));
     }
+    let mut images = Vec::new();
     for item in prompt.history.items() {
-        add(&mut messages, item);
+        let Ok(item) = serde_json::from_str::<Value>(item.get()) else { continue };
+        // Nothing may stand between the results of one answer's calls.
+        let is_output = item["type"].as_str().is_some_and(|kind| kind.ends_with("_output"));
+        if !is_output {
+            show(&mut messages, &mut images);
+        }
+        add(&mut messages, &mut images, &item);
     }
+    show(&mut messages, &mut images);
     messages
 }
 
-fn add(messages: &mut Vec<Value>, item: &Item) {
-    let Ok(item) = serde_json::from_str::<Value>(item.get()) else { return };
+/// Images of tools, in a message of the user.
+fn show(messages: &mut Vec<Value>, images: &mut Vec<Value>) {
+    if !images.is_empty() {
+        messages.push(json!({"role": "user", "content": std::mem::take(images)}));
+    }
+}
+
+fn add(messages: &mut Vec<Value>, images: &mut Vec<Value>, item: &Value) {
     let text = |name: &str| item[name].as_str().unwrap_or_default();
     match text("type") {
         "message" => {
@@ -29,7 +43,11 @@ fn add(messages: &mut Vec<Value>, item: &Item) {
             let arguments = json!({"input": text("input")}).to_string();
             add_call(messages, text("call_id"), text("name"), arguments);
         }
-        "function_call_output" | "custom_tool_call_output" => add_output(messages, text("call_id"), &item["output"]),
+        "function_call_output" | "custom_tool_call_output" => {
+            let (text, shown) = output(&item["output"]);
+            messages.push(json!({"role": "tool", "tool_call_id": item["call_id"].as_str().unwrap_or_default(), "content": text}));
+            images.extend(shown);
+        }
         _ => {}
     }
 }
@@ -47,8 +65,8 @@ fn add_call(messages: &mut Vec<Value>, id: &str, name: &str, arguments: String) 
     }
 }
 
-/// A tool's message can hold text only; its images follow in a message of the user.
-fn add_output(messages: &mut Vec<Value>, id: &str, output: &Value) {
+/// A tool's message can hold text only; its images follow later.
+fn output(output: &Value) -> (String, Vec<Value>) {
     let (mut text, mut images) = (String::new(), Vec::new());
     match output {
         Value::Array(parts) => {
@@ -65,10 +83,7 @@ fn add_output(messages: &mut Vec<Value>, id: &str, output: &Value) {
     if text.is_empty() && !images.is_empty() {
         text = "(an image follows)".into();
     }
-    messages.push(json!({"role": "tool", "tool_call_id": id, "content": text}));
-    if !images.is_empty() {
-        messages.push(json!({"role": "user", "content": images}));
-    }
+    (text, images)
 }
 
 /// Plain text where there is nothing else, because not every server takes a list.
@@ -115,8 +130,9 @@ mod tests {
             json!({"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "I look"}]}),
             json!({"type": "function_call", "call_id": "1", "name": "exec_command", "arguments": "{\"cmd\":\"ls\"}"}),
             json!({"type": "custom_tool_call", "call_id": "2", "name": "apply_patch", "input": "*** Begin"}),
-            json!({"type": "function_call_output", "call_id": "1", "output": "a"}),
-            json!({"type": "custom_tool_call_output", "call_id": "2", "output": [{"type": "input_image", "image_url": "data:x"}]}),
+            json!({"type": "function_call_output", "call_id": "1", "output": [{"type": "input_image", "image_url": "data:x"}]}),
+            json!({"type": "custom_tool_call_output", "call_id": "2", "output": "a"}),
+            json!({"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "a picture"}]}),
         ]);
         assert_eq!(
             messages,
@@ -127,9 +143,10 @@ mod tests {
                     {"id": "1", "type": "function", "function": {"name": "exec_command", "arguments": "{\"cmd\":\"ls\"}"}},
                     {"id": "2", "type": "function", "function": {"name": "apply_patch", "arguments": "{\"input\":\"*** Begin\"}"}},
                 ]},
-                {"role": "tool", "tool_call_id": "1", "content": "a"},
-                {"role": "tool", "tool_call_id": "2", "content": "(an image follows)"},
+                {"role": "tool", "tool_call_id": "1", "content": "(an image follows)"},
+                {"role": "tool", "tool_call_id": "2", "content": "a"},
                 {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:x"}}]},
+                {"role": "assistant", "content": "a picture"},
             ])
         );
     }

@@ -1,9 +1,11 @@
 //! What a sandbox sees of the file system: a mount namespace built to the policy.
 //!
 //! If everything may be read, the machine's own tree is made read-only in place; otherwise an empty one takes its place and
-//! holds only what is allowed. Writable places are mounted on top of that, what is protected in them on top of those. Every
-//! path is opened without following a single link: whoever owns a writable place could have put one there meanwhile.
+//! holds only what is allowed. Writable places are mounted on top of that, what is protected in them on top of those; the
+//! directories in between are mounted on themselves, because what is a mount point cannot be renamed. Every path is opened
+//! without following a single link: whoever owns a writable place could have put one there meanwhile.
 
+use std::collections::HashSet;
 use std::fs::{self, File, Permissions};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -83,13 +85,15 @@ struct View<'a> {
     prefix: &'static str,
     /// What was made by us and becomes read-only when everything is in place.
     scaffolds: Vec<PathBuf>,
+    /// Directories inside writable places that were mounted on themselves.
+    fixed: HashSet<PathBuf>,
 }
 
 pub fn build(confinement: &Confinement, sources: Sources) -> Result<(), Refused> {
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).during("the mounts cannot be made private")?;
     let access = access_at(&confinement.places, Path::new("/"));
     let prefix = if access >= Access::Read { "" } else { TEMPORARY };
-    let mut view = View { confinement, sources, prefix, scaffolds: Vec::new() };
+    let mut view = View { confinement, sources, prefix, scaffolds: Vec::new(), fixed: HashSet::new() };
     // From the tree as it is, before anything covers it.
     let places = view.clones()?;
     let devices = view.device_clones()?;
@@ -114,8 +118,9 @@ pub fn build(confinement: &Confinement, sources: Sources) -> Result<(), Refused>
         Access::Write => limit(&pin(Path::new("/"))?, true, QUIET).during("the tree cannot be held")?,
     }
     view.proc()?;
+    // The machine's own are of no use by now: devices were taken out of the whole tree.
+    view.devices(devices)?;
     if access != Access::Write {
-        view.devices(devices)?;
         view.private_places(temporary)?;
         view.clear_obstacles()?;
     }
@@ -338,6 +343,9 @@ impl View<'_> {
             let around = place.path.parent().map_or(Access::Deny, |parent| access_at(&self.confinement.places, parent));
             let copy = clones.iter().position(|(known, _)| known == place).map(|index| clones.swap_remove(index).1);
             let in_temporary = is_in_temporary(&self.confinement.places, &place.path);
+            if place.fixed {
+                self.fix_way(&place.path)?;
+            }
             match (place.access, around, copy) {
                 (Access::Write, _, Some(copy)) => self.put(&place.path, &copy)?,
                 (Access::Read, Access::Read | Access::Deny, Some(copy)) if place.rights != Rights::Others => {
@@ -358,6 +366,33 @@ impl View<'_> {
     fn is_on_the_way(&self, path: &Path) -> bool {
         let shown = |place: &Place| place.access != Access::Deny && place.path != path && place.path.starts_with(path);
         self.at(path).is_dir() && self.confinement.places.iter().any(shown)
+    }
+
+    /// Whoever could rename a directory on the way to something that is held would find it there without what holds it the next
+    /// time, with a decoy in its place.
+    fn fix_way(&mut self, path: &Path) -> Result<(), Refused> {
+        let places = &self.confinement.places;
+        let Some(around) = path.parent().and_then(|parent| places.iter().rev().find(|place| parent.starts_with(&place.path))) else {
+            return Ok(());
+        };
+        let is_private = around.path == Path::new(TEMPORARY) && access_at(places, Path::new("/")) != Access::Write;
+        if around.access != Access::Write || is_private {
+            return Ok(());
+        }
+        let mut way: Vec<_> = path.ancestors().skip(1).take_while(|directory| *directory != around.path).collect();
+        way.reverse();
+        for directory in way {
+            let target = self.at(directory);
+            // What to do about something that is not there yet is decided for itself.
+            if target.symlink_metadata().is_err() {
+                break;
+            }
+            if self.fixed.insert(directory.to_owned()) {
+                let copy = clone(&pin(&target)?, true).during(directory.display())?;
+                attach(&copy, &target)?;
+            }
+        }
+        Ok(())
     }
 
     fn put(&self, path: &Path, copy: &OwnedFd) -> Result<(), Refused> {

@@ -1,0 +1,176 @@
+//! A start, from the moment at which its id is taken until its process runs, or will not.
+
+use std::sync::Arc;
+
+use outpost_sandbox::policy::{Network, Policy};
+use outpost_sandbox::{Launch, LaunchIo, TerminalSize};
+use outpost_wire::Fault;
+use outpost_wire::exec::process::{SandboxType, StartParams};
+use tokio_util::sync::CancellationToken;
+
+use super::{Entry, Session};
+use crate::process::{self, Adoption, Process};
+use crate::snapshot::Snapshot;
+use crate::{fault, variables};
+
+/// What others see of it meanwhile.
+pub struct Starting {
+    fingerprint: String,
+    /// Somebody wants no process any more.
+    ended: CancellationToken,
+    /// It runs, or will not.
+    over: CancellationToken,
+}
+
+impl Starting {
+    pub fn fingerprint(&self) -> &str {
+        &self.fingerprint
+    }
+
+    /// Called under the session's lock, so that it comes either before the process is there or finds it there.
+    pub(super) fn end(&self) {
+        self.ended.cancel();
+    }
+
+    pub async fn over(&self) {
+        self.over.cancelled().await;
+    }
+}
+
+/// What became of the wish to start something.
+pub enum Claim {
+    New(Start),
+    /// The same start is on its way.
+    Underway(Arc<Starting>),
+    /// The same start was made before.
+    Known,
+}
+
+/// The right to start a process under an id; the id is free again when this is dropped and nothing was started.
+pub struct Start {
+    session: Arc<Session>,
+    id: String,
+    starting: Arc<Starting>,
+}
+
+impl Session {
+    /// Takes the id of a start. The same id with the same parameters is the same start.
+    pub fn claim(self: &Arc<Self>, params: &StartParams) -> Result<Claim, Fault> {
+        params.cwd.to_native().map_err(|error| fault::foreign_cwd(&params.cwd.to_string(), &error))?;
+        if params.network_proxy.is_some() || (params.enforce_managed_network && params.sandbox.is_some()) {
+            return Err(fault::proxy_unsupported());
+        }
+        if params.argv.is_empty() {
+            return Err(fault::empty_argv());
+        }
+        let fingerprint = process::fingerprint(params);
+        let mut state = self.lock();
+        if state.ended {
+            return Err(fault::session_ended());
+        }
+        match state.processes.get(&params.process_id) {
+            Some(existing) if existing.fingerprint() != fingerprint => Err(fault::process_exists(&params.process_id)),
+            Some(Entry::Starting(starting)) => Ok(Claim::Underway(starting.clone())),
+            Some(Entry::Live(_) | Entry::Past(_)) => Ok(Claim::Known),
+            None => {
+                let starting = Starting { fingerprint, ended: CancellationToken::new(), over: CancellationToken::new() };
+                let start = Start { session: self.clone(), id: params.process_id.clone(), starting: Arc::new(starting) };
+                state.processes.insert(start.id.clone(), Entry::Starting(start.starting.clone()));
+                Ok(Claim::New(start))
+            }
+        }
+    }
+
+    fn policy(&self, params: &StartParams) -> Result<Policy, Fault> {
+        self.config.grounds.policy(params.sandbox.as_ref()).map_err(|error| fault::policy(&error))
+    }
+
+    /// What the wire calls the confinement of a process that was started with these parameters. Looks at the places that they name.
+    pub fn sandbox_type(&self, params: &StartParams) -> Result<SandboxType, Fault> {
+        self.policy(params).map(|policy| sandbox_type(&policy))
+    }
+}
+
+fn sandbox_type(policy: &Policy) -> SandboxType {
+    match policy {
+        Policy::Open => SandboxType::None,
+        Policy::Confined(_) => SandboxType::LinuxSeccomp,
+    }
+}
+
+impl Start {
+    /// Does what has to be done before; cut short when nobody wants the process any more.
+    pub async fn prepare<T>(&self, work: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
+        self.starting.ended.run_until_cancelled(work).await.unwrap_or_else(|| Err(self.ended()))
+    }
+
+    fn ended(&self) -> Fault {
+        fault::ended_while_starting(&self.id)
+    }
+
+    /// Starts the process. Waits, on this thread, until it runs; the lock is not held, because that may take long.
+    pub fn launch(self, params: StartParams, snapshot: Option<&Snapshot>) -> Result<SandboxType, Fault> {
+        let session = &self.session;
+        let cwd = params.cwd.to_native().map_err(|error| fault::foreign_cwd(&params.cwd.to_string(), &error))?;
+        let policy = session.policy(&params)?;
+        let (program, arguments) = params.argv.split_first().ok_or_else(fault::empty_argv)?;
+        let launch = Launch {
+            program: program.into(),
+            arg0: params.arg0.as_ref().map(Into::into),
+            args: match snapshot {
+                Some(snapshot) => snapshot.arguments(&params.argv),
+                None => arguments.iter().map(Into::into).collect(),
+            },
+            env: match snapshot {
+                Some(snapshot) => variables::restore(&snapshot.variables, params.env_policy.as_ref(), &params.env),
+                None => variables::build(&session.config.variables, params.env_policy.as_ref(), &params.env),
+            },
+            cwd,
+            io: if params.tty { LaunchIo::Terminal(terminal_size(&params)) } else { LaunchIo::Pipes { stdin: params.pipe_stdin } },
+            policy: policy.clone(),
+        };
+        if self.starting.ended.is_cancelled() {
+            return Err(self.ended());
+        }
+        let fingerprint = self.starting.fingerprint.clone();
+        // Before the launch: if everything ends right after it, the start is known.
+        session.fates.note(|journal| journal.started(&session.id, &self.id, &fingerprint));
+        let forget = || session.fates.note(|journal| journal.forgotten(&session.id, &self.id));
+        let child = session.with_owner(|owner| owner.start(&launch)).map_err(|error| {
+            forget();
+            fault::launch(&error)
+        })?;
+        let mut state = session.lock();
+        // In both cases the child goes with it.
+        if state.ended {
+            return Err(fault::session_ended());
+        }
+        if self.starting.ended.is_cancelled() {
+            forget();
+            return Err(self.ended());
+        }
+        let is_offline = policy.rules().is_some_and(|rules| rules.network == Network::Restricted);
+        let adoption = Adoption { fingerprint, is_confined: policy != Policy::Open, is_offline };
+        let process = Process::adopt(child, params, adoption, session);
+        state.processes.insert(self.id.clone(), Entry::Live(process.clone()));
+        process.push_all_to(state.attachment.clone());
+        Ok(sandbox_type(&policy))
+    }
+}
+
+impl Drop for Start {
+    fn drop(&mut self) {
+        let mut state = self.session.lock();
+        if let Some(Entry::Starting(current)) = state.processes.get(&self.id)
+            && Arc::ptr_eq(current, &self.starting)
+        {
+            state.processes.remove(&self.id);
+        }
+        drop(state);
+        self.starting.over.cancel();
+    }
+}
+
+fn terminal_size(params: &StartParams) -> TerminalSize {
+    params.terminal_size.map_or_else(TerminalSize::default, |size| TerminalSize { rows: size.rows, cols: size.cols })
+}

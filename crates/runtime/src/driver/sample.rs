@@ -1,0 +1,49 @@
+//! Asking the model something aside: with all that it knows of the thread, without tools, and without a trace in it.
+
+use outpost_thread::said;
+
+use super::step::user_message;
+use super::{Driver, Stop};
+use crate::live::{CommandError, Reply, Sample, Sampled};
+use crate::model::{History, Prompt};
+
+impl Driver {
+    pub(super) async fn sample(&mut self, sample: Sample, mut reply: Reply<Sampled>) -> Result<(), Stop> {
+        if self.thread.turn.is_some() {
+            let _ = reply.send(Err(CommandError::Busy));
+            return Ok(());
+        }
+        let model = match self.shared.models.get(self.thread.settings.model_provider.as_deref()) {
+            Ok(model) => model,
+            Err(error) => {
+                let _ = reply.send(Err(CommandError::Invalid(error.to_string())));
+                return Ok(());
+            }
+        };
+        self.load_context().await?;
+        let mut items = self.context.as_ref().map_or_else(Vec::new, |context| context.items().to_vec());
+        items.push(user_message(&sample.prompt));
+        let prompt = Prompt {
+            model: self.shared.models.model_name(&self.thread.settings),
+            instructions: self.shared.instructions(&self.thread),
+            history: History::new(items),
+            tools: [].into(),
+            output_schema: None,
+            effort: sample.effort.or_else(|| self.thread.settings.reasoning_effort.clone()),
+            cache_key: self.thread.metadata.session.clone().unwrap_or_else(|| self.thread.id.to_string()),
+        };
+        // The thread goes on meanwhile. It ends with whoever asked.
+        tokio::spawn(async move {
+            let answer = tokio::select! {
+                answer = model.ask(&prompt, &|_| {}) => answer,
+                () = reply.closed() => return,
+            };
+            let sampled = answer.map_err(|error| CommandError::Invalid(error.to_string())).map(|answer| {
+                let text: String = answer.items.iter().filter_map(said).collect();
+                Sampled { text: Some(text).filter(|text| !text.is_empty()), usage: answer.usage }
+            });
+            let _ = reply.send(sampled);
+        });
+        Ok(())
+    }
+}

@@ -1,0 +1,144 @@
+//! What looks like a secret in the words that a client gives for a server: in an address, and in the arguments of a program. Pure.
+//!
+//! Names of headers and variables say what their values are. Here only the form tells, so this errs on both sides: what is taken for
+//! a secret has to be given again by the next program, and a secret without a form is not recognised.
+
+/// Words of a name that say of its value that it is a secret.
+const SECRET: [&str; 15] = [
+    "key",
+    "apikey",
+    "token",
+    "secret",
+    "password",
+    "passwd",
+    "passphrase",
+    "credential",
+    "credentials",
+    "auth",
+    "authorization",
+    "bearer",
+    "cookie",
+    "sig",
+    "signature",
+];
+/// Last words of a name that say that its value only leads to one.
+const ELSEWHERE: [&str; 12] = ["file", "path", "dir", "env", "var", "name", "id", "type", "mode", "url", "header", "scheme"];
+/// How tokens of services begin that people paste most.
+const BEGINNINGS: [&str; 11] = ["sk-", "ghp_", "gho_", "ghs_", "ghu_", "github_pat_", "glpat-", "xoxb-", "xoxp-", "AKIA", "eyJ"];
+/// A shorter word is no token of a service.
+const SHORTEST_TOKEN: usize = 20;
+/// A shorter value of an option is a setting.
+const SHORTEST_VALUE: usize = 8;
+
+/// The secret in an address: what stands before its host, or in a member of its query that is called like one.
+pub fn in_url(url: &str) -> Option<&str> {
+    let (_, rest) = url.split_once("://")?;
+    let authority = &rest[..rest.find(['/', '?', '#']).unwrap_or(rest.len())];
+    if let Some((user, _)) = authority.rsplit_once('@')
+        && !user.is_empty()
+    {
+        return Some(user.split_once(':').map_or(user, |(_, password)| password).trim()).filter(|secret| !secret.is_empty());
+    }
+    let (_, query) = rest.split_once('?')?;
+    let members = query.split('#').next().unwrap_or_default().split('&').filter_map(|member| member.split_once('='));
+    members.filter(|(name, value)| says_secret(name) && !value.is_empty()).map(|(_, value)| value).next()
+}
+
+/// The secret in an argument, if it holds one. An option and its value may be two arguments.
+pub fn in_argument<'a>(before: Option<&str>, argument: &'a str) -> Option<&'a str> {
+    if let Some(secret) = in_url(argument) {
+        return Some(secret);
+    }
+    if argument.len() >= SHORTEST_TOKEN && BEGINNINGS.iter().any(|beginning| argument.starts_with(beginning)) && is_word(argument) {
+        return Some(argument);
+    }
+    // `--token=VALUE`, `API_TOKEN=VALUE`, `Authorization: VALUE`
+    let named = argument.split_once('=').or_else(|| argument.split_once(": "));
+    if let Some((name, value)) = named.filter(|(name, _)| is_word(name)) {
+        return Some(value.trim()).filter(|value| says_secret(name) && is_value(value)).map(without_scheme);
+    }
+    let option = before.filter(|before| before.starts_with('-') && is_word(before) && says_secret(before))?;
+    Some(argument).filter(|value| is_value(value) && !option.is_empty()).map(without_scheme)
+}
+
+/// `Bearer TOKEN` is a token with a word before it.
+fn without_scheme(value: &str) -> &str {
+    value.split_once(' ').map_or(value, |(_, token)| token.trim())
+}
+
+fn is_word(text: &str) -> bool {
+    !text.is_empty() && !text.contains(|c: char| c.is_whitespace() || matches!(c, '/' | '"' | '\''))
+}
+
+/// Neither another option nor the path of a file.
+fn is_value(text: &str) -> bool {
+    text.len() >= SHORTEST_VALUE && !text.starts_with(['-', '/', '~', '.', '$'])
+}
+
+/// Whether a name such as `--api-key`, `API_KEY`, `apiKey` or `X-Auth-Token` is that of a secret.
+fn says_secret(name: &str) -> bool {
+    let mut words: Vec<String> = vec![String::new()];
+    let mut was_lower = false;
+    for c in name.chars() {
+        if !c.is_ascii_alphanumeric() || (c.is_ascii_uppercase() && was_lower) {
+            words.push(String::new());
+        }
+        was_lower = c.is_ascii_lowercase();
+        if let Some(word) = words.last_mut().filter(|_| c.is_ascii_alphanumeric()) {
+            word.push(c.to_ascii_lowercase());
+        }
+    }
+    words.retain(|word| !word.is_empty());
+    let leads_elsewhere = words.last().is_some_and(|last| ELSEWHERE.contains(&last.as_str()));
+    !leads_elsewhere && words.iter().any(|word| SECRET.contains(&word.as_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses() {
+        for (url, secret) in [
+            ("https://me:sesame@h.example/mcp", Some("sesame")),
+            ("https://ghp_0123456789@h.example/mcp", Some("ghp_0123456789")),
+            ("https://h.example/mcp?team=two&api_key=sesame#x", Some("sesame")),
+            ("https://h.example/mcp?accessToken=sesame", Some("sesame")),
+            ("https://h.example/mcp?sig=sesame", Some("sesame")),
+            ("https://h.example/mcp?team=two&author=somebody&design=1", None),
+            ("https://h.example/mcp?token=", None),
+            ("https://h.example/a@b?c=d", None),
+            ("/a/path", None),
+            ("", None),
+        ] {
+            assert_eq!(in_url(url), secret, "{url}");
+        }
+    }
+
+    #[test]
+    fn arguments() {
+        for (before, argument, secret) in [
+            (None, "--token=open-sesame", Some("open-sesame")),
+            (None, "API_TOKEN=open-sesame", Some("open-sesame")),
+            (None, "Authorization: Bearer open-sesame", Some("open-sesame")),
+            (Some("--api-key"), "open-sesame", Some("open-sesame")),
+            (Some("-H"), "X-Api-Key: open-sesame", Some("open-sesame")),
+            (None, "sk-0123456789abcdef0123", Some("sk-0123456789abcdef0123")),
+            (None, "postgres://me:sesame@db/x", Some("sesame")),
+            (Some("--token-file"), "secrets/token", None),
+            (Some("--key"), "/etc/keys/server.pem", None),
+            (Some("--key"), "./server.pem", None),
+            (Some("--auth-mode"), "interactive", None),
+            (Some("--author"), "somebody-else", None),
+            (Some("--token"), "--verbose-mode", None),
+            (Some("--auth"), "oauth", None),
+            (Some("token"), "something-else", None),
+            (None, "--fast-mode=very-much-so", None),
+            (None, "echo token=open-sesame; sleep 1", None),
+            (None, "@scope/server-of-keys", None),
+            (None, "", None),
+        ] {
+            assert_eq!(in_argument(before, argument), secret, "{before:?} {argument}");
+        }
+    }
+}

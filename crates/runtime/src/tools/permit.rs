@@ -1,0 +1,288 @@
+//! `request_permissions`: the model asks for more than the sandbox gives, the user grants some of it or nothing.
+//!
+//! What is granted becomes a fact with the end of the call, and only after the environment has shown that it can give it: a
+//! grant that no executor takes would stand in the way of everything after it.
+
+use outpost_environment::{Environment, EnvironmentError, Repeat, Workplace};
+use outpost_thread::{ApprovalAsked, CallId, CallOutcome, Decision, Fact, GrantScope, PermissionsGranted, Raw, TurnId};
+use outpost_wire::PathUri;
+use outpost_wire::app::permission::{PermissionProfile, PermissionScope};
+use outpost_wire::exec::files::{GetMetadata, GetMetadataParams};
+use outpost_wire::exec::policy::{Grant, SandboxContext};
+use outpost_wire::intent::EnvironmentId;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{Asked, CallContext, CallEnd, Consent, Plan, ResultType, StepTools, Work};
+use crate::approvals::{Question, key};
+use crate::permits::Permits;
+use crate::policy::ApprovalPolicy;
+
+/// As the model writes it.
+#[derive(Debug, Clone, Deserialize)]
+pub struct RequestPermissions {
+    #[serde(default)]
+    reason: Option<String>,
+    #[serde(default)]
+    environment_id: Option<String>,
+    permissions: Value,
+}
+
+/// What a command wants of the sandbox, as the model writes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum SandboxPermissions {
+    UseDefault,
+    WithAdditionalPermissions,
+    RequireEscalated,
+}
+
+/// What a command wants on top of the sandbox; an error is a sentence for the model.
+pub(super) fn additional(wish: Option<SandboxPermissions>, permissions: Option<&Value>, cwd: &PathUri) -> Result<Permits, String> {
+    match (wish, permissions) {
+        (Some(SandboxPermissions::WithAdditionalPermissions), Some(permissions)) => {
+            Permits::asked(permissions, cwd).map_err(|error| error.to_string())
+        }
+        (Some(SandboxPermissions::WithAdditionalPermissions), None) => {
+            Err("`with_additional_permissions` needs `additional_permissions` that say what is needed".into())
+        }
+        (_, Some(_)) => Err("`additional_permissions` count only with `sandbox_permissions`: `with_additional_permissions`".into()),
+        (_, None) => Ok(Permits::default()),
+    }
+}
+
+/// A grant that is to be tried.
+pub(crate) struct PermitRun {
+    place: Granted,
+    environment: Environment,
+    cwd: PathUri,
+    /// The sandbox as it is without the grant.
+    sandbox: SandboxContext,
+    permits: Permits,
+    scope: GrantScope,
+    result: ResultType,
+}
+
+/// Where a grant holds: an environment, and the executor that answers behind it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Granted {
+    environment: EnvironmentId,
+    executor: Option<String>,
+    generation: Option<u64>,
+}
+
+impl Granted {
+    fn at(place: &Workplace<'_>) -> Self {
+        let executor = place.handle.identity().and_then(|identity| identity.executor_id);
+        // Without an identity nobody can tell machines apart, and the handle is all there is.
+        let generation = if executor.is_none() { Some(place.handle.generation()) } else { None };
+        Self { environment: place.attachment.environment_id.clone(), executor, generation }
+    }
+}
+
+/// What the user answered, as the driver completes it.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Answer {
+    permissions: PermissionProfile,
+    #[serde(default)]
+    scope: Option<PermissionScope>,
+    /// Of the place that was asked about.
+    key: String,
+}
+
+/// Completes an answer with what the question said, so that it stands on its own: without permissions, all that was asked
+/// for; without a scope, the turn unless the decision says more.
+pub(crate) fn complete(asked: &ApprovalAsked, decision: Decision, answer: Option<&Raw>) -> Option<Raw> {
+    let question: Value = asked.detail.as_ref()?.read().ok()?;
+    let given: Value = answer.and_then(|answer| answer.read().ok()).unwrap_or_default();
+    let or = |given: &Value, usual: Value| if given.is_null() { usual } else { given.clone() };
+    let scope = if decision == Decision::ApprovedForThread { "session" } else { "turn" };
+    Some(Raw::from(json!({
+        "permissions": or(&given["permissions"], question["permissions"].clone()), "scope": or(&given["scope"], scope.into()), "key": question["key"],
+    })))
+}
+
+/// What of the thread's grants holds in a place.
+pub(super) fn held(grants: &[PermissionsGranted], place: &Workplace<'_>) -> Permits {
+    let here = Granted::at(place);
+    let mut permits = Permits::default();
+    for grant in grants {
+        let (environment, executor) = (grant.environment.clone(), grant.executor.clone());
+        if (Granted { environment, executor, generation: grant.generation }) == here
+            && let Ok(granted) = grant.permissions.read()
+        {
+            permits.join(&granted);
+        }
+    }
+    permits
+}
+
+/// Why nobody may be asked for permissions, if so.
+pub(crate) fn silence(policy: ApprovalPolicy) -> Option<&'static str> {
+    match policy {
+        ApprovalPolicy::Never => Some("the approval policy is `never`"),
+        ApprovalPolicy::Granular(own) if !own.granular.request_permissions => Some("questions for permissions are switched off"),
+        _ => None,
+    }
+}
+
+impl StepTools {
+    pub(super) fn plan_permissions(&self, asked: &Asked<'_>, request: RequestPermissions) -> Plan {
+        let place = match self.place(request.environment_id.as_deref()) {
+            Ok(place) => place,
+            Err(why) => return asked.fail(&why),
+        };
+        let wanted = match Permits::asked(&request.permissions, &place.attachment.cwd) {
+            Ok(wanted) => wanted,
+            Err(error) => return asked.fail(&error.to_string()),
+        };
+        let tell = |text: &str| Plan::End(CallEnd::completed(asked.result(), &asked.call.id, text, None));
+        let Some(sandbox) = self.sandbox(&place) else { return tell("There is no sandbox here; nothing has to be granted.") };
+        let wanted = wanted.beyond(&sandbox);
+        if wanted.is_empty() {
+            return tell("All of that is allowed already; nothing has to be granted.");
+        }
+        if let Some(why) = silence(self.approval) {
+            return nothing(asked, &format!("Nothing was granted, and nobody was asked: {why}. Go on without it."));
+        }
+        let id = place.attachment.environment_id.clone();
+        let here = key(&place, &json!("permissions"));
+        let answer = match &asked.consent {
+            Consent::Open => {
+                let detail = json!({
+                    "key": here, "environmentId": id, "cwd": place.attachment.cwd.to_syntax(), "permissions": wanted.profile(),
+                    "words": wanted.words(), "reason": request.reason,
+                });
+                return Plan::Ask(Question { kind: "permissions", environment: Some(id), detail });
+            }
+            Consent::Given { answer, .. } => answer.as_ref().and_then(|answer| answer.read::<Answer>().ok()),
+        };
+        let Some(answer) = answer else { return nothing(asked, "Nothing was granted: the answer cannot be read.") };
+        if answer.key != here {
+            return asked
+                .fail("The environment is another one than the user was asked about. Nothing was granted; ask again if you need it.");
+        }
+        let permits = wanted.within(&Permits::granted(&answer.permissions, place.attachment));
+        if permits.is_empty() {
+            return nothing(asked, "The user granted nothing of it. Do not try the same by other means; ask, or go on without it.");
+        }
+        let here = Granted::at(&place);
+        // What cannot be told from another machine is trusted no longer than a turn.
+        let is_lasting = answer.scope == Some(PermissionScope::Session) && here.executor.is_some();
+        let run = PermitRun {
+            place: here,
+            environment: place.handle.clone(),
+            cwd: place.attachment.cwd.clone(),
+            sandbox,
+            permits,
+            scope: if is_lasting { GrantScope::Thread } else { GrantScope::Turn },
+            result: asked.result(),
+        };
+        asked.run(Some(id), true, None, Work::Permit(Box::new(run)))
+    }
+}
+
+/// A no that the turn goes on with.
+fn nothing(asked: &Asked<'_>, text: &str) -> Plan {
+    let items = vec![asked.result().item(&asked.call.id, text)];
+    Plan::End(CallEnd { outcome: CallOutcome::Declined, items, detail: None, facts: vec![] })
+}
+
+impl PermitRun {
+    pub async fn execute(self, call: &CallId, context: &CallContext) -> CallEnd {
+        let (mut given, mut refused) = (Permits::default(), Vec::new());
+        for part in self.permits.parts() {
+            match self.attempt(&part).await {
+                Ok(()) => given.join(&part),
+                Err(error) => refused.push(format!("{part}: {error}")),
+            }
+        }
+        let refusals = refused.iter().map(|refusal| format!("\n- {refusal}")).collect::<String>();
+        if given.is_empty() {
+            return CallEnd::failed(self.result, call, &format!("The user agreed, but the environment cannot give it:{refusals}"));
+        }
+        let until = match self.scope {
+            GrantScope::Turn => "until this turn ends",
+            GrantScope::Thread => "for the rest of this thread",
+        };
+        let list: String = given.words().iter().map(|word| format!("\n- {word}")).collect();
+        let mut text = format!("Granted in environment `{}`, {until}:{list}", self.place.environment);
+        let rest = if given == self.permits { "" } else { "\nThe environment could not give this:" };
+        text.push_str(rest);
+        text.push_str(&refusals);
+        match self.fact(&context.turn, call, &given) {
+            Ok(fact) => CallEnd { facts: vec![fact], ..CallEnd::completed(self.result, call, text, None) },
+            Err(error) => CallEnd::failed(self.result, call, &format!("The grant could not be written down: {error}")),
+        }
+    }
+
+    /// Does something harmless in the sandbox that a part of the grant makes.
+    async fn attempt(&self, part: &Permits) -> Result<(), EnvironmentError> {
+        let mut sandbox = self.sandbox.clone();
+        part.widen(&mut sandbox, Grant::Required);
+        let params = GetMetadataParams { path: self.cwd.clone(), follow_symlinks: None, sandbox: Some(sandbox) };
+        match self.environment.call::<GetMetadata>(&params, Repeat::Harmless).await {
+            // The sandbox was made; that there is nothing in it is another matter.
+            Err(EnvironmentError::Fault(fault)) if fault.code == outpost_wire::fault::NOT_FOUND => Ok(()),
+            other => other.map(|_| ()),
+        }
+    }
+
+    fn fact(&self, turn: &TurnId, call: &CallId, given: &Permits) -> Result<Fact, serde_json::Error> {
+        let Granted { environment, executor, generation } = self.place.clone();
+        let permissions = Raw::of(given)?;
+        let (turn, call, scope) = (turn.clone(), Some(call.clone()), self.scope);
+        Ok(PermissionsGranted { turn, call, environment, executor, generation, scope, permissions }.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::{Granular, Questions};
+
+    #[test]
+    fn an_answer_stands_on_its_own() {
+        let question = json!({"key": "here", "permissions": {"network": {"enabled": true}}});
+        let asked = ApprovalAsked {
+            turn: "t".into(),
+            approval: "a".into(),
+            call: None,
+            environment: None,
+            kind: "permissions".into(),
+            detail: Some(Raw::from(question.clone())),
+        };
+        let complete = |decision, answer: Option<Value>| {
+            let answer = complete(&asked, decision, answer.map(Raw::from).as_ref()).unwrap();
+            answer.read::<Value>().unwrap()
+        };
+        let whole = |scope: &str| json!({"permissions": question["permissions"], "scope": scope, "key": "here"});
+        assert_eq!(complete(Decision::Approved, None), whole("turn"));
+        assert_eq!(complete(Decision::ApprovedForThread, None), whole("session"));
+        let part = complete(Decision::Approved, Some(json!({"permissions": {}, "scope": "session", "key": "elsewhere"})));
+        assert_eq!(part, json!({"permissions": {}, "scope": "session", "key": "here"}));
+    }
+
+    #[test]
+    fn only_some_policies_let_nobody_be_asked() {
+        let granular = |request_permissions| {
+            ApprovalPolicy::Granular(Granular { granular: Questions { request_permissions, ..Questions::default() } })
+        };
+        for policy in [ApprovalPolicy::OnRequest, ApprovalPolicy::Untrusted, granular(true)] {
+            assert_eq!(silence(policy), None, "{policy:?}");
+        }
+        assert!(silence(ApprovalPolicy::Never).is_some() && silence(granular(false)).is_some());
+    }
+
+    #[test]
+    fn additional_permissions_come_with_the_word_for_them() {
+        let cwd = PathUri::root();
+        let permissions = json!({"network": {"enabled": true}});
+        let ask = |wish, permissions: Option<&Value>| additional(wish, permissions, &cwd);
+        assert!(ask(Some(SandboxPermissions::WithAdditionalPermissions), Some(&permissions)).unwrap().network);
+        assert!(ask(Some(SandboxPermissions::WithAdditionalPermissions), None).is_err());
+        assert!(ask(Some(SandboxPermissions::RequireEscalated), Some(&permissions)).is_err());
+        assert!(ask(None, None).unwrap().is_empty());
+    }
+}

@@ -1,0 +1,51 @@
+//! Going on from an earlier turn.
+
+use std::sync::Arc;
+
+use outpost_rpc::Outcome;
+use outpost_runtime::live::CommandError;
+use outpost_thread::{InterruptReason, TurnId};
+use outpost_wire::Fault;
+use outpost_wire::app::SortDirection;
+use outpost_wire::app::thread::{ThreadRevert, ThreadRevertParams, ThreadRevertResponse};
+
+use super::pages::{self, Wanted};
+use super::turns::{attend, then_tell};
+use super::{loaded, reading};
+use crate::connection::Connection;
+use crate::fault;
+use crate::projection::{self, Shown};
+use crate::table::Table;
+
+pub fn register(table: Table) -> Table {
+    table.on_call::<ThreadRevert, _, _>(revert)
+}
+
+async fn revert(connection: Arc<Connection>, params: ThreadRevertParams) -> Result<Outcome<ThreadRevertResponse>, Fault> {
+    let server = &connection.server;
+    let live = loaded(&connection, &params.thread_id)?;
+    let hold = attend(&connection, &live).await?;
+    let before = TurnId(params.before_turn_id);
+    let mut done = live.revert(before.clone()).await;
+    // What runs now would not count in any case.
+    while let Err(CommandError::Busy) = done {
+        live.interrupt(None, InterruptReason::User).await.or_else(|error| match error {
+            CommandError::NoTurn => Ok(()),
+            other => Err(fault::command(other)),
+        })?;
+        done = live.revert(before.clone()).await;
+    }
+    done.map_err(fault::command)?;
+    let (state, status, store) = reading::state_of(server, live.id()).await?;
+    let wanted = Wanted { place: None, limit: 1, direction: SortDirection::Desc };
+    let turns = pages::page(server, &store, &state, &wanted).await?;
+    let items = reading::turns(server, &store, live.id(), state.last).await?.into_items().len();
+    let ephemeral = server.runtime.is_ephemeral(live.id()).await;
+    let shown = Shown { status, ephemeral, path: reading::path(&store, live.id()), turns: vec![] };
+    let output = ThreadRevertResponse {
+        thread: projection::thread(&state, shown, &server.defaults),
+        turns_backwards_cursor: turns.back,
+        items_backwards_cursor: (items > 0).then(|| items.to_string()),
+    };
+    Ok(then_tell(output, hold))
+}

@@ -1,0 +1,115 @@
+//! Whoever makes file calls and starts programs inside a sandbox can be stopped by what runs there. That is felt by the session that the
+//! sandbox belongs to, for a while, and by nobody else.
+
+use std::time::Duration;
+
+use outpost_executor::WorkerPatience;
+use outpost_testkit::bench::with;
+use outpost_testkit::{Bench, Client, LinkKind, Setup};
+use serde_json::{Value, json};
+
+use crate::as_root_and_user;
+use crate::support::{Ground, OUTPOST, number};
+
+/// As many as an executor has threads, and one more.
+const VICTIMS: usize = 5;
+
+/// A script that stops everybody of that name, again and again, and says so when it has.
+fn stopping(name: &str) -> String {
+    format!(
+        "told=; while :; do for d in /proc/[0-9]*; do c=; read c 2>/dev/null < $d/comm; if [ \"$c\" = {name} ] && [ ${{d#/proc/}} != $PPID ]; then \
+         kill -STOP ${{d#/proc/}}; [ $told ] || echo stopped; told=1; fi; done; sleep 0.02; done"
+    )
+}
+
+async fn stop(client: &mut Client, start: Value) {
+    let id = start["processId"].clone();
+    client.start(start).await;
+    client.until(|message| message["method"] == "process/output" && message["params"]["processId"] == id).await;
+}
+
+as_root_and_user! {
+    async fn a_stopped_worker_is_felt_by_nobody_else(who: Who) {
+        let mut ground = Ground::new(who);
+        let sandbox = ground.workspace_write();
+        let stat = json!({"path": ground.uri(""), "sandbox": sandbox});
+        let mut victims = Vec::new();
+        for _ in 0..VICTIMS {
+            let mut victim = ground.client().await;
+            victim.result("fs/getMetadata", stat.clone()).await;
+            stop(&mut victim, with(ground.shell(&number(), &stopping("outpost-worker")), json!({"sandbox": sandbox}))).await;
+            victim.request("fs/getMetadata", stat.clone());
+            victim.flushed().await;
+            victims.push(victim);
+        }
+        let mut other = ground.client().await;
+        other.result("fs/getMetadata", json!({"path": "file:///"})).await;
+        for victim in &mut victims {
+            assert!(victim.quiet(Duration::from_millis(1)).await.iter().all(|message| message.get("id").is_none()));
+        }
+        // Also a signal is still heard.
+        assert_eq!(ground.executor.stop(), Some(0));
+    }
+
+    async fn a_stopped_reaper_is_felt_by_nobody_else(who: Who) {
+        let mut ground = Ground::new(who);
+        let sandbox = ground.workspace_write();
+        let shell = |script: &str| with(ground.shell(&number(), script), json!({"sandbox": sandbox}));
+        let mut victims = Vec::new();
+        for _ in 0..VICTIMS {
+            let mut victim = ground.client().await;
+            // Two at once leave two reapers without work.
+            let both = [shell("read x"), shell("read x")].map(|start| with(start, json!({"pipeStdin": true})));
+            for start in &both {
+                victim.start(start.clone()).await;
+            }
+            for start in &both {
+                victim.result("process/closeStdin", json!({"processId": start["processId"]})).await;
+                victim.events(start["processId"].as_str().unwrap()).await;
+            }
+            stop(&mut victim, shell(&stopping("outpost-reaper"))).await;
+            victim.request("process/start", shell("true"));
+            victim.flushed().await;
+            victims.push(victim);
+        }
+        let mut other = ground.client().await;
+        other.result("fs/getMetadata", json!({"path": "file:///"})).await;
+        for victim in &mut victims {
+            assert!(victim.quiet(Duration::from_millis(1)).await.iter().all(|message| message.get("id").is_none()));
+        }
+        assert_eq!(ground.executor.stop(), Some(0));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_that_says_nothing_is_given_up() {
+    let patience = Duration::from_millis(200);
+    let setup = Setup { worker_patience: WorkerPatience { one: patience, many: patience }, ..Setup::default() };
+    let bench = Bench::with_setup(LinkKind::Memory, OUTPOST, &setup);
+    let mut client = bench.client().await;
+    let root = json!({"path": {"type": "special", "value": {"kind": "root"}}, "access": "read"});
+    let sandbox = json!({
+        "permissions": {"type": "managed", "file_system": {"type": "restricted", "entries": [root]}, "network": "restricted"},
+        "cwd": "file:///", "workspaceRoots": [], "windowsSandboxLevel": "disabled",
+    });
+    let inside = |id: &str, script: &str| with(bench.shell(id, script), json!({"sandbox": sandbox, "cwd": "file:///"}));
+    for (method, params) in [
+        ("fs/getMetadata", json!({})),
+        ("fs/walk", json!({"options": {"maxDepth": 1, "maxDirectories": 9, "maxEntries": 99, "followDirectorySymlinks": false}})),
+    ] {
+        let params = with(params, json!({"path": "file:///usr", "sandbox": sandbox}));
+        client.result(method, params.clone()).await;
+        let id = number();
+        stop(&mut client, inside(&id, &stopping("outpost-worker"))).await;
+        let (_, why) = client.error(method, params.clone()).await;
+        assert!(why.contains("gave no answer within 200ms") && why.contains("whether the call was made is not known"), "{why}");
+        client.result("process/terminate", json!({"processId": id})).await;
+        client.events(&id).await;
+        // The next one is made by somebody else, and the silent one is gone.
+        client.result(method, params).await;
+        let id = number();
+        let gone = "while grep -l '^State:.*stopped' /proc/[0-9]*/status 2>/dev/null; do sleep 0.05; done";
+        client.start(inside(&id, gone)).await;
+        assert_eq!(client.outcome(&id).await.0, 0);
+    }
+}
