@@ -198,3 +198,19 @@ fn output_that_cannot_be_written_is_no_bug() {
     assert_eq!(output.status.code(), Some(1), "{told}");
     assert!(told.contains("No space left") && !told.contains("bug") && !told.contains("panicked"), "{told}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn piped_lines_are_never_answers() {
+    let touch = |id: &str, file: &str| call(id, "exec_command", &json!({"cmd": format!("touch {file}")}));
+    let scene = Scene::new(vec![Reply::Items(vec![touch("a", "made")]), Reply::message("one"), Reply::message("two")]).await;
+    let mut chat = scene.command(&["chat", "--cd", scene.work.path().to_str().unwrap()]);
+    let mut child = chat.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(b"first\ny\n").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "one\ntwo\n");
+    assert_eq!(scene.told(), ["first", "y"], "what is piped in is what is said");
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert!(told.contains("$ touch made") && told.contains("nobody is there to answer: no"), "{told}");
+    assert!(!scene.work.path().join("made").exists());
+}

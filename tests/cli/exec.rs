@@ -443,6 +443,86 @@ async fn a_reader_that_went_away_ends_the_turn() {
     assert!(text(&output.stderr).contains("standard output cannot be written"), "{output:?}");
 }
 
+/// Waits for the end without reading anything.
+fn ends(child: &mut std::process::Child) -> Option<i32> {
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    while std::time::Instant::now() < until {
+        if let Some(status) = child.try_wait().unwrap() {
+            return status.code();
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    panic!("it does not end");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thread_that_somebody_else_took_ends_the_run() {
+    let wait = json!({"cmd": "touch begun; while [ ! -e go ]; do sleep 0.01; done", "yield_time_ms": 30000});
+    let scene = Scene::new(vec![Reply::call("a", "exec_command", &wait)]).await;
+    for arguments in [&["exec", "go"][..], &["exec", "--json", "go"]] {
+        for file in ["begun", "go"] {
+            let _ = std::fs::remove_file(scene.work.path().join(file));
+        }
+        let mut child = scene.command(arguments).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        while !scene.work.path().join("begun").exists() {
+            assert!(child.try_wait().unwrap().is_none(), "it ended");
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        let list = scene.run(&["thread", "list", "--json"]);
+        let list: Value = serde_json::from_slice(&list.stdout).unwrap();
+        let taken = scene.run(&["thread", "takeover", list["threads"][0]["id"].as_str().unwrap()]);
+        assert!(taken.status.success(), "{taken:?}");
+        std::fs::write(scene.work.path().join("go"), "").unwrap();
+        assert_eq!(ends(&mut child), Some(1));
+        scene.model.push(Reply::call("a", "exec_command", &wait));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slow_reader_of_an_ephemeral_thread_is_told_the_truth() {
+    let print = |id: &str, bytes: usize| {
+        let cmd = format!("head -c {bytes} /dev/zero | tr '\\0' x");
+        Reply::call(id, "exec_command", &json!({"cmd": cmd, "yield_time_ms": 30000, "max_output_tokens": 100_000}))
+    };
+    // The first line is more than a pipe holds, and the second command says more than a feed remembers.
+    let scene = Scene::new(vec![print("a", 300_000), print("b", 12_000_000), Reply::message("done")]).await;
+    let mut child = scene.command(&["exec", "--ephemeral", "--json", "go"]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    while scene.model.requests().len() < 3 {
+        assert!(child.try_wait().unwrap().is_none(), "it ended");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success());
+    let lines = lines(&output);
+    let done: Vec<&Value> = lines.iter().filter(|line| line["type"] == "item.completed").map(|line| &line["item"]).collect();
+    let commands: Vec<&Value> = done.into_iter().filter(|item| item["type"] == "command_execution").collect();
+    assert_eq!(commands.len(), 2);
+    for command in commands {
+        assert_eq!((&command["status"], &command["exit_code"]), (&json!("completed"), &json!(0)));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_effort_that_was_said_stays_with_the_thread_and_one_of_the_file_does_not() {
+    let scene = Scene::new(vec![]).await;
+    let file = scene.home.path().join("config.toml");
+    let config = std::fs::read_to_string(&file).unwrap();
+    let effort = || scene.model.requests().pop().unwrap().body["reasoning"]["effort"].clone();
+    let write = |word: &str| std::fs::write(&file, format!("model_reasoning_effort = \"{word}\"\n{config}")).unwrap();
+    write("high");
+    scene.lines(&["exec", "--json", "-c", "model_reasoning_effort=low", "one"]);
+    assert_eq!(effort(), "low");
+    scene.lines(&["exec", "--json", "resume", "--last", "two"]);
+    assert_eq!(effort(), "low", "it was said for this thread");
+    scene.lines(&["exec", "--json", "three"]);
+    assert_eq!(effort(), "high");
+    write("medium");
+    scene.lines(&["exec", "--json", "resume", "--last", "four"]);
+    assert_eq!(effort(), "medium", "nobody said anything for this one");
+}
+
 /// As programs pass them that know another command line of this kind.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_other_programs_put_before_the_verb_is_understood() {

@@ -170,6 +170,85 @@ fn a_reader_that_has_seen_enough_is_no_failure() {
     }
 }
 
+/// Whoever started us closed our standard error, or the disk behind it is full.
+#[test]
+fn words_that_nobody_hears_end_nothing() {
+    let me = Newcomer::new();
+    let full = || std::fs::File::options().write(true).open("/dev/full").unwrap();
+    me.write("environments.toml", "[[environments]]\nid = \"down\"\nurl = \"ws://127.0.0.1:1\"\n");
+    let cases: [(&[&str], i32); 6] = [
+        (&["thread", "show", "nosuch"], 1),
+        (&["token", "create", "--client"], 0),
+        (&["env", "remove", "nosuch"], 1),
+        (&["cp", "down:x", "y"], 3),
+        (&["run", "-e", "nosuch", "--", "true"], 125),
+        (&["exec", "--provider", "offline", "--sandbox", "danger-full-access", "$ echo hi"], 0),
+    ];
+    for (verb, code) in cases {
+        // With every line of the log, too.
+        for log in ["warn", "debug"] {
+            let ended = me.command(verb).env("OUTPOST_LOG", log).stderr(full()).output().unwrap();
+            assert_eq!(ended.status.code(), Some(code), "{verb:?}: {ended:?}");
+            let mut child = me.command(verb).env("OUTPOST_LOG", log).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+            drop(child.stderr.take());
+            assert_eq!(child.wait().unwrap().code(), Some(code), "{verb:?}");
+        }
+    }
+}
+
+#[test]
+fn a_server_that_nobody_could_reach_says_so() {
+    let me = Newcomer::new();
+    let mut first = me.command(&["app-server", "--listen", "off"]).stderr(Stdio::null()).spawn().unwrap();
+    let socket = me.home.path().join("run/app.sock");
+    while !socket.exists() {
+        assert!(first.try_wait().unwrap().is_none(), "the first one ended");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let (told, code) = me.told(&["app-server", "--listen", "off"]);
+    first.kill().unwrap();
+    first.wait().unwrap();
+    assert_eq!(code, Some(1), "{told}");
+    assert!(told.contains("app.sock: another server of this home listens there; stop it first"), "{told}");
+    let long = me.home.path().join("x".repeat(120));
+    let output = me.command(&["app-server", "--listen", "off"]).env("OUTPOST_HOME", &long).output().unwrap();
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(told.contains("the path is too long for a socket; choose a shorter OUTPOST_HOME"), "{told}");
+}
+
+#[test]
+fn readers_of_lists_and_exports_may_leave_and_full_disks_are_told() {
+    let me = Newcomer::new();
+    assert_eq!(me.told(&["exec", "--provider", "offline", "> hi"]).1, Some(0));
+    assert_eq!(me.told(&["token", "create", "--client"]).1, Some(0));
+    let list = me.command(&["thread", "list", "--json"]).output().unwrap();
+    let list: serde_json::Value = serde_json::from_slice(&list.stdout).unwrap();
+    let id = list["threads"][0]["id"].as_str().unwrap();
+    let verbs: [&[&str]; 6] = [
+        &["thread", "export", id],
+        &["thread", "export", "--markdown", id],
+        &["token", "list"],
+        &["token", "list", "--json"],
+        &["env", "list"],
+        &["env", "check", "local"],
+    ];
+    for verb in verbs {
+        let mut child = me.command(verb).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stderr).as_ref()), (Some(0), ""), "{verb:?}");
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let output = me.command(verb).stdout(full).output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.code() == Some(1) && told.contains("No space left"), "{verb:?}: {output:?}");
+    }
+    // It has nothing more to say, and ends all the same.
+    let mut child = me.command(&["env", "watch"]).stdout(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
 /// A log line is for a server; a person is told one sentence, once.
 #[test]
 fn what_is_wrong_with_declarations_is_told_in_plain_words() {

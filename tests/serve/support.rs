@@ -85,13 +85,19 @@ pub fn token(home: &Path, scope: &[&str]) -> String {
 
 /// Sends bytes and reads until the other side ends; the status and the body of the answer.
 pub async fn http(address: &str, request: &str) -> (u16, String) {
+    let answer = answer(address, request).await;
+    let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or_default();
+    (status, answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default())
+}
+
+/// The whole answer.
+pub async fn answer(address: &str, request: &str) -> String {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
     stream.write_all(request.as_bytes()).await.unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
-    let status = answer.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or_default();
-    (status, answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default())
+    answer
 }
 
 /// The program with a home, and nothing of the environment of whoever runs the tests that could matter.

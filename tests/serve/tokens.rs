@@ -2,10 +2,11 @@
 
 use std::path::Path;
 
+use outpost_testkit::RawSocket;
 use outpost_testkit::executor::eventually;
 use serde_json::Value;
 
-use crate::support::{Server, Trying, http, joined, joined_in, listens, outpost};
+use crate::support::{Server, Trying, answer, http, joined, joined_in, listens, outpost};
 
 fn list(home: &Path) -> Vec<Value> {
     let listed = outpost(home, &["token", "list", "--json"]);
@@ -139,4 +140,42 @@ async fn two_starts_of_one_install_do_not_fight() {
     first.kill();
     second.says("joined");
     eventually("the first is gone", || true).await;
+}
+
+/// Logs in as a browser does; the cookie.
+async fn log_in(server: &Server, token: &str) -> String {
+    let body = format!("token={token}");
+    let head = format!("POST /login HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {}\r\n", body.len());
+    let kind = "Content-Type: application/x-www-form-urlencoded\r\n";
+    let answer = answer(server.address(), &format!("{head}{kind}\r\n{body}")).await;
+    let cookie = answer.lines().find_map(|line| line.to_ascii_lowercase().starts_with("set-cookie:").then(|| line[11..].trim().to_owned()));
+    cookie.unwrap_or_else(|| panic!("no cookie: {answer}")).split(';').next().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn logging_out_ends_what_was_opened_with_the_cookie() {
+    let server = Server::start();
+    for token in [server.own_token(), server.token(&["--client"])] {
+        let (cookie, other) = (log_in(&server, &token).await, log_in(&server, &token).await);
+        let mut open = RawSocket::connect(server.address()).await;
+        assert_eq!(open.upgrade(&[("cookie", &cookie)]).await.status, 101);
+        let mut stays = RawSocket::connect(server.address()).await;
+        assert_eq!(stays.upgrade(&[("cookie", &other)]).await.status, 101);
+        let request =
+            format!("POST /logout HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 0\r\nCookie: {cookie}\r\n\r\n");
+        assert_eq!(http(server.address(), &request).await.0, 303);
+        assert_eq!(open.ended().await, Some(1008));
+        assert_eq!(RawSocket::connect(server.address()).await.upgrade(&[("cookie", &cookie)]).await.status, 401);
+        let hello = serde_json::json!({"id": 1, "method": "initialize", "params": {"clientInfo": {"name": "page", "version": "1"}}});
+        assert!(stays.call(&hello).await["result"].is_object(), "another session is another matter");
+    }
+}
+
+#[test]
+fn nobody_is_let_in_unasked_through_a_proxy() {
+    let home = tempfile::tempdir().unwrap();
+    let refused =
+        outpost(home.path(), &["serve", "--listen", "ws://127.0.0.1:0", "--behind-proxy", "--no-auth", "--allow-host", "hub.example"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("--no-auth is for those on this machine only"), "{refused:?}");
 }

@@ -258,3 +258,98 @@ async fn skills_are_listed_and_changes_are_told() {
     }
     panic!("nothing was told");
 }
+
+const HOLD: &str = "while [ ! -e go ]; do sleep 0.02; done";
+
+#[tokio::test]
+async fn what_was_deleted_can_be_said_again() {
+    let wait = Reply::call("wait", "exec_command", &json!({"cmd": HOLD, "yield_time_ms": 30000}));
+    let app = AppServer::start(OUTPOST, vec![wait, Reply::message("one"), Reply::message("two")]).await;
+    let mut client = app.client().await;
+    let id = thread(&mut client, json!({})).await;
+    let first = begin(&mut client, &id, "one").await;
+    let add = json!({"threadId": id, "input": text("later"), "clientUserMessageId": "k"});
+    client.result("thread/queue/add", add).await;
+    client.result("thread/queue/delete", json!({"threadId": id, "queuedSubmissionId": "k"})).await;
+    std::fs::write(app.work().join("go"), "").unwrap();
+    completed(&mut client, &first).await;
+    let params = json!({"threadId": id, "input": text("now"), "clientUserMessageId": "k"});
+    let started = client.result("turn/start", params).await;
+    let second = started["turn"]["id"].as_str().unwrap().to_owned();
+    assert_ne!(second, first);
+    assert_eq!(completed(&mut client, &second).await["status"], "completed");
+}
+
+#[tokio::test]
+async fn a_turn_that_waits_keeps_nothing_back_and_ends_with_its_input() {
+    let app = AppServer::start(OUTPOST, vec![Reply::message("done")]).await;
+    let (mut client, mut other) = (app.client().await, app.client().await);
+    let id = thread(&mut client, json!({})).await;
+    client.result("thread/shellCommand", json!({"threadId": id, "command": format!("echo begun; {HOLD}")})).await;
+    // It waits behind a command, of which the client goes on to hear.
+    let named = client.request("turn/start", json!({"threadId": id, "input": text("one"), "clientUserMessageId": "k"}));
+    let nameless = client.request("turn/start", json!({"threadId": id, "input": text("two")}));
+    let last = client.request("turn/start", json!({"threadId": id, "input": text("three"), "clientUserMessageId": "l"}));
+    client.until(|message| message["method"] == "item/commandExecution/outputDelta").await;
+    // Others are answered meanwhile, on the same connection, too.
+    let queue = loop {
+        let listed = client.result("thread/queue/list", json!({"threadId": id})).await;
+        if listed["data"].as_array().unwrap().len() == 3 {
+            break listed["data"].clone();
+        }
+    };
+    let of = |said: &str| queue.as_array().unwrap().iter().find(|one| one["input"][0]["text"] == said).unwrap()["id"].clone();
+    for (request, said) in [(named, "one"), (nameless, "two")] {
+        let gone = json!({"threadId": id, "queuedSubmissionId": of(said)});
+        assert_eq!(other.result("thread/queue/delete", gone).await["deleted"], true);
+        let answer = client.answer(request).await;
+        assert!(answer["error"]["message"].as_str().is_some_and(|why| why.contains("was deleted from the queue")), "{answer}");
+    }
+    std::fs::write(app.work().join("go"), "").unwrap();
+    let answer = client.answer(last).await;
+    let turn = answer["result"]["turn"]["id"].as_str().unwrap_or_else(|| panic!("{answer}")).to_owned();
+    assert_eq!(completed(&mut client, &turn).await["status"], "completed");
+}
+
+#[tokio::test]
+async fn the_configured_effort_counts_and_what_a_thread_cannot_have_is_told() {
+    let top = "approval_policy = \"never\"\nsandbox_mode = \"workspace-write\"\nmodel_reasoning_effort = \"high\"\n";
+    let app = AppServer::start_with(OUTPOST, vec![Reply::message("one"), Reply::message("two")], top).await;
+    let mut client = app.client().await;
+    let opened = client.result("thread/start", json!({})).await;
+    assert_eq!((&opened["reasoningEffort"], &opened["thread"]["reasoningEffort"]), (&json!("high"), &json!("high")));
+    let id = opened["thread"]["id"].as_str().unwrap();
+    turn(&mut client, id, "hi").await;
+    let config = json!({
+        "model_reasoning_effort": "low", "sandbox_workspace_write": {"network_access": true, "writable_roots": ["/x"]},
+        "model_verbosity": "low", "mcp_servers": {},
+    });
+    let other = client.result("thread/start", json!({"config": config})).await;
+    let warning = notice(&mut client, "configWarning").await;
+    let summary = warning["summary"].as_str().unwrap();
+    assert!(summary.contains("model_verbosity") && summary.contains("sandbox_workspace_write.writable_roots"), "{summary}");
+    assert!(!summary.contains("effort") && !summary.contains("network") && !summary.contains("mcp"), "{summary}");
+    assert_eq!((&other["reasoningEffort"], &other["sandbox"]["networkAccess"]), (&json!("low"), &json!(true)));
+    turn(&mut client, other["thread"]["id"].as_str().unwrap(), "hi").await;
+    let efforts: Vec<Value> = app.model.requests().iter().map(|request| request.body["reasoning"]["effort"].clone()).collect();
+    assert_eq!(efforts, ["high", "low"]);
+    let (_, why) = client.error("thread/start", json!({"config": {"model": 5}})).await;
+    assert!(why.contains("`config.model` must be a string, not 5"), "{why}");
+    // What a thread has is not widened for the sake of it.
+    let config = json!({"sandbox_workspace_write.network_access": true});
+    let resumed = client.result("thread/resume", json!({"threadId": id, "config": config})).await;
+    assert_eq!(resumed["sandbox"]["networkAccess"], false);
+    assert!(notice(&mut client, "configWarning").await["summary"].as_str().unwrap().contains("network_access"));
+}
+
+#[tokio::test]
+async fn members_of_an_input_may_be_null() {
+    let app = AppServer::start(OUTPOST, vec![Reply::message("hello")]).await;
+    let mut client = app.client().await;
+    let id = thread(&mut client, json!({})).await;
+    let input = json!([{"type": "text", "text": "hi", "text_elements": null}]);
+    let started = client.result("turn/start", json!({"threadId": id, "input": input})).await;
+    let item = client.until(|message| message["method"] == "item/completed" && message["params"]["item"]["type"] == "userMessage").await;
+    assert_eq!(item["params"]["item"]["content"][0]["text_elements"], json!([]));
+    completed(&mut client, started["turn"]["id"].as_str().unwrap()).await;
+}

@@ -209,3 +209,28 @@ async fn a_yes_to_commands_that_begin_alike_is_a_rule_that_stays() {
     assert_eq!(completed(&mut client, &turn).await["status"], "completed");
     assert!(app.work().join("one").exists() && app.work().join("two").exists() && app.work().join("three").exists());
 }
+
+#[tokio::test]
+async fn when_the_last_who_could_answer_leaves_it_is_a_no() {
+    let replies = vec![Reply::message("hello"), touch("c1", "a"), Reply::message("done"), touch("c2", "b"), Reply::message("done")];
+    let app = AppServer::start_with(OUTPOST, replies, ASKING).await;
+    let mut unable = app.client().await;
+    let id = thread(&mut unable, json!({})).await;
+    outpost_testkit::app::turn(&mut unable, &id, "hi").await;
+    for leaves in ["closes", "unsubscribes"] {
+        let mut able = app.client().await;
+        able.result("thread/resume", json!({"threadId": id})).await;
+        let turn = begin(&mut unable, &id, "go").await;
+        let request = asked(&mut unable, REQUEST).await;
+        asked(&mut able, REQUEST).await;
+        unable.send(&json!({"id": request["id"], "error": {"code": -32601, "message": "what?"}}));
+        // Taken before the other one leaves: an answer to something that is asked later.
+        unable.result("thread/loaded/list", json!({})).await;
+        match leaves {
+            "closes" => able.close(),
+            _ => drop(able.result("thread/unsubscribe", json!({"threadId": id})).await),
+        }
+        assert_eq!(completed(&mut unable, &turn).await["status"], "completed", "{leaves}");
+    }
+    assert!(!app.work().join("a").exists() && !app.work().join("b").exists());
+}

@@ -113,3 +113,25 @@ async fn whoever_asks_too_much_at_once_is_told_so() {
     // Others are served as ever.
     app.client().await.result("thread/loaded/list", json!({})).await;
 }
+
+#[tokio::test]
+async fn a_server_whose_log_nobody_reads_goes_on() {
+    let model = ScriptedModel::with(vec![Reply::message("hello")]).await;
+    let home = home(&model);
+    let mut child = Command::new(OUTPOST)
+        .args(["app-server", "--listen", "stdio://"])
+        .envs([("OUTPOST_HOME", home.path()), ("HOME", home.path())])
+        .env("OUTPOST_LOG", "trace")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    drop(child.stderr.take());
+    let link = stdio::link(child.stdout.take().unwrap(), child.stdin.take().unwrap(), "test");
+    let mut client = Client::new(link);
+    introduce(&mut client, json!({"experimentalApi": true})).await;
+    let id = outpost_testkit::app::thread(&mut client, json!({})).await;
+    assert_eq!(turn(&mut client, &id, "hi").await["status"], "completed");
+}

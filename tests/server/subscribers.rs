@@ -190,3 +190,35 @@ async fn many_hear_the_same() {
     clients[2].result("thread/unsubscribe", json!({"threadId": id})).await;
     assert_eq!(clients[2].result("thread/unsubscribe", json!({"threadId": id})).await, json!({"status": "notSubscribed"}));
 }
+
+#[tokio::test]
+async fn whoever_resumes_a_thread_that_it_hears_of_misses_nothing_and_hears_nothing_twice() {
+    const TURNS: usize = 60;
+    let app = AppServer::start(OUTPOST, (0..TURNS).map(|n| Reply::message(&format!("{n}"))).collect()).await;
+    let mut client = app.client().await;
+    let mut worker = app.client().await;
+    let id = thread(&mut worker, json!({})).await;
+    turn_of_nothing(&app, &mut worker, &id).await;
+    client.result("thread/resume", json!({"threadId": id, "excludeTurns": true})).await;
+    let mut turns = Vec::new();
+    for n in 0..TURNS {
+        turns.push(begin(&mut worker, &id, &format!("{n}")).await);
+        // Two at once, while the turn runs.
+        for _ in 0..2 {
+            client.request("thread/resume", json!({"threadId": id, "excludeTurns": true}));
+        }
+        completed(&mut worker, &turns[n]).await;
+    }
+    client.result("thread/resume", json!({"threadId": id, "excludeTurns": true})).await;
+    let told = durable(&client.quiet(Duration::from_millis(300)).await);
+    for turn in &turns {
+        for method in ["turn/started", "turn/completed"] {
+            let count = told.iter().filter(|(name, id)| name == method && id == turn).count();
+            assert_eq!(count, 1, "{method} of {turn}");
+        }
+    }
+    let mut once = told.clone();
+    once.sort();
+    once.dedup();
+    assert_eq!(once.len(), told.len(), "something was told twice");
+}

@@ -78,7 +78,6 @@ impl Agents {
             config.approval_policy = Some(config.approval_policy.unwrap_or(ApprovalPolicy::Never));
         }
         let here = Here::new(options)?;
-        let effort = config.model_reasoning_effort.clone();
         let wish = Wish {
             config,
             provider: options.provider(),
@@ -97,7 +96,7 @@ impl Agents {
         let settings = Settings {
             model: names_model.then(|| runtime.model.clone()),
             model_provider: names_model.then(|| runtime.model_provider.clone()),
-            reasoning_effort: effort,
+            reasoning_effort: runtime.reasoning_effort.clone().filter(|_| is_set("model_reasoning_effort")),
             sandbox: names_sandbox.then(|| Raw::of(&runtime.sandbox)).transpose()?,
             ..Settings::default()
         };
@@ -157,7 +156,8 @@ impl Agents {
         start.ephemeral = birth.ephemeral;
         let thread = self.runtime().start(start).await?;
         let before = thread.snapshot().await?;
-        let follow = Follow::after(before.last, &thread, self.runtime().store());
+        // An ephemeral thread has a store of its own.
+        let follow = Follow::after(before.last, &thread, &self.runtime().store_of(thread.id()).await);
         Ok(Open { thread, follow, before })
     }
 

@@ -75,6 +75,7 @@ impl Assembly {
             config: RuntimeConfig {
                 model: model.clone(),
                 model_provider: provider.clone(),
+                reasoning_effort: config.model_reasoning_effort.clone(),
                 approval: config.approval_policy.unwrap_or_default(),
                 sandbox: config.sandbox()?,
                 budgets: config.budgets,

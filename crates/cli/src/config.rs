@@ -90,13 +90,12 @@ pub enum Durability {
 
 impl Config {
     /// Reads the file, if there is one, puts `key=value` over it, and tells which keys have no effect.
-    #[expect(clippy::print_stderr, reason = "this is where the program speaks to people")]
     pub fn load(file: Option<&Path>, overrides: &[String]) -> anyhow::Result<Self> {
         let config = Self::read(file, overrides)?;
         for key in reference::unknown(&config.written) {
             let is_given = overrides.iter().any(|setting| setting.split('=').next().map(str::trim) == Some(key.as_str()));
             let place = if is_given { "-c" } else { "config.toml" };
-            eprintln!("outpost: {place}: `{key}` is not known and has no effect; docs/configuration.md lists every key");
+            crate::out::say(&format!("{place}: `{key}` is not known and has no effect; docs/configuration.md lists every key"));
         }
         Ok(config)
     }

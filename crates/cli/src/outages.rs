@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use outpost_environment::{Environment, State};
 
+use crate::out::aside;
+
 /// A lost connection that is back sooner is not worth a word.
 const NOTICEABLE: Duration = Duration::from_secs(2);
 
 /// Says so when the connection is gone for longer than a moment, and when it is back. A terminal that passes every key on
 /// needs other ends of lines.
-#[expect(clippy::print_stderr, reason = "this is where the program speaks to people")]
 pub async fn tell(environment: Environment, end: &'static str) {
     let begin = if end == "\n" { "" } else { end };
     let mut state = environment.watch();
@@ -20,11 +21,11 @@ pub async fn tell(environment: Environment, end: &'static str) {
             continue;
         }
         if let State::Recovering { reason, .. } = lost {
-            eprint!("{begin}outpost: connection to {} lost ({reason}); trying to get it back{end}", environment.name());
+            aside(&format!("{begin}outpost: connection to {} lost ({reason}); trying to get it back{end}", environment.name()));
         }
         if state.wait_for(|state| matches!(state, State::Ready(_))).await.is_err() {
             return;
         }
-        eprint!("{begin}outpost: connected again{end}");
+        aside(&format!("{begin}outpost: connected again{end}"));
     }
 }

@@ -8,6 +8,7 @@ use std::process::ExitCode;
 use outpost_wire::secrets::Secrets;
 
 use crate::commands::{BUG, FAILED};
+use crate::out::say;
 
 /// Panics are told as people read them from here on.
 pub fn watch(secrets: Secrets) -> Bugs {
@@ -15,11 +16,11 @@ pub fn watch(secrets: Secrets) -> Bugs {
         let what = message(info);
         // The only place where the standard library panics about the world outside: whoever read our output went away.
         if what.starts_with("failed printing to") {
-            eprint(&format!("outpost: {what}"));
+            say(&what);
             std::process::exit(i32::from(FAILED));
         }
         let place = info.location().map(|place| format!("{}:{}", place.file(), place.line())).unwrap_or_default();
-        eprint(&secrets.redact(&report(&what, &place)));
+        say(&secrets.redact(&report(&what, &place)));
     }));
     Bugs(())
 }
@@ -41,15 +42,10 @@ fn message(info: &PanicHookInfo<'_>) -> String {
 
 fn report(what: &str, place: &str) -> String {
     format!(
-        "outpost: this is a bug in outpost {}, not a mistake of yours: {what} ({place})\n\
+        "this is a bug in outpost {}, not a mistake of yours: {what} ({place})\n\
          Nothing that was stored is lost. Please report it with this line, the command that you ran, and the output of `outpost doctor`.",
         env!("CARGO_PKG_VERSION")
     )
-}
-
-#[expect(clippy::print_stderr, reason = "this is where the program speaks to people")]
-fn eprint(text: &str) {
-    eprintln!("{text}");
 }
 
 #[cfg(test)]

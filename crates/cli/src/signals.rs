@@ -9,6 +9,7 @@ use outpost_wire::exec::environment::Capabilities;
 use outpost_wire::exec::process::Signal;
 use tokio::signal::unix::{self, SignalKind};
 
+use crate::out::say;
 use crate::terminal;
 
 /// What signals are forwarded to.
@@ -145,11 +146,6 @@ impl Forwarding {
             tracing::debug!(%error, "the window's size was not passed on");
         }
     }
-}
-
-#[expect(clippy::print_stderr, reason = "this is where the program speaks to people")]
-fn say(text: &str) {
-    eprintln!("outpost: {text}");
 }
 
 pub fn code(signal: Signal) -> u8 {

@@ -113,6 +113,13 @@ impl Auth {
             Self::Signed(signed) => signed.check(token, now),
         }
     }
+
+    /// Until when a token that was checked is good, where it says so itself.
+    pub fn until(&self, token: &str) -> Option<SystemTime> {
+        let Self::Signed(signed) = self else { return None };
+        let seconds = signed.verify(token)?.exp? + signed.skew.as_secs_f64();
+        UNIX_EPOCH.checked_add(Duration::try_from_secs_f64(seconds).ok()?)
+    }
 }
 
 impl SignedBearer {
@@ -255,6 +262,14 @@ mod tests {
         assert!(auth.check(Some(b"Bearer s3cret"), SystemTime::now()).is_ok());
         assert!(Auth::token_digest("abc").is_err());
         assert!(Auth::token_digest(&"zz".repeat(32)).is_err());
+    }
+
+    #[test]
+    fn only_signed_tokens_say_how_long_they_are_good() {
+        let signed = SignedBearer { secret: SECRET.to_vec(), issuer: None, audience: None, skew: Duration::from_secs(30) };
+        let token = jwt(SECRET, "HS256", &format!(r#"{{"exp":{NOW}}}"#));
+        assert_eq!(Auth::Signed(signed).until(&token), Some(UNIX_EPOCH + Duration::from_secs(NOW + 30)));
+        assert_eq!(Auth::token("s3cret").until("s3cret"), None);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use outpost_thread::Settings;
 use serde::Deserialize;
 
 use crate::agents::AgentLimits;
@@ -17,6 +18,8 @@ pub struct RuntimeConfig {
     /// The model of threads that name none.
     pub model: String,
     pub model_provider: String,
+    /// How long the model may reason in threads that do not say; without it, as long as the model likes.
+    pub reasoning_effort: Option<String>,
     pub approval: ApprovalPolicy,
     pub sandbox: SandboxMode,
     pub budgets: Budgets,
@@ -64,6 +67,7 @@ impl Default for RuntimeConfig {
         Self {
             model: "offline".into(),
             model_provider: "offline".into(),
+            reasoning_effort: None,
             approval: ApprovalPolicy::default(),
             sandbox: SandboxMode::workspace_write(),
             budgets: Budgets::default(),
@@ -83,6 +87,11 @@ impl Default for RuntimeConfig {
 }
 
 impl RuntimeConfig {
+    /// The effort that counts for a thread.
+    pub fn effort(&self, settings: &Settings) -> Option<String> {
+        settings.reasoning_effort.clone().or_else(|| self.reasoning_effort.clone())
+    }
+
     /// The window of a model.
     pub fn window(&self, model: &str) -> u64 {
         let known = self.context_windows.get(model).or_else(|| self.context_windows.get("default"));

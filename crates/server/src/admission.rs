@@ -1,4 +1,4 @@
-//! Who is in, and by which token. Whoever's token was revoked is put out within a moment.
+//! Who is in, and on the strength of what. Whoever's token was revoked or whose session ended is put out within a moment.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use outpost_rpc::{Close, FrameSink};
+use tokio::time::Instant;
 
 use crate::tokens::Tokens;
 
@@ -23,8 +24,36 @@ pub struct Admission {
 }
 
 struct Guest {
-    token: String,
+    pass: Pass,
     sink: FrameSink,
+}
+
+/// On the strength of what somebody is in.
+#[derive(Debug, Clone, Default)]
+pub struct Pass {
+    /// The digest of the token, where it is one that can be revoked.
+    pub token: Option<String>,
+    /// The session of a browser.
+    pub session: Option<Seat>,
+}
+
+/// A session that somebody is in by.
+#[derive(Debug, Clone)]
+pub struct Seat {
+    /// The digest of its cookie.
+    pub cookie: String,
+    pub ends: Instant,
+}
+
+impl Pass {
+    pub fn token(digest: &str) -> Self {
+        Self { token: Some(digest.to_owned()), session: None }
+    }
+
+    /// Nothing that could end before the link does.
+    pub fn is_for_ever(&self) -> bool {
+        self.token.is_none() && self.session.is_none()
+    }
 }
 
 /// Somebody's place; it is given back when this is dropped.
@@ -38,21 +67,32 @@ impl Admission {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that a link is open on the strength of a token. The place must be given back when the link has ended: until
+    /// Notes that a link is open on the strength of a pass. The place must be given back when the link has ended: until
     /// then its sink is held.
-    pub fn admit(self: &Arc<Self>, token: &str, sink: FrameSink) -> Place {
+    pub fn admit(self: &Arc<Self>, pass: Pass, sink: FrameSink) -> Place {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        self.lock().insert(number, Guest { token: token.to_owned(), sink });
+        self.lock().insert(number, Guest { pass, sink });
         Place { admission: self.clone(), number }
     }
 
-    /// Puts out everybody whose token is not good any more.
+    /// Puts out everybody whose token is not good any more, and whose session is over.
     fn look(&self, tokens: &Tokens) {
-        let used: BTreeSet<String> = self.lock().values().map(|guest| guest.token.clone()).collect();
+        let used: BTreeSet<String> = self.lock().values().filter_map(|guest| guest.pass.token.clone()).collect();
         for token in used.iter().filter(|token| !tokens.is_good(token)) {
-            for guest in self.lock().values().filter(|guest| guest.token == **token) {
-                guest.sink.close(Close::new(POLICY, "the token was revoked"));
-            }
+            self.put_out("the token was revoked", |pass| pass.token.as_ref() == Some(token));
+        }
+        let now = Instant::now();
+        self.put_out("the session is over; log in again", |pass| pass.session.as_ref().is_some_and(|seat| seat.ends <= now));
+    }
+
+    /// Puts out everybody who is in by a session, which is over.
+    pub fn end_session(&self, cookie: &str) {
+        self.put_out("logged out", |pass| pass.session.as_ref().is_some_and(|seat| seat.cookie == cookie));
+    }
+
+    fn put_out(&self, why: &'static str, is_meant: impl Fn(&Pass) -> bool) {
+        for guest in self.lock().values().filter(|guest| is_meant(&guest.pass)) {
+            guest.sink.close(Close::new(POLICY, why));
         }
     }
 

@@ -10,9 +10,11 @@ use outpost_rpc::{Close, FrameSink, Lane, Link, Peer, PeerOptions, Service, Viol
 use outpost_thread::ThreadId;
 use outpost_wire::app::event::Notice;
 use outpost_wire::{Fault, RequestId, envelope};
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
 use crate::belongings::Belongings;
 use crate::fault;
+use crate::questions;
 use crate::server::Shared;
 use crate::subscription::Subscription;
 
@@ -36,6 +38,8 @@ pub struct Connection {
     pub belongings: Belongings,
     peer: Peer,
     subscriptions: Mutex<HashMap<ThreadId, Arc<Subscription>>>,
+    /// Threads that are being opened, one after the other each.
+    openings: Mutex<HashMap<ThreadId, Arc<AsyncMutex<()>>>>,
     in_flight: AtomicUsize,
     watching: AtomicBool,
 }
@@ -79,6 +83,7 @@ pub async fn serve(server: Arc<Shared>, link: Link) {
             belongings: Belongings::default(),
             peer: peer.clone(),
             subscriptions: Mutex::default(),
+            openings: Mutex::default(),
             in_flight: AtomicUsize::new(0),
             watching: AtomicBool::new(false),
         });
@@ -98,8 +103,10 @@ struct Leaving(Arc<Connection>);
 
 impl Drop for Leaving {
     fn drop(&mut self) {
+        let threads = self.0.threads();
         self.0.server.leave(self.0.id);
         self.0.lock().clear();
+        threads.into_iter().for_each(|thread| questions::settle(&self.0.server, thread));
     }
 }
 
@@ -140,6 +147,16 @@ impl Connection {
 
     pub fn subscription(&self, thread: ThreadId) -> Option<Arc<Subscription>> {
         self.lock().get(&thread).filter(|subscription| !subscription.is_over()).cloned()
+    }
+
+    /// Waits until nobody else opens the thread for this client.
+    pub async fn opening(&self, thread: ThreadId) -> OwnedMutexGuard<()> {
+        let gate = {
+            let mut openings = self.openings.lock().unwrap_or_else(PoisonError::into_inner);
+            openings.retain(|_, gate| Arc::strong_count(gate) > 1);
+            openings.entry(thread).or_default().clone()
+        };
+        gate.lock_owned().await
     }
 
     /// Takes a subscription; an older one of the same thread ends.
@@ -206,7 +223,7 @@ impl Service for Connection {
     }
 
     fn answered(&self, id: RequestId, answer: Result<Bytes, Fault>) -> Result<(), Violation> {
-        crate::questions::take_answer(self, id, answer);
+        questions::take_answer(self, id, answer);
         Ok(())
     }
 }

@@ -18,7 +18,7 @@ use outpost_wire::EnvironmentId;
 use thiserror::Error;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::admission::{Admission, Place};
+use crate::admission::{Admission, Pass, Place};
 use crate::relay;
 use crate::tokens::{BindError, Issued, Scope, TokenError, Tokens};
 
@@ -221,7 +221,7 @@ impl Executors {
         // Whoever has a token is no stranger.
         link.gate.open();
         let (sink, liveness) = (link.tx.clone(), link.liveness.clone());
-        let place = self.admission.admit(&token.digest, sink.clone());
+        let place = self.admission.admit(Pass::token(&token.digest), sink.clone());
         for dead in self.note(&hello, Held { sink: sink.clone(), liveness: liveness.clone() }) {
             dead.close(Close::new(Close::NORMAL, "the executor does not know this link any more"));
         }
@@ -271,7 +271,7 @@ impl Executors {
     }
 
     /// Somebody with a client's token wants to talk to an executor: `/executors/reach/ID`.
-    pub fn reach(self: &Arc<Self>, id: &str, token: Option<String>) -> Reception {
+    pub fn reach(self: &Arc<Self>, id: &str, pass: Pass) -> Reception {
         let answer = |status: StatusCode, text: String| Reception::Answer(plain(status, text));
         let Ok(id) = EnvironmentId::parse(id) else { return answer(StatusCode::NOT_FOUND, format!("`{id}` is no id of an executor")) };
         if !self.lock().contains_key(&id) {
@@ -286,13 +286,13 @@ impl Executors {
         };
         let executors = self.clone();
         Reception::Link(Box::new(move |client| {
-            tokio::spawn(executors.pass_on(id, door, client, token));
+            tokio::spawn(executors.pass_on(id, door, client, pass));
         }))
     }
 
-    async fn pass_on(self: Arc<Self>, id: EnvironmentId, door: Door, client: Link, token: Option<String>) {
+    async fn pass_on(self: Arc<Self>, id: EnvironmentId, door: Door, client: Link, pass: Pass) {
         client.gate.open();
-        let _place = token.map(|token| self.admission.admit(&token, client.tx.clone()));
+        let _place = self.admission.admit(pass, client.tx.clone());
         match timeout(self.limits.patience, door.take()).await {
             Ok(executor) => relay::relay(client, executor).await,
             Err(_) => client.tx.close(Close::new(relay::TRY_AGAIN, format!("the executor `{id}` has no link to spare now"))),

@@ -105,7 +105,7 @@ impl Defaults {
         ThreadSettings {
             model: self.model(settings),
             model_provider: self.provider(settings),
-            effort: settings.reasoning_effort.clone(),
+            effort: self.config.effort(settings),
             summary: None,
             approval_policy: self.approval(settings),
             approvals_reviewer: Self::reviewer(settings),
@@ -125,7 +125,7 @@ impl Defaults {
             mode: "default".into(),
             settings: CollaborationSettings {
                 model: self.model(settings),
-                reasoning_effort: settings.reasoning_effort.clone(),
+                reasoning_effort: self.config.effort(settings),
                 developer_instructions: None,
             },
         }

@@ -15,9 +15,11 @@ use outpost_wire::app::approval::{
 use outpost_wire::app::permission::{PermissionProfile, PermissionScope, PermissionsApprovalResponse};
 use outpost_wire::{Fault, RequestId};
 use serde_json::json;
+use tokio::runtime::Handle;
 
 use crate::connection::Connection;
 use crate::projection::QuestionKind;
+use crate::server::Shared;
 
 /// So many questions are remembered; older ones that come back get another number.
 const REMEMBERED: usize = 4096;
@@ -38,8 +40,9 @@ struct Question {
     thread: ThreadId,
     approval: ApprovalId,
     kind: QuestionKind,
-    /// Clients that answered that they cannot.
+    /// Clients that answered that they cannot, and what the last of them said.
     unable: HashSet<u64>,
+    why: String,
 }
 
 impl Questions {
@@ -56,7 +59,7 @@ impl Questions {
         let number = asked.next;
         asked.next += 1;
         asked.numbers.insert((thread, approval.clone()), number);
-        asked.open.insert(number, Question { thread, approval: approval.clone(), kind, unable: HashSet::new() });
+        asked.open.insert(number, Question { thread, approval: approval.clone(), kind, unable: HashSet::new(), why: String::new() });
         asked.order.push_back(number);
         if asked.order.len() > REMEMBERED
             && let Some(old) = asked.order.pop_front()
@@ -76,12 +79,21 @@ impl Questions {
         self.lock().open.get(&number).cloned()
     }
 
-    /// Notes that a client cannot answer; true if nobody else of these could.
-    fn is_unanswerable(&self, number: i64, client: u64, others: &[u64]) -> bool {
-        let mut asked = self.lock();
-        let Some(question) = asked.open.get_mut(&number) else { return false };
-        question.unable.insert(client);
-        others.iter().all(|other| question.unable.contains(other))
+    /// Notes that a client cannot answer.
+    fn cannot(&self, number: i64, client: u64, fault: Fault) {
+        if let Some(question) = self.lock().open.get_mut(&number) {
+            question.unable.insert(client);
+            question.why = fault.message;
+        }
+    }
+
+    /// Questions of a thread that somebody could not answer, and none of these can.
+    fn unanswerable(&self, thread: ThreadId, present: &[u64]) -> Vec<Question> {
+        let is_hopeless = |question: &&Question| {
+            let Question { unable, .. } = question;
+            question.thread == thread && !unable.is_empty() && present.iter().all(|client| unable.contains(client))
+        };
+        self.lock().open.values().filter(is_hopeless).cloned().collect()
     }
 }
 
@@ -95,17 +107,33 @@ pub fn take_answer(connection: &Connection, id: RequestId, answer: Result<Bytes,
     let verdict = match answer.and_then(|result| read(question.kind, &result)) {
         Ok(verdict) => verdict,
         Err(fault) => {
-            let others: Vec<u64> = connection.server.subscribers(question.thread).iter().map(|other| other.id).collect();
-            if !connection.server.questions.is_unanswerable(number, connection.id, &others) {
-                return;
-            }
-            refused(question.kind, &fault)
+            connection.server.questions.cannot(number, connection.id, fault);
+            settle(&connection.server, question.thread);
+            return;
         }
     };
-    let Some(live) = connection.server.runtime.get(question.thread) else { return };
-    let server = Arc::clone(&connection.server);
-    tokio::spawn(async move {
-        let (decision, detail) = verdict;
+    conclude(&connection.server, question, verdict);
+}
+
+/// Refuses what nobody who hears of a thread can answer: asked whenever somebody cannot, and whenever somebody leaves. Where nobody
+/// is left, whoever comes next is asked.
+pub fn settle(server: &Arc<Shared>, thread: ThreadId) {
+    let present: Vec<u64> = server.subscribers(thread).iter().map(|client| client.id).collect();
+    if present.is_empty() {
+        return;
+    }
+    for question in server.questions.unanswerable(thread, &present) {
+        let verdict = refused(question.kind, &question.why);
+        conclude(server, question, verdict);
+    }
+}
+
+fn conclude(server: &Arc<Shared>, question: Question, (decision, detail): Verdict) {
+    let Some(live) = server.runtime.get(question.thread) else { return };
+    // A client may leave because the whole program ends.
+    let Ok(tasks) = Handle::try_current() else { return };
+    let server = Arc::clone(server);
+    tasks.spawn(async move {
         if let Err(error) = live.answer(question.approval, decision, detail).await {
             tracing::debug!(thread = %question.thread, %error, "an answer came too late");
         }
@@ -170,7 +198,7 @@ fn granted(response: &PermissionsApprovalResponse) -> Verdict {
 }
 
 /// Nobody who is there can answer.
-fn refused(kind: QuestionKind, fault: &Fault) -> Verdict {
+fn refused(kind: QuestionKind, why: &str) -> Verdict {
     match kind {
         QuestionKind::Command
         | QuestionKind::FileChange
@@ -178,7 +206,7 @@ fn refused(kind: QuestionKind, fault: &Fault) -> Verdict {
         | QuestionKind::McpElicitation
         | QuestionKind::McpTool => (Decision::Denied, None),
         QuestionKind::DynamicTool | QuestionKind::UserInput => {
-            let text = format!("The client could not answer: {}", fault.message);
+            let text = format!("The client could not answer: {why}");
             let answer = json!({"success": false, "contentItems": [{"type": "inputText", "text": text}]});
             (Decision::Approved, Some(Raw::from(answer)))
         }

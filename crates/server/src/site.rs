@@ -1,7 +1,7 @@
 //! What `outpost serve` offers on its one listener, and who may have it.
 
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use http::header::{self, HeaderValue};
 use http::{Method, StatusCode};
@@ -9,7 +9,7 @@ use outpost_rpc::Link;
 use outpost_rpc::auth::Auth;
 use outpost_rpc::house::{House, Receiving, Reception, Visit, plain};
 
-use crate::admission::Admission;
+use crate::admission::{Admission, Pass};
 use crate::executors::Executors;
 use crate::metrics::{self, Metrics};
 use crate::tokens::{Scope, Tokens};
@@ -44,12 +44,6 @@ pub struct Site {
     pub is_private: bool,
 }
 
-/// Somebody who showed who they are.
-struct Pass {
-    /// The digest of the token, where it is one that can be revoked.
-    token: Option<String>,
-}
-
 /// Why somebody is not let in.
 enum Refused {
     /// Nobody knows who it is.
@@ -72,9 +66,9 @@ impl From<Refused> for Reception {
 impl Site {
     /// Whether the visitor may do what a client may, or what this scope is for.
     fn check(&self, visit: &Visit, scope: &Scope) -> Result<Pass, Refused> {
-        let Access::Tokens(_) = &self.access else { return Ok(Pass { token: None }) };
-        if let Some(token) = self.sessions.find(visit).filter(|token| token.as_ref().is_none_or(|token| self.tokens.is_good(token))) {
-            return Ok(Pass { token });
+        let Access::Tokens(_) = &self.access else { return Ok(Pass::default()) };
+        if let Some(pass) = self.sessions.find(visit).filter(|pass| pass.token.as_ref().is_none_or(|token| self.tokens.is_good(token))) {
+            return Ok(pass);
         }
         let credentials = visit.headers.get(header::AUTHORIZATION).map(|value| value.as_bytes());
         self.identify(visit.bearer(), credentials, scope)
@@ -82,15 +76,15 @@ impl Site {
 
     /// Who has this secret.
     fn identify(&self, secret: Option<&str>, credentials: Option<&[u8]>, scope: &Scope) -> Result<Pass, Refused> {
-        let Access::Tokens(own) = &self.access else { return Ok(Pass { token: None }) };
+        let Access::Tokens(own) = &self.access else { return Ok(Pass::default()) };
         if let Some(token) = secret.and_then(|secret| self.tokens.find(secret)) {
             if token.scope == Scope::Client || token.scope == *scope {
-                return Ok(Pass { token: Some(token.digest) });
+                return Ok(Pass::token(&token.digest));
             }
             return Err(Refused::Scope { has: token.scope, wants: scope.clone() });
         }
         match own.check(credentials, SystemTime::now()) {
-            Ok(()) => Ok(Pass { token: None }),
+            Ok(()) => Ok(Pass::default()),
             Err(refusal) => Err(Refused::Stranger(refusal.to_string())),
         }
     }
@@ -106,12 +100,10 @@ impl Site {
                 Reception::Answer(web::session(self.check(visit, &Scope::Client).is_ok(), is_open))
             }
             "/login" if visit.method == Method::POST => self.log_in(visit),
-            "/logout" if visit.method == Method::POST => Reception::Answer(web::redirect("/", Some(&self.sessions.end(visit)))),
+            "/logout" if visit.method == Method::POST => self.log_out(visit),
             "/metrics" if is_read => self.check(visit, &Scope::Metrics).map_or_else(Into::into, |_| self.measure()),
             path => match path.strip_prefix(REACH) {
-                Some(id) if is_read => {
-                    self.check(visit, &Scope::Client).map_or_else(Into::into, |pass| self.executors.reach(id, pass.token))
-                }
+                Some(id) if is_read => self.check(visit, &Scope::Client).map_or_else(Into::into, |pass| self.executors.reach(id, pass)),
                 _ => match web::file(path).filter(|_| is_read) {
                     Some(file) => Reception::Answer(file),
                     None => Reception::Answer(plain(StatusCode::NOT_FOUND, "")),
@@ -125,12 +117,26 @@ impl Site {
         let secret = web::form(&visit.body, "token").map(str::trim).filter(|secret| !secret.is_empty());
         let bearer = secret.map(|secret| format!("Bearer {secret}"));
         match self.identify(secret, bearer.as_ref().map(String::as_bytes), &Scope::Client) {
-            Ok(pass) => match self.sessions.begin(pass.token, self.is_private) {
+            Ok(pass) => match self.sessions.begin(pass.token, secret.and_then(|secret| self.good_for(secret)), self.is_private) {
                 Some(cookie) => Reception::Answer(web::redirect("/", Some(&cookie))),
                 None => Reception::Answer(plain(StatusCode::INTERNAL_SERVER_ERROR, "this machine gives no random numbers")),
             },
             Err(_) => Reception::Stranger(web::redirect("/#wrong", None)),
         }
+    }
+
+    /// For how long a token is good that says so itself.
+    fn good_for(&self, secret: &str) -> Option<Duration> {
+        let Access::Tokens(own) = &self.access else { return None };
+        Some(own.until(secret)?.duration_since(SystemTime::now()).unwrap_or_default())
+    }
+
+    /// Ends a session and everything that was opened by it.
+    fn log_out(&self, visit: &Visit) -> Reception {
+        if let Some(cookie) = self.sessions.end(visit) {
+            self.admission.end_session(&cookie);
+        }
+        Reception::Answer(web::redirect("/", Some(&web::no_cookie())))
     }
 
     fn measure(&self) -> Reception {
@@ -151,8 +157,8 @@ impl Site {
         };
         let (on_client, admission) = (self.on_client.clone(), self.admission.clone());
         Reception::Link(Box::new(move |link| {
-            if let Some(token) = pass.token {
-                let place = admission.admit(&token, link.tx.clone());
+            if !pass.is_for_ever() {
+                let place = admission.admit(pass, link.tx.clone());
                 let sink = link.tx.clone();
                 tokio::spawn(async move {
                     sink.closed().await;

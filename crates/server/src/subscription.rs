@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use outpost_runtime::feed::{Cursor, Read};
 use outpost_runtime::live::{Event, LiveThread};
 use outpost_store::{ReadError, Store};
-use outpost_thread::{Entry, Thread, ThreadId};
+use outpost_thread::{Entry, Seq, Thread, ThreadId};
 use outpost_wire::Fault;
 use outpost_wire::app::event::{ServerRequestResolved, ThreadClosed};
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
@@ -24,13 +24,13 @@ use crate::server::Shared;
 pub struct Subscription {
     thread: ThreadId,
     /// Held by whoever must tell something before anything else is told.
-    order: Arc<AsyncMutex<()>>,
+    voice: Arc<AsyncMutex<Voice>>,
     over: Arc<AtomicBool>,
     _task: AbortOnDropHandle<()>,
 }
 
 /// As long as it is held, nothing is told.
-pub type Hold = OwnedMutexGuard<()>;
+pub type Hold = OwnedMutexGuard<Voice>;
 
 impl Subscription {
     pub fn thread(&self) -> ThreadId {
@@ -44,7 +44,7 @@ impl Subscription {
 
     /// Keeps back what happens until an answer is on its way.
     pub async fn hold(&self) -> Hold {
-        self.order.clone().lock_owned().await
+        self.voice.clone().lock_owned().await
     }
 }
 
@@ -56,14 +56,17 @@ pub struct Opening {
     cursor: Cursor<Event>,
     projector: Projector,
     /// An older subscription of the same client, which must be silent until this one takes its place.
-    _old: Option<Hold>,
+    old: Option<Hold>,
+    /// Nobody else opens the thread for this client meanwhile: two who do not see each other would both tell everything.
+    _only: OwnedMutexGuard<()>,
 }
 
 impl Opening {
     /// Looks at a loaded thread.
     pub async fn of(connection: &Connection, live: LiveThread) -> Result<Self, Fault> {
         let id = live.id();
-        let old = match connection.subscription(id) {
+        let only = connection.opening(id).await;
+        let mut old = match connection.subscription(id) {
             Some(old) => Some(old.hold().await),
             None => None,
         };
@@ -75,7 +78,15 @@ impl Opening {
         let recent = recent(&store, &state).await.map_err(fault::read)?;
         let mut projector = Projector::at(&state, &recent, server.defaults.clone());
         projector.knows_status(projection::status(Some(&live.status())));
-        Ok(Self { state, store, live, cursor, projector, _old: old })
+        // Up to here the client hears of it as before, whatever it asks to be shown.
+        if let Some(old) = &mut old {
+            match old.catch_up(state.last, Questions::AreAskedAgain).await {
+                // Nothing is written down before the first input.
+                Ok(()) | Err(ReadError::NotFound(_)) => {}
+                Err(error) => return Err(fault::read(error)),
+            }
+        }
+        Ok(Self { state, store, live, cursor, projector, old, _only: only })
     }
 
     pub fn live(&self) -> &LiveThread {
@@ -84,16 +95,19 @@ impl Opening {
 
     /// Begins to tell what happens; nothing is told as long as the result is held.
     pub async fn begin(self, connection: &Connection) -> Begun {
-        let Self { live, cursor, projector, store, .. } = self;
-        let (order, over) = (Arc::new(AsyncMutex::new(())), Arc::new(AtomicBool::new(false)));
-        let hold = order.clone().lock_owned().await;
+        let Self { live, cursor, projector, store, old, _only, .. } = self;
         let questions = projector.open_questions().iter().cloned().map(|ask| Told::Ask(Box::new(ask))).collect();
         let thread = live.id();
         let teller = Teller { thread, outlet: connection.outlet.clone(), server: connection.server.clone() };
-        let pump = Pump { teller: teller.clone(), store, cursor, projector, order: order.clone(), over: over.clone() };
+        let (outlet, over) = (teller.outlet.clone(), Arc::new(AtomicBool::new(false)));
+        let voice = Arc::new(AsyncMutex::new(Voice { teller, store, projector, is_replaced: false }));
+        let hold = voice.clone().lock_owned().await;
+        let pump = Pump { outlet, cursor, voice: voice.clone(), over: over.clone() };
         let task = AbortOnDropHandle::new(tokio::spawn(pump.run()));
-        connection.subscribe(Arc::new(Subscription { thread, order, over, _task: task }));
-        Begun { hold, questions, teller }
+        // Somebody may still hold the old one, and wait for its turn to speak.
+        old.into_iter().for_each(|mut old| old.is_replaced = true);
+        connection.subscribe(Arc::new(Subscription { thread, voice, over, _task: task }));
+        Begun { hold, questions }
     }
 }
 
@@ -101,15 +115,14 @@ impl Opening {
 pub struct Begun {
     hold: Hold,
     questions: Vec<Told>,
-    teller: Teller,
 }
 
 impl Begun {
     /// What is told first, once the answer is on its way: `first`, then what is still being asked.
     pub async fn tell(self, first: Vec<Told>) {
         for told in first.into_iter().chain(self.questions) {
-            self.teller.outlet.room().await;
-            self.teller.tell(&told);
+            self.hold.teller.outlet.room().await;
+            self.hold.teller.tell(&told);
         }
         drop(self.hold);
     }
@@ -153,55 +166,91 @@ impl Teller {
     }
 }
 
-struct Pump {
+/// What is told to a client of a thread, and how far that has come. One speaks at a time.
+pub struct Voice {
     teller: Teller,
     store: Store,
-    cursor: Cursor<Event>,
     projector: Projector,
-    order: Arc<AsyncMutex<()>>,
-    over: Arc<AtomicBool>,
+    /// Another subscription of the same client has taken its place.
+    is_replaced: bool,
 }
 
-impl Pump {
-    async fn run(mut self) {
-        let order = self.order.clone();
-        loop {
-            self.teller.outlet.room().await;
-            let read = self.cursor.next().await;
-            let _turn = order.lock().await;
-            match read {
-                Read::Event(event) => {
-                    let told = self.projector.event(&event);
-                    self.tell(&told);
-                }
-                Read::Missed(count) => {
-                    tracing::debug!(thread = %self.teller.thread, count, "a client is caught up from the store");
-                    if let Err(error) = self.catch_up().await {
-                        tracing::warn!(thread = %self.teller.thread, %error, "a client cannot be caught up");
-                        break;
-                    }
-                }
-                Read::End => break,
-            }
-        }
-        self.over.store(true, Ordering::Release);
-        self.tell(&[ThreadClosed { thread_id: self.teller.thread.to_string() }.into()]);
+/// What becomes of questions that a client was not asked yet.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Questions {
+    AreAsked,
+    /// By a subscription that begins: it asks everything that is still open.
+    AreAskedAgain,
+}
+
+impl Voice {
+    /// This one is silent for ever.
+    pub fn is_replaced(&self) -> bool {
+        self.is_replaced
     }
 
     fn tell(&self, told: &[Told]) {
         told.iter().for_each(|told| self.teller.tell(told));
     }
 
-    /// Tells everything durable that came after what was told last.
-    async fn catch_up(&mut self) -> Result<(), ReadError> {
+    /// Tells everything durable that came after what was told last, up to an entry.
+    async fn catch_up(&mut self, until: Seq, questions: Questions) -> Result<(), ReadError> {
+        if self.projector.last() >= until {
+            return Ok(());
+        }
         let mut history = self.store.history(self.teller.thread, self.projector.last()).await?;
         while let Some(batch) = history.next().await? {
-            for entry in &batch.entries {
-                let told = self.projector.entry(entry);
+            for entry in batch.entries.iter().filter(|entry| entry.seq <= until) {
+                let mut told = self.projector.entry(entry);
+                told.retain(|told| questions == Questions::AreAsked || !matches!(told, Told::Ask(_)));
                 self.tell(&told);
                 self.teller.outlet.room().await;
             }
         }
         Ok(())
+    }
+}
+
+/// Reads the feed of a thread and has its client told.
+struct Pump {
+    outlet: Outlet,
+    cursor: Cursor<Event>,
+    voice: Arc<AsyncMutex<Voice>>,
+    over: Arc<AtomicBool>,
+}
+
+impl Pump {
+    async fn run(mut self) {
+        loop {
+            self.outlet.room().await;
+            let read = self.cursor.next().await;
+            let mut voice = self.voice.lock().await;
+            if voice.is_replaced {
+                return;
+            }
+            match read {
+                Read::Event(event) => {
+                    let told = voice.projector.event(&event);
+                    voice.tell(&told);
+                }
+                Read::Missed(count) => {
+                    tracing::debug!(thread = %voice.teller.thread, count, "a client is caught up from the store");
+                    if let Err(error) = voice.catch_up(Seq::MAX, Questions::AreAsked).await {
+                        tracing::warn!(thread = %voice.teller.thread, %error, "a client cannot be caught up");
+                        self.end(&voice);
+                        return;
+                    }
+                }
+                Read::End => {
+                    self.end(&voice);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn end(&self, voice: &Voice) {
+        self.over.store(true, Ordering::Release);
+        voice.tell(&[ThreadClosed { thread_id: voice.teller.thread.to_string() }.into()]);
     }
 }

@@ -12,6 +12,7 @@ use http::{Response, StatusCode};
 use outpost_rpc::house::{Visit, plain};
 use tokio::time::Instant;
 
+use crate::admission::{Pass, Seat};
 use crate::tokens::digest;
 
 /// A file of the page, and its type.
@@ -75,6 +76,7 @@ struct Session {
     /// The digest of the token that was shown, where it is one that can be revoked.
     token: Option<String>,
     since: Instant,
+    ends: Instant,
 }
 
 impl Sessions {
@@ -87,33 +89,38 @@ impl Sessions {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The cookie of somebody who showed a token.
-    pub fn begin(&self, token: Option<String>, is_private: bool) -> Option<String> {
+    /// The cookie of somebody who showed a token, which itself may be good for a shorter while.
+    pub fn begin(&self, token: Option<String>, good_for: Option<Duration>, is_private: bool) -> Option<String> {
         let secret = (self.secret)()?;
+        let (now, lasts) = (Instant::now(), good_for.map_or(LASTS, |good_for| good_for.min(LASTS)));
         let mut inside = self.lock();
-        inside.retain(|_, session| session.since.elapsed() < LASTS);
+        inside.retain(|_, session| session.ends > now);
         while inside.len() >= MOST {
             let oldest = inside.iter().min_by_key(|(_, session)| session.since).map(|(key, _)| key.clone())?;
             inside.remove(&oldest);
         }
-        inside.insert(digest(&secret), Session { token, since: Instant::now() });
+        inside.insert(digest(&secret), Session { token, since: now, ends: now + lasts });
         let secure = if is_private { "; Secure" } else { "" };
-        Some(format!("{COOKIE}={secret}; Path=/; HttpOnly; SameSite=Strict; Max-Age={}{secure}", LASTS.as_secs()))
+        Some(format!("{COOKIE}={secret}; Path=/; HttpOnly; SameSite=Strict; Max-Age={}{secure}", lasts.as_secs()))
     }
 
-    /// Ends a session; the cookie that takes its cookie away.
-    pub fn end(&self, visit: &Visit) -> String {
-        if let Some(secret) = visit.cookie(COOKIE) {
-            self.lock().remove(&digest(secret));
-        }
-        format!("{COOKIE}=; Path=/; HttpOnly; SameSite=Strict; Max-Age=0")
+    /// Ends a session: the digest of its cookie, if there was one.
+    pub fn end(&self, visit: &Visit) -> Option<String> {
+        let cookie = digest(visit.cookie(COOKIE)?);
+        self.lock().remove(&cookie).map(|_| cookie)
     }
 
     /// Whoever shows a cookie of ours; with the token that it stands for.
-    pub fn find(&self, visit: &Visit) -> Option<Option<String>> {
-        let session = self.lock().get(&digest(visit.cookie(COOKIE)?)).cloned()?;
-        (session.since.elapsed() < LASTS).then_some(session.token)
+    pub fn find(&self, visit: &Visit) -> Option<Pass> {
+        let cookie = digest(visit.cookie(COOKIE)?);
+        let Session { token, ends, .. } = self.lock().get(&cookie).cloned()?;
+        (ends > Instant::now()).then_some(Pass { token, session: Some(Seat { cookie, ends }) })
     }
+}
+
+/// Takes a browser's cookie away.
+pub fn no_cookie() -> String {
+    format!("{COOKIE}=; Path=/; HttpOnly; SameSite=Strict; Max-Age=0")
 }
 
 /// One value of a form.
@@ -121,4 +128,35 @@ pub fn form<'a>(body: &'a [u8], name: &str) -> Option<&'a str> {
     let pairs = std::str::from_utf8(body).ok()?.split('&');
     // A token is hexadecimal or at least needs no escaping; whatever does is none.
     pairs.filter_map(|pair| pair.split_once('=')).find(|(key, _)| *key == name).map(|(_, value)| value)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use bytes::Bytes;
+    use http::{HeaderMap, Method, Uri};
+
+    use super::*;
+
+    fn with(cookie: &str) -> Visit {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::COOKIE, HeaderValue::from_str(cookie.split(';').next().unwrap()).unwrap());
+        Visit { method: Method::GET, uri: Uri::from_static("/"), headers, body: Bytes::new(), ends: None }
+    }
+
+    #[test]
+    fn a_session_lasts_no_longer_than_what_it_was_given_for() {
+        let next = AtomicU64::new(0);
+        let sessions = Sessions::new(Arc::new(move || Some(next.fetch_add(1, Ordering::Relaxed).to_string())));
+        let short = sessions.begin(None, Some(Duration::ZERO), false).unwrap();
+        assert!(sessions.find(&with(&short)).is_none() && short.contains("Max-Age=0"), "{short}");
+        let hour = sessions.begin(None, Some(Duration::from_secs(3600)), false).unwrap();
+        let seat = sessions.find(&with(&hour)).unwrap().session.unwrap();
+        assert!(seat.ends <= Instant::now() + Duration::from_secs(3600) && hour.contains("Max-Age=3600"), "{hour}");
+        let usual = sessions.begin(None, Some(LASTS * 2), false).unwrap();
+        assert!(usual.contains(&format!("Max-Age={}", LASTS.as_secs())), "{usual}");
+        assert!(sessions.end(&with(&usual)).is_some() && sessions.find(&with(&usual)).is_none());
+    }
 }

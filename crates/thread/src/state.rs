@@ -544,6 +544,8 @@ impl Thread {
                 self.queued.extend(waiting.remove(at));
             }
         }
+        // Neither is its key known any more: said again, it is said for the first time.
+        self.keys.retain(|keyed| waiting.iter().all(|input| input.id != keyed.input));
         let taken_back = waiting.iter().filter(|input| input.origin == InputOrigin::User).count() as u64;
         self.user_messages = self.user_messages.saturating_sub(taken_back);
     }

@@ -16,6 +16,7 @@ use crate::args::{AppListen, AppServerArguments};
 use crate::assembly::{Assembly, Wish};
 use crate::config::Config;
 use crate::home::{APP, Home};
+use crate::out::say;
 use crate::{Process, store};
 
 pub async fn run(arguments: AppServerArguments, own: &Process) -> ExitCode {
@@ -36,7 +37,13 @@ async fn serve(listen: &AppListen, rules: Option<DoorRules>, own: &Process) -> a
     let stop = stop_signal()?;
     let home = Home::from_environment().context("there is no home: set OUTPOST_HOME")?;
     let (assembly, server) = assemble(&home, own).await?;
-    let socket = own_socket(&home).await;
+    let socket = match (own_socket(&home).await, listen) {
+        (Err(error), AppListen::Off) => {
+            assembly.shut_down().await;
+            return Err(error.context("with --listen off this server is reached at the socket of its home only"));
+        }
+        (socket, _) => socket.inspect_err(|error| tracing::debug!("this server is not found at run/app.sock: {error:#}")).ok(),
+    };
     let at_home = async {
         match socket {
             Some(socket) => match socket.serve(outpost_rpc::auth::Auth::Open, on_link(server.clone())).await {},
@@ -76,14 +83,13 @@ async fn serve(listen: &AppListen, rules: Option<DoorRules>, own: &Process) -> a
 }
 
 /// The server of this home, and what it stands on.
-#[expect(clippy::print_stderr, reason = "this is where the program speaks to people")]
 pub async fn assemble(home: &Home, own: &Process) -> anyhow::Result<(Assembly, Server)> {
     let config = Config::load(Some(&home.config()), &own.settings)?;
     let shown = config.shown();
     let wish = Wish { config, provider: None, model: None, questions: true, keeps_sessions: true };
     let assembly = Assembly::new(home, wish, own).await?;
     if let Some(note) = &assembly.note {
-        eprintln!("outpost: {note}");
+        say(note);
     }
     let here = std::env::current_dir().context("the current directory is gone")?;
     let facts = Facts {
@@ -98,13 +104,19 @@ pub async fn assemble(home: &Home, own: &Process) -> anyhow::Result<(Assembly, S
 }
 
 /// Where the verbs of this user find a server that runs. A second server of the same home is not found there.
-pub async fn own_socket(home: &Home) -> Option<Listener> {
+pub async fn own_socket(home: &Home) -> anyhow::Result<Listener> {
     let path = home.run().join("app.sock");
-    if let Err(error) = home.make_run() {
-        tracing::warn!(%error, "there is no place for the socket of this server");
-        return None;
-    }
-    Listener::unix(&path).await.inspect_err(|error| tracing::debug!(%error, "this server is not found at run/app.sock")).ok()
+    home.make_run().context("there is no place for the socket of this server")?;
+    Listener::unix(&path).await.map_err(|error| {
+        let advice = match error.kind() {
+            std::io::ErrorKind::AddrInUse => ": another server of this home listens there; stop it first",
+            std::io::ErrorKind::InvalidFilename | std::io::ErrorKind::InvalidInput => {
+                ": the path is too long for a socket; choose a shorter OUTPOST_HOME"
+            }
+            _ => "",
+        };
+        anyhow::Error::new(error).context(format!("cannot listen on {}{advice}", path.display()))
+    })
 }
 
 pub fn on_link(server: Server) -> impl Fn(outpost_rpc::Link) + Send + Sync + 'static {

@@ -112,7 +112,7 @@ impl Chat {
                 return Ok(said_something);
             }
             self.ask(is_active, &keyboard).await?;
-            let listens = !self.is_over && (keyboard.is_terminal || !is_active || !self.questions.is_empty());
+            let listens = !self.is_over && (keyboard.is_terminal || !is_active);
             let news = tokio::select! {
                 event = self.follow.next() => News::Event(event),
                 line = keyboard.line(), if listens => News::Line(line),
@@ -141,8 +141,10 @@ impl Chat {
     /// Tells the user that it is their turn, once.
     async fn ask(&mut self, is_active: bool, keyboard: &Keyboard) -> anyhow::Result<()> {
         if let Some(question) = self.questions.front() {
-            if self.is_over {
-                self.screen.say(Style::Note, "nobody is there any more to answer: no");
+            // A script cannot know what will be asked: its next line is what it says next, and no answer.
+            if self.is_over || !keyboard.is_terminal {
+                question.lines().iter().for_each(|line| self.screen.say(Style::Note, line));
+                self.screen.say(Style::Note, "nobody is there to answer: no");
                 let answer = question.refusal();
                 return self.answer(answer).await;
             }

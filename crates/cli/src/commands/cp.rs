@@ -15,6 +15,7 @@ use uuid::Uuid;
 use super::{FAILED, failure};
 use crate::Process;
 use crate::args::CpArguments;
+use crate::out::say;
 use crate::outages;
 use crate::progress::{ProgressBar, size};
 use crate::reach::{self, Caller, Reached};
@@ -71,11 +72,6 @@ fn report(summary: &Summary, quiet: bool) -> u8 {
         say(&format!("left out {path}: neither a file, nor a directory, nor a link"));
     }
     if summary.skipped.is_empty() { 0 } else { FAILED }
-}
-
-#[expect(clippy::print_stderr, reason = "this is where the program speaks to people")]
-fn say(text: &str) {
-    eprintln!("outpost: {text}");
 }
 
 /// One of the two ends, as it was written.

@@ -22,6 +22,7 @@ use super::failure;
 use crate::Process;
 use crate::args::EnvCommand;
 use crate::home::Home;
+use crate::out::{self, say};
 
 pub async fn run(command: EnvCommand, own: &Process) -> ExitCode {
     let done = match command {
@@ -76,23 +77,19 @@ fn replace(path: &Path, text: &str, mode: u32) -> std::io::Result<()> {
     written
 }
 
-#[expect(clippy::print_stderr, reason = "this is where the program speaks to people")]
-fn say(text: &str) {
-    eprintln!("outpost: {text}");
-}
-
-/// A line of what was asked for. A reader that went away is no failure.
-fn print(text: &str) {
-    let _ = writeln!(std::io::stdout(), "{text}");
+/// A line of what was asked for.
+fn print(text: &str) -> anyhow::Result<()> {
+    out::print(&format!("{text}\n"))
 }
 
 /// Rows under a heading, each column as wide as its widest text.
-fn table(rows: &[Vec<String>]) {
+fn table(rows: &[Vec<String>]) -> anyhow::Result<()> {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|text| text.chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns).map(width).collect();
     for row in rows {
         let cells = row.iter().zip(&widths).map(|(text, width)| format!("{text:width$}"));
-        print(cells.collect::<Vec<_>>().join("  ").trim_end());
+        print(cells.collect::<Vec<_>>().join("  ").trim_end())?;
     }
+    Ok(())
 }

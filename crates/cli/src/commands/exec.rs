@@ -95,6 +95,7 @@ impl End {
     fn event(&mut self, event: &Event) {
         match event {
             Event::Entry(entry) => match &entry.fact {
+                Fact::TurnStarted(_) => self.turn = None,
                 Fact::TurnFinished(finished) => self.turn = Some((**finished).clone()),
                 Fact::ModelAnswered(answered) => {
                     self.answer = answered.items.iter().rev().find_map(said).or_else(|| self.answer.take());
@@ -102,6 +103,11 @@ impl End {
                 _ => {}
             },
             Event::Status(Status::Broken { reason }) => self.broken = Some(reason.clone()),
+            // It is not driven here any more. A reason that is known already is the better one.
+            Event::Status(Status::Closed) if self.turn.is_none() => {
+                self.broken.get_or_insert_with(|| "the thread was closed before the turn was over".to_owned());
+            }
+            Event::Status(Status::Closed) => {}
             Event::Status(_) => self.broken = None,
             _ => {}
         }
@@ -141,6 +147,10 @@ async fn watch(thread: &LiveThread, follow: &mut Follow, watching: &mut Watching
             && let Fact::ApprovalAsked(asked) = &entry.fact
         {
             refuse(thread, asked.approval.clone()).await;
+        }
+        // Nothing comes any more, now or later.
+        if matches!(event, Event::Status(Status::Closed)) {
+            return Ok(());
         }
     }
 }

@@ -22,6 +22,7 @@ use crate::args::{AuthArguments, ExecutorArguments, WsAuth};
 use crate::confinement::http_allow;
 use crate::home::{EXECUTOR, Home};
 use crate::local::{Confinement, ExecutorSettings, executor_config};
+use crate::out::say;
 use crate::signals::Signals;
 use crate::{Process, tokens};
 
@@ -194,7 +195,6 @@ fn open_auth(address: &SocketAddr) -> anyhow::Result<Auth> {
 }
 
 /// The token of this home. It is for this machine: whoever lets others in says what they must present.
-#[expect(clippy::print_stderr, reason = "this is where the program speaks to people")]
 fn own_token(address: &SocketAddr, name: &str, secrets: &Secrets) -> anyhow::Result<Auth> {
     let home = Home::from_environment().context("a token needs a home; set OUTPOST_HOME, or use --ws-auth")?;
     let path = home.token(name);
@@ -207,6 +207,6 @@ fn own_token(address: &SocketAddr, name: &str, secrets: &Secrets) -> anyhow::Res
     let token =
         tokens::obtain(&path).with_context(|| format!("there is no token to ask for; use --ws-auth, or make {} usable", path.display()))?;
     secrets.register(&token);
-    eprintln!("outpost: clients show the token in {}", path.display());
+    say(&format!("clients show the token in {}", path.display()));
     Ok(Auth::token(&token))
 }

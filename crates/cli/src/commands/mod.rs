@@ -23,7 +23,7 @@ use outpost_environment::bootstrap::BootstrapError;
 use outpost_environment::{EnvironmentError, InfoError};
 
 use crate::environments;
-use crate::out::{self, ReaderGone};
+use crate::out::{self, ReaderGone, say};
 
 /// The work failed.
 pub const FAILED: u8 = 1;
@@ -98,14 +98,13 @@ fn with_causes(error: &anyhow::Error) -> String {
 }
 
 /// Says what went wrong, with all its causes on one line, and what to look at if we know.
-#[expect(clippy::print_stderr, reason = "this is where the program speaks to people")]
 pub fn complain(error: &anyhow::Error, code: u8) -> ExitCode {
     if error.chain().any(|cause| cause.is::<ReaderGone>()) {
         return ExitCode::SUCCESS;
     }
-    eprintln!("outpost: {}", with_causes(error));
+    say(&with_causes(error));
     if let Some(advice) = error.chain().find_map(advice) {
-        eprintln!("outpost: {advice}");
+        say(&advice);
     }
     ExitCode::from(code)
 }

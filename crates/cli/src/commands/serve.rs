@@ -24,6 +24,7 @@ use crate::Process;
 use crate::config::Config;
 use crate::config::serve::ServeTable;
 use crate::home::{APP, Home};
+use crate::out::say;
 use crate::serve_args::ServeArguments;
 use crate::tokens;
 
@@ -77,13 +78,16 @@ fn plan(arguments: &ServeArguments, own: &Process) -> anyhow::Result<(Home, Plan
         "{} is beyond this machine: give --tls-cert and --tls-key, or --behind-proxy if a proxy in front of it speaks TLS",
         address.ip()
     );
+    ensure!(
+        !(arguments.auth.no_auth && behind_proxy),
+        "--no-auth is for those on this machine only, and a proxy (--behind-proxy) lets others in; use tokens or --ws-auth"
+    );
     let access = access(arguments, &listen, &home, own)?;
     let origins = [allow_origin, arguments.auth.allow_origin.clone()].concat();
     let hosts = [allow_host, arguments.auth.allow_host.clone()].concat();
     Ok((home, Plan { address, access, tls, behind_proxy, origins, hosts }))
 }
 
-#[expect(clippy::print_stderr, reason = "this is where the program speaks to people")]
 fn access(arguments: &ServeArguments, listen: &ListenAddr, home: &Home, own: &Process) -> anyhow::Result<Access> {
     if arguments.auth.ws_auth.is_some() || arguments.auth.no_auth {
         return Ok(match door_rules(&arguments.auth, listen, APP, &own.secrets)?.auth {
@@ -94,7 +98,7 @@ fn access(arguments: &ServeArguments, listen: &ListenAddr, home: &Home, own: &Pr
     let path = home.token(APP);
     let token = tokens::obtain(&path).with_context(|| format!("there is no token to ask for; make {} usable", path.display()))?;
     own.secrets.register(&token);
-    eprintln!("outpost: clients show the token in {}, or one that `outpost token create --client` made", path.display());
+    say(&format!("clients show the token in {}, or one that `outpost token create --client` made", path.display()));
     Ok(Access::Tokens(Auth::token(&token)))
 }
 
@@ -119,7 +123,7 @@ async fn serve(home: Home, plan: Plan, own: &Process) -> anyhow::Result<()> {
         metrics: Metrics::new(Sources { server: server.clone(), executors: executors.clone() }),
     };
     let threshold = Threshold { origins: plan.origins, hosts: plan.hosts, own_pages: true, ..Threshold::default() };
-    let socket = own_socket(&home).await;
+    let socket = own_socket(&home).await.inspect_err(|error| tracing::debug!("this server is not found at run/app.sock: {error:#}")).ok();
     let at_home = async {
         match socket {
             Some(socket) => match socket.serve(Auth::Open, on_link(server.clone())).await {},
@@ -140,10 +144,9 @@ async fn serve(home: Home, plan: Plan, own: &Process) -> anyhow::Result<()> {
 }
 
 /// People do not read websocket addresses.
-#[expect(clippy::print_stderr, reason = "this is where the program speaks to people")]
 fn tell_page(scheme: &str, address: &ListenAddr) {
     if let ListenAddr::Ws(address) = address {
-        eprintln!("outpost: the page for browsers is {}://{address}", if scheme == "wss" { "https" } else { "http" });
+        say(&format!("the page for browsers is {}://{address}", if scheme == "wss" { "https" } else { "http" }));
     }
 }
 

@@ -19,6 +19,7 @@ use super::run::{copy_output, everything, terminal_kind};
 use super::{OURS, complain};
 use crate::args::ShellArguments;
 use crate::escape::Escapes;
+use crate::out::aside;
 use crate::signals::{Asked, Signals, code};
 use crate::terminal::{self, RawTerminal};
 use crate::{Process, outages, reach};
@@ -164,7 +165,6 @@ async fn pass_sizes(process: Arc<RemoteProcess>, info: EnvironmentInfo, mut size
 }
 
 /// The terminal may be one that passes every key on.
-#[expect(clippy::print_stderr, reason = "this is where the program speaks to people")]
 fn say(text: &str) {
-    eprint!("\r\noutpost: {text}\r\n");
+    aside(&format!("\r\noutpost: {text}\r\n"));
 }

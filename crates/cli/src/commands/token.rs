@@ -1,6 +1,6 @@
 //! `outpost token`.
 
-use std::io::Write;
+use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -10,6 +10,7 @@ use serde_json::json;
 
 use super::{FAILED, complain};
 use crate::home::Home;
+use crate::out::{print, say};
 use crate::serve_args::{CreateToken, TokenCommand};
 use crate::{store, tokens};
 
@@ -34,7 +35,6 @@ fn ours() -> anyhow::Result<Tokens> {
     Ok(of(&Home::from_environment().context("tokens need a home; set OUTPOST_HOME")?))
 }
 
-#[expect(clippy::print_stderr, reason = "this is where the program speaks to people")]
 fn create(arguments: CreateToken) -> anyhow::Result<()> {
     let scope = match arguments.scope.executor {
         Some(id) => Scope::Executor { id: EnvironmentId::parse_own(&id).context("--executor")? },
@@ -43,14 +43,13 @@ fn create(arguments: CreateToken) -> anyhow::Result<()> {
     };
     let secret = tokens::random()?;
     let token = ours()?.issue(&secret, scope, arguments.note, store::now())?;
-    writeln!(std::io::stdout().lock(), "{secret}").context("the token cannot be shown")?;
-    eprintln!("outpost: this is token {} for {}; its secret is not shown again", token.name(), token.scope);
+    print(&format!("{secret}\n")).context("the token cannot be shown")?;
+    say(&format!("this is token {} for {}; its secret is not shown again", token.name(), token.scope));
     Ok(())
 }
 
 fn list(as_json: bool) -> anyhow::Result<()> {
     let tokens = ours()?;
-    let mut out = std::io::stdout().lock();
     let all = tokens.list()?;
     let bound = |scope: &Scope| match scope {
         Scope::Executor { id } => tokens.bound_to(id),
@@ -68,19 +67,18 @@ fn list(as_json: bool) -> anyhow::Result<()> {
             }
             rows.push(row);
         }
-        writeln!(out, "{}", serde_json::to_string_pretty(&rows)?)?;
-        return Ok(());
+        return print(&format!("{}\n", serde_json::to_string_pretty(&rows)?));
     }
+    let mut text = String::new();
     for token in &all {
         let bound = bound(&token.scope)?.map(|identity| format!("  joined by install {identity}")).unwrap_or_default();
         let note = token.note.as_deref().map(|note| format!("  {note}")).unwrap_or_default();
-        writeln!(out, "{}  {}{bound}{note}", token.name(), token.scope)?;
+        let _ = writeln!(text, "{}  {}{bound}{note}", token.name(), token.scope);
     }
-    Ok(())
+    print(&text)
 }
 
 fn revoke(name: &str) -> anyhow::Result<()> {
     let token = ours()?.revoke(name)?;
-    writeln!(std::io::stdout().lock(), "revoked {} for {}", token.name(), token.scope)?;
-    Ok(())
+    print(&format!("revoked {} for {}\n", token.name(), token.scope))
 }

@@ -36,7 +36,7 @@ impl Driver {
             history: History::new(items),
             tools: [].into(),
             output_schema: None,
-            effort: self.thread.settings.reasoning_effort.clone(),
+            effort: self.shared.config.effort(&self.thread.settings),
             cache_key: self.thread.id.to_string(),
         };
         self.compacting = reason;

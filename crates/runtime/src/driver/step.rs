@@ -155,7 +155,7 @@ impl Driver {
             history,
             tools: tools.specs.clone(),
             output_schema: self.output_schema(),
-            effort: settings.reasoning_effort.clone(),
+            effort: self.shared.config.effort(&settings),
             cache_key: self.thread.metadata.session.clone().unwrap_or_else(|| self.thread.id.to_string()),
         };
         let feed = self.feed.clone();

@@ -7,12 +7,14 @@ use outpost_runtime::permissions::SandboxMode;
 use outpost_runtime::runtime::Instructions;
 use outpost_thread::{Raw, Settings};
 use outpost_wire::app::environment::{CapabilityRootLocation, CapabilityRootParams, EnvironmentParams};
+use outpost_wire::app::event::ConfigWarning;
 use outpost_wire::app::settings::{ApprovalsReviewer, AskForApproval, Overrides, SandboxPolicy};
 use outpost_wire::app::thread::SandboxName;
 use outpost_wire::intent::{CapabilityRoot, EnvironmentId, Selection};
 use outpost_wire::{Fault, PathUri};
 use serde_json::Value;
 
+use crate::connection::Connection;
 use crate::fault;
 use crate::projection::same;
 use crate::server::Shared;
@@ -28,11 +30,22 @@ pub struct Choices {
     pub instructions: Option<Raw>,
 }
 
+/// Whom choices are for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Whose {
+    NewThread,
+    /// One that has made its own choices before.
+    KnownThread,
+}
+
 /// Checks what comes with starting, resuming and forking. `settings.cwd` stays empty: where it is depends on where it was.
-pub fn choose(server: &Shared, given: &Overrides) -> Result<Choices, Fault> {
+pub fn choose(connection: &Connection, given: &Overrides, whose: Whose) -> Result<Choices, Fault> {
+    let server = &*connection.server;
     let mut settings = Settings::default();
+    let (mut network, mut unheard) = (None, Vec::new());
     if let Some(config) = &given.config {
-        configured(server, config, &mut settings)?;
+        network = configured(server, config, &mut settings)?;
+        unheard = others(config);
     }
     if given.permissions.is_some() && given.sandbox.is_some() {
         return Err(fault::both_permissions_and_sandbox());
@@ -59,6 +72,18 @@ pub fn choose(server: &Shared, given: &Overrides) -> Result<Choices, Fault> {
     }
     if let Some(profile) = &given.permissions {
         settings.sandbox = Some(profile_sandbox(server, profile)?);
+    }
+    match network {
+        Some(network) if whose == Whose::NewThread || settings.sandbox.is_some() => reach_out(server, network, &mut settings),
+        // The sandbox that a thread has is not replaced by the usual one for the sake of this.
+        Some(_) => unheard.push(format!("{NETWORK} (without a sandbox that it belongs to)")),
+        None => {}
+    }
+    // Clients send what other servers know; what is not heard is told, and no reason to refuse the rest.
+    if !unheard.is_empty() {
+        let summary = format!("`config` of a thread has no effect here: {}", unheard.join(", "));
+        let details = format!("A thread can have these for itself: {}. Others belong into config.toml.", HEARD.join(", "));
+        connection.tell(&ConfigWarning { summary, details: Some(details) }.into());
     }
     let instructions = Instructions { base: given.base_instructions.clone(), developer: given.developer_instructions.clone() };
     let instructions = (instructions != Instructions::default()).then(|| Raw::of(&instructions).ok()).flatten();
@@ -90,30 +115,60 @@ pub fn wanted(server: &Shared, wanted: Wanted<'_>) -> Result<Settings, Fault> {
     Ok(settings)
 }
 
+const NETWORK: &str = "sandbox_workspace_write.network_access";
+
 /// The keys of `config.toml` that a thread can have for itself. Others belong to the whole program.
-fn configured(server: &Shared, config: &Value, settings: &mut Settings) -> Result<(), Fault> {
-    let text = |key: &str| config.get(key).and_then(Value::as_str).map(str::to_owned);
-    if let Some(model) = text("model") {
-        settings.model = Some(model);
+const HEARD: [&str; 7] = ["model", "model_provider", "model_reasoning_effort", "approval_policy", "sandbox_mode", NETWORK, "mcp_servers"];
+
+/// What is said and not heard. A table is not looked into further than we know it.
+fn others(config: &Value) -> Vec<String> {
+    let mut unheard = Vec::new();
+    for (key, value) in config.as_object().into_iter().flatten() {
+        match value.as_object().filter(|_| NETWORK.starts_with(&format!("{key}."))) {
+            Some(table) => unheard.extend(table.keys().map(|inner| format!("{key}.{inner}")).filter(|key| key != NETWORK)),
+            None if HEARD.contains(&key.as_str()) => {}
+            None => unheard.push(key.clone()),
+        }
     }
-    if let Some(provider) = text("model_provider") {
-        settings.model_provider = Some(provider);
-    }
-    if let Some(effort) = text("model_reasoning_effort") {
-        settings.reasoning_effort = Some(effort);
-    }
+    unheard
+}
+
+/// Takes what a thread can have for itself; whether it may use the network is the result.
+fn configured(server: &Shared, config: &Value, settings: &mut Settings) -> Result<Option<bool>, Fault> {
+    let text = |key: &str| match config.get(key) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text.clone())),
+        Some(other) => Err(fault::invalid(&format!("`config.{key}` must be a string, not {other}"))),
+    };
+    settings.model = text("model")?;
+    settings.model_provider = text("model_provider")?;
+    settings.reasoning_effort = text("model_reasoning_effort")?;
     if let Some(policy) = config.get("approval_policy").filter(|policy| !policy.is_null()) {
         let policy: AskForApproval = serde_json::from_value(policy.clone()).map_err(|error| fault::invalid(&error.to_string()))?;
         settings.approval_policy = Some(approval(policy));
     }
-    if let Some(name) = text("sandbox_mode") {
+    if let Some(name) = text("sandbox_mode")? {
         settings.sandbox = Some(named_sandbox(server, &name)?);
     }
+    let network = config.get(NETWORK).or_else(|| config.get("sandbox_workspace_write")?.get("network_access"));
+    let network = match network {
+        None | Some(Value::Null) => None,
+        Some(Value::Bool(network)) => Some(*network),
+        Some(other) => return Err(fault::invalid(&format!("`config.{NETWORK}` must be true or false, not {other}"))),
+    };
     // Checked by the runtime, together with what lies in files.
     if let Some(servers) = config.get("mcp_servers").filter(|servers| !servers.is_null()) {
         settings.other.insert(SESSION_LAYER.into(), servers.clone());
     }
-    Ok(())
+    Ok(network)
+}
+
+/// Whether commands of a thread may use the network; that is only asked where they may write in the workspace.
+fn reach_out(server: &Shared, network: bool, settings: &mut Settings) {
+    if let SandboxMode::WorkspaceWrite { writable_roots, exclude_tmpdir_env_var, exclude_slash_tmp, .. } = server.defaults.mode(settings) {
+        let mode = SandboxMode::WorkspaceWrite { writable_roots, network_access: network, exclude_tmpdir_env_var, exclude_slash_tmp };
+        settings.sandbox = Raw::of(&mode).ok();
+    }
 }
 
 fn approval(policy: AskForApproval) -> Raw {

@@ -17,6 +17,7 @@ use super::{reading, thread_id};
 use crate::connection::Connection;
 use crate::fault;
 use crate::projection::{self, Shown};
+use crate::questions;
 use crate::server::Shared;
 use crate::table::Table;
 
@@ -116,6 +117,7 @@ async fn set_name(connection: Arc<Connection>, params: ThreadNameSetParams) -> R
 async fn unsubscribe(connection: Arc<Connection>, params: ThreadParams) -> Result<ThreadUnsubscribeResponse, Fault> {
     let id = thread_id(&params.thread_id)?;
     let status = if connection.unsubscribe(id) {
+        questions::settle(&connection.server, id);
         UnsubscribeStatus::Unsubscribed
     } else if connection.server.runtime.get(id).is_some() {
         UnsubscribeStatus::NotSubscribed

@@ -20,7 +20,8 @@ use outpost_wire::intent::Selection;
 use outpost_wire::{Fault, PathUri};
 use serde_json::{Value, json};
 
-use super::{choices, reading, thread_id};
+use super::choices::{self, Whose};
+use super::{reading, thread_id};
 use crate::connection::Connection;
 use crate::fault;
 use crate::projection::{self, Shown, Told};
@@ -37,7 +38,7 @@ pub fn register(table: Table) -> Table {
 
 async fn start(connection: Arc<Connection>, params: ThreadStartParams) -> Result<Outcome<ThreadOpened>, Fault> {
     let server = connection.server.clone();
-    let chosen = choices::choose(&server, &params.overrides())?;
+    let chosen = choices::choose(&connection, &params.overrides(), Whose::NewThread)?;
     let here = &server.facts.cwd;
     let cwd = params.cwd.as_deref().map_or_else(|| here.clone(), |text| selection::resolve_cwd(here, text));
     let roots = match &params.runtime_workspace_roots {
@@ -92,7 +93,7 @@ async fn resume(connection: Arc<Connection>, params: ThreadResumeParams) -> Resu
     let path = params.path.as_deref().filter(|path| !path.is_empty());
     let id = if path.is_none() { Some(thread_id(&params.thread_id)?) } else { None };
     let given = params.overrides();
-    let mut chosen = choices::choose(&server, &given)?;
+    let mut chosen = choices::choose(&connection, &given, Whose::KnownThread)?;
     // What is said later counts from the next step on.
     if let Some(instructions) = chosen.instructions.take().and_then(|raw| raw.read().ok()) {
         chosen.settings.other.insert(LATER_INSTRUCTIONS.into(), instructions);
@@ -167,7 +168,7 @@ async fn fork(connection: Arc<Connection>, params: ThreadForkParams) -> Result<O
         )));
     }
     let given = params.overrides();
-    let chosen = choices::choose(&server, &given)?;
+    let chosen = choices::choose(&connection, &given, Whose::KnownThread)?;
     let asked = params.environments.as_deref().map(|wanted| choices::select(&server, wanted)).transpose()?;
     let point = match (params.last_turn_id, params.before_turn_id) {
         (Some(_), Some(_)) => return Err(Fault::invalid_request("`lastTurnId` cannot be combined with `beforeTurnId`")),

@@ -6,7 +6,7 @@ use outpost_environment::selection::{self, Request, Scope};
 use outpost_rpc::Outcome;
 use outpost_runtime::feed::{Cursor, Read};
 use outpost_runtime::live::{Accepted, CommandError, Event, InputMode, LiveThread, NewInput};
-use outpost_thread::{Fact, InterruptReason, Raw, TurnId, TurnKind, TurnSettingsChanged};
+use outpost_thread::{Entry, Fact, InputId, InputOrigin, InputReceived, InterruptReason, Raw, Seq, TurnId, TurnSettingsChanged};
 use outpost_wire::app::Nothing;
 use outpost_wire::app::turn::{
     EnvironmentsScope, ItemsView, Turn, TurnInterrupt, TurnInterruptParams, TurnSettingsUpdate, TurnSettingsUpdateParams,
@@ -36,9 +36,13 @@ pub async fn attend(connection: &Arc<Connection>, live: &LiveThread) -> Result<H
         let begun = Opening::of(connection, live.clone()).await?.begin(connection).await;
         begun.tell(vec![]).await;
     }
-    match connection.subscription(live.id()) {
-        Some(subscription) => Ok(subscription.hold().await),
-        None => Err(fault::thread_not_found(live.id())),
+    loop {
+        let Some(subscription) = connection.subscription(live.id()) else { return Err(fault::thread_not_found(live.id())) };
+        let hold = subscription.hold().await;
+        // Another request may have opened the thread anew meanwhile.
+        if !hold.is_replaced() {
+            return Ok(hold);
+        }
     }
 }
 
@@ -91,11 +95,15 @@ async fn start(connection: Arc<Connection>, params: TurnStartParams) -> Result<O
     }
     new.settings = settings;
     let hold = attend(&connection, &live).await?;
-    let mut feed = live.subscribe();
+    let waiting = Waiting::new(&live, &new);
     let turn = match live.input(new).await.map_err(fault::command)? {
         Accepted::Started(turn) | Accepted::Steered(turn) => begun(&turn),
         Accepted::Known(Some(turn)) => known(&connection, &live, &turn).await?,
-        Accepted::Queued | Accepted::Known(None) => begun(&next_turn(&mut feed, &live).await?),
+        Accepted::Queued | Accepted::Known(None) => {
+            // It may wait for long, and what happens meanwhile is told.
+            drop(hold);
+            return Ok(TurnStartResponse { turn: begun(&waiting.turn().await?) }.into());
+        }
     };
     Ok(then_tell(TurnStartResponse { turn }, hold))
 }
@@ -123,21 +131,98 @@ async fn known(connection: &Arc<Connection>, live: &LiveThread, id: &TurnId) -> 
     Ok(found.map_or_else(|| begun(id), crate::projection::without_items))
 }
 
-/// The turn that takes up what waits now.
-async fn next_turn(feed: &mut Cursor<Event>, live: &LiveThread) -> Result<TurnId, Fault> {
-    loop {
-        match feed.next().await {
-            Read::Event(Event::Entry(entry)) => {
-                if let Fact::TurnStarted(fact) = &entry.fact
-                    && fact.kind == TurnKind::Regular
-                {
-                    return Ok(fact.turn.clone());
-                }
+/// Something that was said and waits for a turn of its own.
+struct Waiting {
+    live: LiveThread,
+    /// From before it was said.
+    feed: Cursor<Event>,
+    key: Option<String>,
+    content: Vec<Raw>,
+    /// What it is called, as soon as that is known.
+    input: Option<InputId>,
+    /// What lies before this entry is known.
+    seen: Seq,
+}
+
+impl Waiting {
+    fn new(live: &LiveThread, said: &NewInput) -> Self {
+        let (key, content) = (said.client_key.clone(), said.content.clone());
+        Self { live: live.clone(), feed: live.subscribe(), key, content, input: None, seen: 0 }
+    }
+
+    /// The turn that takes it up, unless somebody takes it back.
+    async fn turn(mut self) -> Result<TurnId, Fault> {
+        if self.key.is_some()
+            && let Some(turn) = self.look().await?
+        {
+            return Ok(turn);
+        }
+        loop {
+            let found = match self.feed.next().await {
+                Read::Event(Event::Entry(entry)) if entry.seq > self.seen => self.entry(&entry).await?,
+                Read::Event(_) => None,
+                Read::Missed(_) => self.look().await?,
+                Read::End => return Err(fault::thread_not_found(self.live.id())),
+            };
+            if let Some(turn) = found {
+                return Ok(turn);
             }
-            Read::Event(_) | Read::Missed(_) => {}
-            Read::End => return Err(fault::thread_not_found(live.id())),
         }
     }
+
+    async fn entry(&mut self, entry: &Entry) -> Result<Option<TurnId>, Fault> {
+        let is_it = |inputs: &[InputId]| self.input.as_ref().is_some_and(|input| inputs.contains(input));
+        match &entry.fact {
+            Fact::InputReceived(fact) if fact.turn.is_none() && self.is_called(fact) => self.input = Some(fact.input.clone()),
+            Fact::TurnStarted(fact) if is_it(&fact.inputs) => return Ok(Some(fact.turn.clone())),
+            Fact::QueueChanged(fact) if self.input.is_some() && !is_it(&fact.queue) => return self.left(entry.seq).await.map(Some),
+            _ => {}
+        }
+        Ok(None)
+    }
+
+    /// Without a key it is known by what it says, until its text is changed: then its name has become its key.
+    fn is_called(&self, fact: &InputReceived) -> bool {
+        match (&self.key, &self.input) {
+            (Some(_), _) => fact.client_key == self.key,
+            (None, Some(input)) => fact.client_key.as_deref() == Some(input.as_str()),
+            (None, None) => fact.client_key.is_none() && fact.content == self.content,
+        }
+    }
+
+    /// It has left the queue: the running turn was told, or nobody will be.
+    async fn left(&mut self, seq: Seq) -> Result<TurnId, Fault> {
+        // When this is answered, whatever was stored together with the change is in the feed.
+        if let Some(turn) = self.look().await? {
+            return Ok(turn);
+        }
+        match self.feed.try_next() {
+            Some(Read::Event(Event::Entry(entry))) if entry.seq == seq + 1 => match &entry.fact {
+                Fact::InputReceived(fact) if fact.content == self.content => fact.turn.clone().ok_or_else(taken_back),
+                _ => Err(taken_back()),
+            },
+            _ => Err(taken_back()),
+        }
+    }
+
+    /// How it stands now, as far as that can be seen: taken up, waiting, or taken back.
+    async fn look(&mut self) -> Result<Option<TurnId>, Fault> {
+        let state = self.live.snapshot().await.map_err(fault::command)?;
+        if let Some(key) = &self.key {
+            let keyed = state.keyed(key).ok_or_else(taken_back)?;
+            (self.input, self.seen) = (Some(keyed.input.clone()), state.last);
+            return Ok(keyed.turn.clone());
+        }
+        if self.input.is_none() {
+            let newest = state.queued.iter().rev().find(|input| input.client_key.is_none() && input.origin == InputOrigin::User);
+            self.input = newest.map(|input| input.id.clone());
+        }
+        Ok(None)
+    }
+}
+
+fn taken_back() -> Fault {
+    Fault::invalid_request("the message was deleted from the queue before a turn took it up")
 }
 
 async fn steer(connection: Arc<Connection>, params: TurnSteerParams) -> Result<Outcome<TurnSteerResponse>, Fault> {

@@ -12,7 +12,7 @@ pub fn user_message(input: &InputReceived) -> Item {
         content = input.items.iter().flat_map(texts).map(|text| json!({"type": "text", "text": text})).collect();
     }
     for part in &mut content {
-        if part["type"] == "text" && part.get("text_elements").is_none() {
+        if part["type"] == "text" && part["text_elements"].is_null() {
             part["text_elements"] = json!([]);
         }
     }

@@ -66,7 +66,7 @@ pub fn thread(state: &State, shown: Shown, defaults: &Defaults) -> Thread {
         ephemeral: shown.ephemeral,
         model_provider: defaults.provider(&state.settings),
         model: Some(defaults.model(&state.settings)),
-        reasoning_effort: state.settings.reasoning_effort.clone(),
+        reasoning_effort: defaults.config.effort(&state.settings),
         created_at: state.created_at / 1000,
         updated_at: state.last_at / 1000,
         recency_at: Some(state.last_at / 1000),
@@ -150,7 +150,7 @@ pub fn opened(state: &State, shown: Shown, defaults: &Defaults) -> ThreadOpened 
         approval_policy: defaults.approval(settings),
         approvals_reviewer: Defaults::reviewer(settings),
         sandbox: defaults.sandbox(settings),
-        reasoning_effort: settings.reasoning_effort.clone(),
+        reasoning_effort: defaults.config.effort(settings),
         disabled_plugin_ids: vec![],
         runtime_workspace_roots: primary
             .map(|primary| primary.workspace_roots.iter().map(outpost_wire::PathUri::to_syntax).collect())

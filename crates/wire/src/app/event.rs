@@ -98,6 +98,7 @@ notices! {
     "command/exec/outputDelta" => CommandExecOutputDelta(CommandExecOutputDelta),
     "process/outputDelta" => ProcessOutputDelta(ProcessOutputDelta),
     "process/exited" => ProcessExited(ProcessExited),
+    "configWarning" => ConfigWarning(ConfigWarning),
     "error" => Error(ErrorNotice),
     "warning" => Warning(Warning),
     /// Ours.
@@ -169,6 +170,8 @@ shapes! {
     McpServerStatusUpdated { name: String, status: String, error: Option<String>, failure_reason: Option<Value>, thread_id: Option<String> }
     /// A question was answered, by whomever, or nobody asks it any more.
     ServerRequestResolved { thread_id: String, request_id: Value }
+    /// Something in a configuration has no effect, or another one than was meant.
+    ConfigWarning { summary: String, details: Option<String> }
     ErrorNotice { thread_id: String, turn_id: String, error: TurnError, will_retry: bool }
     Warning { thread_id: Option<String>, message: String }
     EnvironmentChanged {

@@ -146,7 +146,7 @@ pub enum UserInput {
     Text {
         text: String,
         #[serde(default, rename = "text_elements")]
-        text_elements: Vec<Value>,
+        text_elements: Option<Vec<Value>>,
     },
     Image {
         #[serde(default)]

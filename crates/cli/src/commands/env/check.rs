@@ -26,10 +26,10 @@ pub async fn run(arguments: CheckArguments, own: &Process) -> anyhow::Result<u8>
     let found = join_all(names.iter().map(|name| check(name, own))).await;
     if arguments.json {
         let all: Vec<Value> = found.iter().map(Found::json).collect();
-        print(&json!({"environments": all}).to_string());
+        print(&json!({"environments": all}).to_string())?;
     } else {
-        table(&std::iter::once(Found::heading()).chain(found.iter().map(Found::row)).collect::<Vec<_>>());
-        found.iter().filter_map(Found::complaint).for_each(|complaint| print(&complaint));
+        table(&std::iter::once(Found::heading()).chain(found.iter().map(Found::row)).collect::<Vec<_>>())?;
+        found.iter().filter_map(Found::complaint).try_for_each(|complaint| print(&complaint))?;
     }
     Ok(found.iter().map(|found| found.code).max().unwrap_or(0))
 }

@@ -23,7 +23,7 @@ pub fn run(arguments: &ListArguments, own: &Process) -> anyhow::Result<u8> {
                 |row| json!({"id": row.id, "address": row.address, "connect": row.connect, "default": is_default(row), "error": row.wrong}),
             )
             .collect();
-        print(&json!({"environments": environments, "errors": snapshot.nameless}).to_string());
+        print(&json!({"environments": environments, "errors": snapshot.nameless}).to_string())?;
         return Ok(0);
     }
     let mut lines = vec![["NAME", "CONNECT", "ADDRESS"].map(String::from).to_vec()];
@@ -32,7 +32,7 @@ pub fn run(arguments: &ListArguments, own: &Process) -> anyhow::Result<u8> {
         let address = row.wrong.as_ref().map_or_else(|| row.address.clone(), |what| format!("wrong: {what}"));
         lines.push(vec![format!("{}{mark}", row.id), row.connect.into(), address]);
     }
-    table(&lines);
+    table(&lines)?;
     for what in &snapshot.nameless {
         say(what);
     }

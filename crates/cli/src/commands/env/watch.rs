@@ -15,10 +15,13 @@ use crate::args::WatchArguments;
 use crate::confinement::configured_limits;
 use crate::environments::Known;
 use crate::home::Home;
+use crate::out::{ReaderGone, is_unread};
 use crate::reach::{self, Caller};
 use crate::signals::Signals;
 
 const CALLER: Caller = Caller { client: "outpost-env", patience: Duration::from_secs(600) };
+/// How often it is looked whether anybody still reads: there may be no news for days.
+const LOOK: Duration = Duration::from_secs(1);
 
 pub async fn run(arguments: WatchArguments, own: &Process) -> anyhow::Result<u8> {
     let known = Known::load(&own.variables)?;
@@ -36,14 +39,19 @@ pub async fn run(arguments: WatchArguments, own: &Process) -> anyhow::Result<u8>
         // Asked for by name, so it is woken. How that goes is told as news.
         tokio::spawn(async move { handle.connect().await.map(|_| ()) });
     }
-    let code = loop {
-        tokio::select! {
+    let mut ticks = tokio::time::interval(LOOK);
+    let ended = loop {
+        let told = tokio::select! {
             change = watcher.next() => tell(&change, &ids, arguments.json),
-            code = signals.stop() => break code,
+            _ = ticks.tick() => if is_unread() { Err(ReaderGone.into()) } else { Ok(()) },
+            code = signals.stop() => break Ok(code),
+        };
+        if let Err(error) = told {
+            break Err(error);
         }
     };
     executor.shut_down().await;
-    Ok(code)
+    ended
 }
 
 /// Takes over every change of the file, if it is the file that counts.
@@ -55,7 +63,7 @@ fn follow(known: &Known, registry: &outpost_environment::Registry) -> Option<Abo
     Some(AbortOnDropHandle::new(tokio::spawn(async move { registry.follow(&file, watch).await })))
 }
 
-fn tell(change: &Change, wanted: &[EnvironmentId], as_json: bool) {
+fn tell(change: &Change, wanted: &[EnvironmentId], as_json: bool) -> anyhow::Result<()> {
     let is_wanted = |id: &EnvironmentId| wanted.is_empty() || wanted.contains(id);
     let (id, text, mut value) = match &change.news {
         News::Environment { id, generation, standing, event } => {
@@ -78,14 +86,14 @@ fn tell(change: &Change, wanted: &[EnvironmentId], as_json: bool) {
         }
     };
     if id.is_some_and(|id| !is_wanted(id)) {
-        return;
+        return Ok(());
     }
     if as_json {
         value["sequence"] = json!(change.sequence);
         value["id"] = id.map_or(Value::Null, |id| json!(id));
-        print(&value.to_string());
+        print(&value.to_string())
     } else {
-        print(&format!("{}  {}  {text}", clock(), id.map_or_else(|| "-".to_owned(), ToString::to_string)));
+        print(&format!("{}  {}  {text}", clock(), id.map_or_else(|| "-".to_owned(), ToString::to_string)))
     }
 }
 

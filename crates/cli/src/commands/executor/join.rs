@@ -21,6 +21,7 @@ use tokio::time::Instant;
 
 use crate::Process;
 use crate::args::ExecutorArguments;
+use crate::out::say;
 
 /// A link that lasted so long was a good one; the next need not wait.
 const STEADY: Duration = Duration::from_secs(5);
@@ -176,7 +177,6 @@ struct Herald {
 }
 
 impl Herald {
-    #[expect(clippy::print_stderr, reason = "this is where the program speaks to people")]
     fn joined(&mut self) {
         let line = format!("joined {} as {}", self.url.trim_end_matches(JOIN), self.id);
         let was_trouble = self.trouble.take().is_some();
@@ -186,15 +186,14 @@ impl Herald {
             let _ = writeln!(out, "{line}").and_then(|()| out.flush());
             self.was_in = true;
         } else if was_trouble {
-            eprintln!("outpost: {line}");
+            say(&line);
         }
     }
 
-    #[expect(clippy::print_stderr, reason = "this is where the program speaks to people")]
     fn lost(&mut self, error: &LinkError) {
         let reason = error.to_string();
         if self.trouble.as_ref() != Some(&reason) {
-            eprintln!("outpost: {}: {reason}; trying again", self.url.trim_end_matches(JOIN));
+            say(&format!("{}: {reason}; trying again", self.url.trim_end_matches(JOIN)));
         }
         self.trouble = Some(reason);
     }

@@ -19,6 +19,7 @@ use super::list::title;
 use super::transcript::{Piece, pieces};
 use super::{Desk, print, print_json, times};
 use crate::commands::FAILED;
+use crate::out::seen_enough;
 use crate::progress::ProgressBar;
 use crate::thread_args::{ExportArguments, ImportArguments};
 
@@ -104,7 +105,8 @@ impl Desk {
         let id = self.find(&arguments.thread).await?;
         let Some(path) = &arguments.output else {
             let mut out = std::io::stdout().lock();
-            self.write(id, arguments.markdown, &mut out).await?;
+            let written = self.write(id, arguments.markdown, &mut out).await;
+            written.and_then(|()| Ok(out.flush()?)).map_err(seen_enough)?;
             return Ok(ExitCode::SUCCESS);
         };
         // Threads hold secrets more often than people think, so nobody else may read it; a half-written file is not left behind.
