@@ -276,25 +276,25 @@ async fn what_the_environment_cannot_give_is_told() {
 /// A place that was granted and is then made a link to another one gives nothing of that one.
 #[tokio::test]
 async fn a_grant_does_not_follow_a_link_that_is_put_in_its_place() {
-    let other = TempDir::new().unwrap();
+    let (other, outside) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let place = outside.path().canonicalize().unwrap().join("place");
+    std::fs::create_dir(&place).unwrap();
     let harness = harness(
         &[LinkKind::Memory],
         vec![
-            request("a", &json!({"file_system": {"write": [".git"]}})),
-            run("b", "touch .git/inside"),
+            request("a", &writing(&place)),
+            run("b", &format!("touch {}/inside", place.display())),
             Reply::message("done"),
-            run("c", &format!("touch {0}/direct .git/through; touch here", other.path().display())),
+            run("c", &format!("touch {}/direct {}/through; touch here", other.path().display(), place.display())),
             Reply::message("done"),
         ],
     )
     .await;
-    let git = harness.work(0).join(".git");
-    std::fs::create_dir(&git).unwrap();
     let thread = harness.start(&[0]).await;
     answer(&thread, Decision::ApprovedForThread, None).await;
-    assert!(git.join("inside").exists(), "{:?}", harness.outputs(thread.id()).await);
-    std::fs::rename(&git, harness.work(0).join("away")).unwrap();
-    std::os::unix::fs::symlink(other.path(), &git).unwrap();
+    assert!(place.join("inside").exists(), "{:?}", harness.outputs(thread.id()).await);
+    std::fs::rename(&place, outside.path().join("away")).unwrap();
+    std::os::unix::fs::symlink(other.path(), &place).unwrap();
     turn(&thread, "again").await;
     assert_eq!(std::fs::read_dir(other.path()).unwrap().count(), 0, "{:?}", harness.outputs(thread.id()).await);
     assert!(harness.work(0).join("here").exists(), "{:?}", harness.outputs(thread.id()).await);

@@ -5,12 +5,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outpost_environment::{ConnectPolicy, Connector};
+use outpost_environment::{ConnectPolicy, Connector, Standing};
 use outpost_rpc::link::ws;
 use outpost_runtime::live::{CommandError, NewInput};
 use outpost_runtime::policy::ApprovalPolicy;
 use outpost_store::{CommitConfig, Durability, LocalConfig, LocalStore, Store};
 use outpost_testkit::cutter::Cutter;
+use outpost_testkit::executor::eventually;
 use outpost_testkit::model::Reply;
 use outpost_testkit::{ExecutorProcess, LinkKind};
 use outpost_thread::{ApprovalAsked, CallOutcome, Decision, Fact, InterruptReason, SelectionChanged};
@@ -84,13 +85,15 @@ async fn what_was_stopped_does_not_happen_later() {
         let mut feed = thread.subscribe();
         thread.input(NewInput::text("go")).await.unwrap();
         let question = next_fact(&mut feed, asked).await;
+        let (registry, far) = (harness.runtime.registry(), EnvironmentId::parse("far").unwrap());
         cutter.cut();
+        eventually("the cut is felt", || !matches!(registry.standing(&far), Standing::Ready)).await;
         thread.answer(question.approval, Decision::Approved, None).await.unwrap();
         next_fact(&mut feed, started).await;
         thread.interrupt(None, InterruptReason::User).await.unwrap();
         settled(&thread).await;
         cutter.mend();
-        harness.runtime.registry().info(&EnvironmentId::parse("far").unwrap()).await.unwrap();
+        registry.info(&far).await.unwrap();
         // Whatever waited for the connection was sent before this.
         thread.input(NewInput::text("look")).await.unwrap();
         let question = next_fact(&mut feed, asked).await;

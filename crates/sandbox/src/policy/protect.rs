@@ -25,6 +25,10 @@ pub const STARTUP_FILES: &[&str] = &[
 
 /// The rules that protect what is at the top of a writable root. `root` is a resolved path.
 pub fn protected_below(root: &Path) -> Vec<Rule> {
+    // A single file has nothing below it.
+    if root.symlink_metadata().is_ok_and(|metadata| !metadata.is_dir()) {
+        return Vec::new();
+    }
     let mut paths: Vec<PathBuf> = PROTECTED_NAMES.iter().chain(STARTUP_FILES).map(|name| root.join(name)).collect();
     paths.extend(git_directory(root));
     if is_repository(root) {
