@@ -1,12 +1,12 @@
 //! `item/permissions/requestApproval`: what clients are asked, what they may answer, and what becomes of it.
 
-use outpost_testkit::Client;
 use outpost_testkit::app::{AppServer, begin, completed, introduce, notice, thread};
 use outpost_testkit::model::Reply;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::OUTPOST;
+use super::approvals::{answer, asked};
 
 const ASKING: &str = "approval_policy = \"on-request\"\nsandbox_mode = \"read-only\"\n";
 const REQUEST: &str = "item/permissions/requestApproval";
@@ -17,14 +17,6 @@ fn ask(id: &str, permissions: &Value) -> Reply {
 
 fn touch(id: &str, directory: &TempDir, name: &str) -> Reply {
     Reply::call(id, "exec_command", &json!({"cmd": format!("touch {}", directory.path().join(name).display())}))
-}
-
-async fn asked(client: &mut Client, method: &str) -> Value {
-    client.until(|message| message["method"] == method && message.get("id").is_some()).await
-}
-
-fn answer(client: &Client, request: &Value, result: Value) {
-    client.send(&json!({"id": request["id"], "result": result}));
 }
 
 #[tokio::test]

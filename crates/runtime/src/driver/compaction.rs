@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use super::step::{Told, user_message};
 use super::{Done, Driver, Stop};
-use crate::model::{Answer, History, Item, ModelError, Prompt};
+use crate::model::{Answer, History, Item, ModelError};
 
 /// So much of what the user said is kept word by word, in bytes.
 const KEPT_BYTES: usize = 80_000;
@@ -27,18 +27,7 @@ impl Driver {
             Ok(model) => model,
             Err(error) => return self.fail_turn(turn, &error).await,
         };
-        self.load_context().await?;
-        let mut items = self.context.as_ref().map_or_else(Vec::new, |context| context.items().to_vec());
-        items.push(user_message(REQUEST));
-        let prompt = Prompt {
-            model: self.shared.models.model_name(&self.thread.settings),
-            instructions: self.shared.instructions(&self.thread),
-            history: History::new(items),
-            tools: [].into(),
-            output_schema: None,
-            effort: self.shared.config.effort(&self.thread.settings),
-            cache_key: self.thread.id.to_string(),
-        };
+        let prompt = self.request_aside(REQUEST).await?;
         self.compacting = reason;
         self.asking = Some(self.work.spawn(async move {
             // When even this does not fit, the oldest part is left out until it does.

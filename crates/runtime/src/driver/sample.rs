@@ -2,10 +2,8 @@
 
 use outpost_thread::said;
 
-use super::step::user_message;
 use super::{Driver, Stop};
 use crate::live::{CommandError, Reply, Sample, Sampled};
-use crate::model::{History, Prompt};
 
 impl Driver {
     pub(super) async fn sample(&mut self, sample: Sample, mut reply: Reply<Sampled>) -> Result<(), Stop> {
@@ -20,18 +18,8 @@ impl Driver {
                 return Ok(());
             }
         };
-        self.load_context().await?;
-        let mut items = self.context.as_ref().map_or_else(Vec::new, |context| context.items().to_vec());
-        items.push(user_message(&sample.prompt));
-        let prompt = Prompt {
-            model: self.shared.models.model_name(&self.thread.settings),
-            instructions: self.shared.instructions(&self.thread),
-            history: History::new(items),
-            tools: [].into(),
-            output_schema: None,
-            effort: sample.effort.or_else(|| self.thread.settings.reasoning_effort.clone()),
-            cache_key: self.thread.metadata.session.clone().unwrap_or_else(|| self.thread.id.to_string()),
-        };
+        let mut prompt = self.request_aside(&sample.prompt).await?;
+        prompt.effort = sample.effort.or(prompt.effort);
         // The thread goes on meanwhile. It ends with whoever asked.
         tokio::spawn(async move {
             let answer = tokio::select! {

@@ -15,7 +15,7 @@ use super::{Done, Driver, Stop};
 use crate::capabilities::RootReport;
 use crate::live::Event;
 use crate::mcp::told::ToldServers;
-use crate::model::{Answer, ModelError, Prompt, Usage, Written};
+use crate::model::{Answer, History, ModelError, Prompt, Usage, Written};
 use crate::skills::listing::ToldCapabilities;
 use crate::skills::mentioned;
 use crate::surroundings::Surroundings;
@@ -104,6 +104,23 @@ impl Driver {
         self.keep_servers(tools.mcp.clone());
         self.step = Some(tools.clone());
         tools
+    }
+
+    /// A request that is no step: all that the model knows of the thread and one message more, without tools.
+    pub(super) async fn request_aside(&mut self, message: &str) -> Result<Prompt, Stop> {
+        self.load_context().await?;
+        let mut items = self.context.as_ref().map_or_else(Vec::new, |context| context.items().to_vec());
+        items.push(user_message(message));
+        let settings = self.thread.effective_settings();
+        Ok(Prompt {
+            model: self.shared.models.model_name(&settings),
+            instructions: self.shared.instructions(&self.thread),
+            history: History::new(items),
+            tools: [].into(),
+            output_schema: None,
+            effort: self.shared.config.effort(&settings),
+            cache_key: self.thread.metadata.session.clone().unwrap_or_else(|| self.thread.id.to_string()),
+        })
     }
 
     pub(super) async fn begin_step(&mut self, turn: TurnId, step: u32) -> Result<(), Stop> {
