@@ -16,6 +16,7 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use outpost_thread::{Checkpoint, Entry, Fact, Seq, ThreadId};
 
@@ -34,6 +35,9 @@ use crate::verify::{Repair, Verdict};
 pub use history::LocalHistory;
 use segment::Lineage;
 use writer::Writer;
+
+/// How long a program that was killed may seem to live on.
+const LAST_BREATH: Duration = Duration::from_secs(2);
 
 /// Everything that a home needs to be told.
 #[derive(Clone)]
@@ -363,8 +367,11 @@ impl Home {
             return Err(ClaimError::Held { thread, holder, age_ms: 0 });
         }
         let path = self.find(thread).ok_or(ClaimError::NotFound(thread))?;
-        self.log()?;
         let file = LeaseFile::open(&Self::lease_path(&path))?;
+        if mode == ClaimMode::IfFree {
+            self.await_last_breath(&file)?;
+        }
+        self.log()?;
         let writer = {
             let locked = file.lock()?;
             // A number that nobody can have used yet, if the file does not tell.
@@ -381,6 +388,21 @@ impl Home {
         let lease = Lease { thread, epoch: writer.epoch() };
         lock(&self.writers).insert(thread, Arc::new(Mutex::new(writer.with_lease(file))));
         Ok(lease)
+    }
+
+    /// A program that was killed while it started another one leaves a copy of itself for a moment, which still has its log
+    /// open. Only that is waited for: where the process cannot be seen, it may also live in another container.
+    fn await_last_breath(&self, lease: &LeaseFile) -> Result<(), ClaimError> {
+        let since = Instant::now();
+        while since.elapsed() < LAST_BREATH {
+            let holder = lease.lock()?.read()?.and_then(|record| record.holder);
+            let is_gone = |holder: &Holder| holder.host == self.config.host && !Path::new("/proc").join(holder.pid.to_string()).exists();
+            if !holder.is_some_and(|holder| is_gone(&holder) && self.is_alive(&holder)) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
     }
 
     fn holder(&self, thread: ThreadId) -> Result<Option<Holder>, ClaimError> {

@@ -399,3 +399,21 @@ async fn a_full_disk_is_told_and_loses_nothing() {
     assert!(store.head(id(1)).await.unwrap().last >= last);
     check(&store, |thread| acks[thread].last).await;
 }
+
+/// Something that the killed program was just starting has its log open for a moment longer.
+#[tokio::test]
+async fn the_last_breath_of_a_killed_program_is_waited_for() {
+    let home = tempfile::tempdir().unwrap();
+    let mut writer = Writer::start(home.path(), "first");
+    writer.hear_until("ready");
+    while !writer.hear().unwrap().starts_with(&format!("ack {}", id(THREADS))) {}
+    writer.kill();
+    let log = std::fs::File::open(home.path().join("commit/first.log")).unwrap();
+    log.lock().unwrap();
+    let breath = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(300));
+        drop(log);
+    });
+    local(home.path(), "second").claim(id(1), ClaimMode::IfFree).await.unwrap();
+    breath.join().unwrap();
+}
