@@ -24,8 +24,6 @@
 //! | refusals name their rule | `x4_…`, `x2_files_are_written…`, `x2_what_runs_later…` |
 //! | children of the dead are killed | `terminate_leaves_nothing` |
 //! | rlimits; control groups; the watchdog | `a_file_does_not_grow…`, `whoever_forks…`; `a_memory_hog…`, `whoever_forks…`; `a_disk_filler…` |
-//! | file calls and starts inside a sandbox leave the runtime's threads alone; workers have a time limit | `a_stopped_worker…`, `a_stopped_reaper…`; `a_worker_that_says_nothing…` |
-//! | the ceiling for requests that name no sandbox | `requests_that_name_no_sandbox…` |
 //! | files are replaced; a redo copy is kept | `l8_a_kill_tears_nothing`; `l8_a_file_with_two_names…` |
 //!
 //! All of `denials`, and `a_ceiling_may_deny_what_we_protect`, `the_sessions_own_temporary_files_count`, `a_writable_root_counts…` and
@@ -33,7 +31,8 @@
 //! `a_locked_directory…` and `whoever_may_write_everywhere…` held before.
 //!
 //! `no_new_privs` taken out alone breaks nothing: Landlock and seccomp ask for it and set it themselves. Not tried: redirects and proxies of HTTP, the
-//! time in which a client must introduce itself, the fork bomb, unread output, a full disk.
+//! time in which a client must introduce itself, the fork bomb, unread output, a full disk, stopped helpers (`stops`), the ceiling for requests that name
+//! no sandbox.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
 
 mod ceiling;
