@@ -127,10 +127,12 @@ impl Shared {
         if self.ephemeral.head(id).await.is_ok() { self.ephemeral.clone() } else { self.store.clone() }
     }
 
-    /// Gives up the place of a thread that is not loaded after all.
+    /// Gives up the place of a thread that is not loaded after all. Whoever waits for it there keeps it: in another place they
+    /// would not see each other.
     pub(super) fn forget(&self, id: ThreadId) {
         let mut threads = lock(&self.threads);
-        if threads.get(&id).is_some_and(|slot| lock(&slot.live).is_none()) {
+        // The caller has one, too.
+        if threads.get(&id).is_some_and(|slot| lock(&slot.live).is_none() && Arc::strong_count(slot) <= 2) {
             threads.remove(&id);
         }
     }
@@ -149,10 +151,14 @@ impl Shared {
             driver.run().await;
             // Only its own place: another life of the thread may have begun.
             let mut threads = lock(&shared.threads);
-            let is_own = |slot: &Arc<super::Slot>| lock(&slot.live).as_ref().is_some_and(|live| live.mailbox.same_channel(&own.mailbox));
-            if threads.get(&id).is_some_and(is_own) {
+            let Some(slot) = threads.get(&id) else { return };
+            if lock(&slot.live).take_if(|live| live.mailbox.same_channel(&own.mailbox)).is_none() {
+                return;
+            }
+            shared.mcp.forget(id);
+            // Somebody may be opening it again.
+            if Arc::strong_count(slot) == 1 {
                 threads.remove(&id);
-                shared.mcp.forget(id);
             }
         });
         live
