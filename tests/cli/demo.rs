@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use crate::{OUTPOST, is_ignored};
 
@@ -85,6 +85,13 @@ fn without_a_sandbox_it_says_so_and_goes_on() {
 }
 
 /// Whoever stops it, whenever, finds nothing of it: no directory, no process, no thread that nobody can make sense of.
+/// A demo that somebody reads along.
+fn under_way(home: &Path) -> Child {
+    let mut command = Command::new(OUTPOST);
+    command.arg("demo").env("OUTPOST_HOME", home).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().unwrap()
+}
+
 #[test]
 fn stopped_at_any_moment_it_leaves_nothing() {
     if is_ignored(2) {
@@ -92,14 +99,7 @@ fn stopped_at_any_moment_it_leaves_nothing() {
     }
     for moment in ["`local` is this program", "1  A turn", "cut after line", "the command goes on there"] {
         let home = tempfile::tempdir().unwrap();
-        let mut child = Command::new(OUTPOST)
-            .arg("demo")
-            .env("OUTPOST_HOME", home.path())
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child = under_way(home.path());
         let mut told = String::new();
         let mut out = BufReader::new(child.stdout.take().unwrap());
         while !told.contains(moment) {
@@ -122,14 +122,7 @@ fn stopped_at_any_moment_it_leaves_nothing() {
 fn killed_it_leaves_nothing() {
     for meets_stage in [false, true] {
         let home = tempfile::tempdir().unwrap();
-        let mut child = Command::new(OUTPOST)
-            .arg("demo")
-            .env("OUTPOST_HOME", home.path())
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child = under_way(home.path());
         let mut told = String::new();
         let mut out = BufReader::new(child.stdout.take().unwrap());
         while !told.contains("cut after line") {

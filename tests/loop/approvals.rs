@@ -7,19 +7,15 @@ use outpost_runtime::policy::ApprovalPolicy;
 use outpost_runtime::rules::{Decision as RuleDecision, Rule, Rules, Word};
 use outpost_testkit::LinkKind;
 use outpost_testkit::model::{Reply, call};
-use outpost_thread::{ApprovalAsked, CallOutcome, Decision, Fact, InterruptReason, TurnStatus};
+use outpost_thread::{CallOutcome, Decision, InterruptReason, TurnStatus};
 use serde_json::json;
 
-use crate::harness::{Harness, Setup, next_fact, settled, turn};
+use crate::harness::{Harness, Setup, asked, next_fact, settled, turn};
 
 async fn asking(policy: ApprovalPolicy, replies: Vec<Reply>) -> Harness {
     let mut setup = Setup::new(&[LinkKind::Memory], replies);
     setup.config.approval = policy;
     Harness::new(setup).await
-}
-
-fn asked(fact: &Fact) -> Option<Box<ApprovalAsked>> {
-    if let Fact::ApprovalAsked(asked) = fact { Some(asked.clone()) } else { None }
 }
 
 #[tokio::test]

@@ -14,10 +14,10 @@ use outpost_runtime::models::Models;
 use outpost_runtime::permissions::SandboxMode;
 use outpost_runtime::rules::Rules;
 use outpost_runtime::{Parts, Runtime, StartThread};
-use outpost_store::{MemoryStore, Store};
+use outpost_store::{CommitConfig, Durability, LocalConfig, LocalStore, MemoryStore, Store};
 use outpost_testkit::model::{Reply, ScriptedModel};
 use outpost_testkit::{Bench, LinkKind};
-use outpost_thread::{CallFinished, CallOutcome, Entry, Fact, Raw, ThreadId, TurnFinished, TurnStatus};
+use outpost_thread::{ApprovalAsked, CallFinished, CallOutcome, Entry, Fact, Raw, ThreadId, TurnFinished, TurnStatus};
 use outpost_wire::PathUri;
 use outpost_wire::intent::{Attachment, EnvironmentId, Selection};
 use serde_json::Value;
@@ -249,4 +249,26 @@ pub async fn next_fact<T>(cursor: &mut outpost_runtime::feed::Cursor<Event>, mut
 
 pub fn is_completed(end: &TurnFinished) -> bool {
     end.status == TurnStatus::Completed
+}
+
+/// A question, for [`next_fact`].
+#[allow(dead_code, reason = "shared with the tests of MCP servers")]
+pub fn asked(fact: &Fact) -> Option<Box<ApprovalAsked>> {
+    if let Fact::ApprovalAsked(asked) = fact { Some(asked.clone()) } else { None }
+}
+
+/// A home on disk.
+#[allow(dead_code, reason = "shared with the tests of MCP servers")]
+pub fn on_disk(home: &Path) -> LocalStore {
+    let config = LocalConfig {
+        home: home.to_owned(),
+        instance: "test".into(),
+        host: "test".into(),
+        clock: clock(),
+        durability: Durability::Stored,
+        commit: CommitConfig::default(),
+        lease_ms: 30_000,
+        redactor: None,
+    };
+    LocalStore::open(config).unwrap()
 }

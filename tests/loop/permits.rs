@@ -12,7 +12,7 @@ use outpost_thread::{ApprovalAsked, CallOutcome, Decision, Fact, GrantScope, Per
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{Harness, Setup, is_completed, next_fact, settled, turn};
+use crate::harness::{Harness, Setup, asked, is_completed, next_fact, settled, turn};
 
 /// Only the environment's own directory may be written.
 fn confined() -> SandboxMode {
@@ -40,10 +40,6 @@ fn writing(path: &Path) -> Value {
 
 fn run(id: &str, command: &str) -> Reply {
     Reply::call(id, "exec_command", &json!({"cmd": command}))
-}
-
-fn asked(fact: &Fact) -> Option<Box<ApprovalAsked>> {
-    if let Fact::ApprovalAsked(asked) = fact { Some(asked.clone()) } else { None }
 }
 
 fn detail(asked: &ApprovalAsked) -> Value {

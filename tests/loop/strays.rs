@@ -9,20 +9,16 @@ use outpost_environment::{ConnectPolicy, Connector, Standing};
 use outpost_rpc::link::ws;
 use outpost_runtime::live::{CommandError, NewInput};
 use outpost_runtime::policy::ApprovalPolicy;
-use outpost_store::{CommitConfig, Durability, LocalConfig, LocalStore, Store};
+use outpost_store::Store;
 use outpost_testkit::cutter::Cutter;
 use outpost_testkit::executor::eventually;
 use outpost_testkit::model::Reply;
 use outpost_testkit::{ExecutorProcess, LinkKind};
-use outpost_thread::{ApprovalAsked, CallOutcome, Decision, Fact, InterruptReason, SelectionChanged};
+use outpost_thread::{CallOutcome, Decision, Fact, InterruptReason, SelectionChanged};
 use outpost_wire::intent::{EnvironmentId, Selection};
 use serde_json::json;
 
-use crate::harness::{Harness, OUTPOST, Setup, clock, next_fact, settled, turn};
-
-fn asked(fact: &Fact) -> Option<Box<ApprovalAsked>> {
-    if let Fact::ApprovalAsked(asked) = fact { Some(asked.clone()) } else { None }
-}
+use crate::harness::{Harness, OUTPOST, Setup, asked, next_fact, on_disk, settled, turn};
 
 fn started(fact: &Fact) -> Option<()> {
     matches!(fact, Fact::CallStarted(_)).then_some(())
@@ -132,19 +128,7 @@ async fn a_turn_for_another_place_is_not_mixed_into_a_running_one() {
 async fn a_resume_that_nobody_waits_for_holds_nothing() {
     let home = tempfile::tempdir().unwrap();
     let mut setup = Setup::new(&[LinkKind::Memory], vec![]);
-    setup.store = Store::Local(
-        LocalStore::open(LocalConfig {
-            home: home.path().to_owned(),
-            instance: "test".into(),
-            host: "test".into(),
-            clock: clock(),
-            durability: Durability::Stored,
-            commit: CommitConfig::default(),
-            lease_ms: 30_000,
-            redactor: None,
-        })
-        .unwrap(),
-    );
+    setup.store = Store::Local(on_disk(home.path()));
     let harness = Harness::new(setup).await;
     let thread = harness.start(&[0]).await;
     turn(&thread, "hello").await;

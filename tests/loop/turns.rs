@@ -391,17 +391,7 @@ async fn a_shutdown_says_whom_it_did_not_wait_for() {
 #[tokio::test]
 async fn a_thread_is_resumed_by_its_journal() {
     let home = tempfile::tempdir().unwrap();
-    let config = outpost_store::LocalConfig {
-        home: home.path().to_owned(),
-        instance: "test".into(),
-        host: "test".into(),
-        clock: crate::harness::clock(),
-        durability: outpost_store::Durability::Stored,
-        commit: outpost_store::CommitConfig::default(),
-        lease_ms: 30_000,
-        redactor: None,
-    };
-    let local = outpost_store::LocalStore::open(config).unwrap();
+    let local = crate::harness::on_disk(home.path());
     let mut setup = crate::harness::Setup::new(&[outpost_testkit::LinkKind::Memory], vec![]);
     setup.store = outpost_store::Store::Local(local.clone());
     let harness = Harness::new(setup).await;

@@ -28,6 +28,15 @@ fn one_cell(ground: &Ground) -> Value {
     ground.policy(json!([special("root", "read"), special("project_roots", "write")]))
 }
 
+/// Somebody else gets an answer while none of the victims has one.
+async fn others_are_served(ground: &Ground, victims: &mut [Client]) {
+    let mut other = ground.client().await;
+    other.result("fs/getMetadata", json!({"path": "file:///"})).await;
+    for victim in victims {
+        assert!(victim.quiet(Duration::from_millis(1)).await.iter().all(|message| message.get("id").is_none()));
+    }
+}
+
 async fn stop(client: &mut Client, start: Value) {
     let id = start["processId"].clone();
     client.start(start).await;
@@ -48,11 +57,7 @@ as_root_and_user! {
             victim.flushed().await;
             victims.push(victim);
         }
-        let mut other = ground.client().await;
-        other.result("fs/getMetadata", json!({"path": "file:///"})).await;
-        for victim in &mut victims {
-            assert!(victim.quiet(Duration::from_millis(1)).await.iter().all(|message| message.get("id").is_none()));
-        }
+        others_are_served(&ground, &mut victims).await;
         // Also a signal is still heard.
         assert_eq!(ground.executor.stop(), Some(0));
     }
@@ -78,11 +83,7 @@ as_root_and_user! {
             victim.flushed().await;
             victims.push(victim);
         }
-        let mut other = ground.client().await;
-        other.result("fs/getMetadata", json!({"path": "file:///"})).await;
-        for victim in &mut victims {
-            assert!(victim.quiet(Duration::from_millis(1)).await.iter().all(|message| message.get("id").is_none()));
-        }
+        others_are_served(&ground, &mut victims).await;
         assert_eq!(ground.executor.stop(), Some(0));
     }
 }

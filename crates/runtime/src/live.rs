@@ -236,10 +236,7 @@ pub(crate) enum Command {
         session: Option<u64>,
         reply: Reply<usize>,
     },
-    Shutdown {
-        reason: InterruptReason,
-        reply: oneshot::Sender<()>,
-    },
+    Shutdown(InterruptReason),
 }
 
 /// A handle of a loaded thread. Cheap to clone; dropping it does not unload the thread.

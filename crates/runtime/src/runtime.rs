@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex as AsyncMutex;
 use uuid::Uuid;
 
+pub(crate) use manage::outline;
 pub use manage::{ForkThread, ShutdownReport, StartThread, ThreadError};
 
 use crate::agents::{Seat, Tree};

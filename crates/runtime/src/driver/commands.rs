@@ -19,7 +19,7 @@ pub(super) type Outcome<T> = Result<Result<T, CommandError>, Stop>;
 
 impl Driver {
     pub(super) async fn command(&mut self, command: Command) -> Result<(), Stop> {
-        self.is_asked = !matches!(command, Command::Shutdown { .. });
+        self.is_asked = !matches!(command, Command::Shutdown(_));
         let done = self.obey(command).await;
         self.is_asked = false;
         done
@@ -105,12 +105,11 @@ impl Driver {
                 let ended = self.terminate(session);
                 answer(Ok(Ok(ended)), reply)
             }
-            Command::Shutdown { reason, reply } => {
+            Command::Shutdown(reason) => {
                 if let Some(turn) = self.thread.turn.as_ref().map(|turn| turn.id.clone()) {
                     self.finish_turn(turn, TurnStatus::Interrupted, Some(reason), None).await?;
                 }
                 self.processes.terminate_all().await;
-                let _ = reply.send(());
                 Err(Stop::Unloaded)
             }
         }

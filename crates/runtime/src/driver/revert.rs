@@ -2,12 +2,13 @@
 //! what the model had seen by then.
 
 use outpost_store::Need;
-use outpost_thread::{CompactReason, ContextCompacted, ForkPoint, Kept, Outline, Thread, TurnId, TurnsReverted};
+use outpost_thread::{CompactReason, ContextCompacted, ForkPoint, Kept, Thread, TurnId, TurnsReverted};
 
 use super::commands::Outcome;
 use super::step::Told;
 use super::{Driver, Stop};
 use crate::live::CommandError;
+use crate::runtime::outline;
 
 impl Driver {
     pub(super) async fn revert(&mut self, before: TurnId) -> Outcome<()> {
@@ -32,11 +33,7 @@ impl Driver {
 
     /// The last entry before a turn and its input.
     async fn place_before(&self, turn: &TurnId) -> Result<Option<u64>, Stop> {
-        let mut outline = Outline::default();
-        let mut history = self.store.history(self.thread.id, 0).await?;
-        while let Some(batch) = history.next().await? {
-            batch.entries.iter().for_each(|entry| outline.apply(entry));
-        }
+        let outline = outline(&self.store, self.thread.id).await?;
         Ok(outline.cut(&ForkPoint::BeforeTurn(turn.clone())).ok().map(|cut| cut.ordinal))
     }
 
@@ -55,7 +52,7 @@ impl Driver {
         }
         let Some(mut then) = then else { return Ok(Default::default()) };
         then.id = self.thread.id;
-        let context = outpost_store::context_with(&self.store, &then, |_| {}).await?;
+        let context = outpost_store::context(&self.store, &then).await?;
         let mut wanted: Vec<u64> = context.located().map(|(seq, _)| seq).collect();
         wanted.dedup();
         let bytes = context.items().iter().map(|item| item.get().len()).sum();

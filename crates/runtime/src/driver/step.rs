@@ -106,6 +106,11 @@ impl Driver {
         tools
     }
 
+    /// Requests of one tree of agents share what they begin with.
+    fn cache_key(&self) -> String {
+        self.thread.metadata.session.clone().unwrap_or_else(|| self.thread.id.to_string())
+    }
+
     /// A request that is no step: all that the model knows of the thread and one message more, without tools.
     pub(super) async fn request_aside(&mut self, message: &str) -> Result<Prompt, Stop> {
         self.load_context().await?;
@@ -119,7 +124,7 @@ impl Driver {
             tools: [].into(),
             output_schema: None,
             effort: self.shared.config.effort(&settings),
-            cache_key: self.thread.metadata.session.clone().unwrap_or_else(|| self.thread.id.to_string()),
+            cache_key: self.cache_key(),
         })
     }
 
@@ -173,7 +178,7 @@ impl Driver {
             tools: tools.specs.clone(),
             output_schema: self.output_schema(),
             effort: self.shared.config.effort(&settings),
-            cache_key: self.thread.metadata.session.clone().unwrap_or_else(|| self.thread.id.to_string()),
+            cache_key: self.cache_key(),
         };
         let feed = self.feed.clone();
         self.asking = Some(self.work.spawn(async move {

@@ -11,7 +11,6 @@ use outpost_thread::{
 use outpost_thread::{Settings, Thread, ThreadCreated, ThreadForked, ThreadId};
 use outpost_wire::intent::{CapabilityRoot, EnvironmentId, RootsError};
 use thiserror::Error;
-use tokio::sync::oneshot;
 
 use super::{Runtime, Shared, to_the_end};
 use crate::agents::Seat;
@@ -146,19 +145,14 @@ impl Runtime {
         let mut tasks = tokio::task::JoinSet::new();
         for live in self.0.all_live() {
             tasks.spawn(async move {
-                let (reply, done) = oneshot::channel();
-                let command = Command::Shutdown { reason: InterruptReason::Shutdown, reply };
+                let command = Command::Shutdown(InterruptReason::Shutdown);
                 match tokio::time::timeout(within, live.mailbox.send(command)).await {
                     // Its driver has ended already.
                     Ok(Err(_)) => return (live.id, Outcome::Completed),
                     Err(_) => return (live.id, Outcome::SubmitFailed),
                     Ok(Ok(())) => {}
                 }
-                let ended = async {
-                    let _ = done.await;
-                    live.ended().await;
-                };
-                match tokio::time::timeout(within, ended).await {
+                match tokio::time::timeout(within, live.ended()).await {
                     Ok(()) => (live.id, Outcome::Completed),
                     Err(_) => (live.id, Outcome::TimedOut),
                 }
@@ -401,10 +395,8 @@ impl Shared {
 
     pub async fn unload(&self, id: ThreadId, reason: InterruptReason) {
         let Some(live) = self.live(id) else { return };
-        let (reply, done) = oneshot::channel();
-        if live.mailbox.send(Command::Shutdown { reason, reply }).await.is_ok() {
-            let _ = done.await;
-        }
+        // If nobody takes it any more, it is ending already.
+        let _ = live.mailbox.send(Command::Shutdown(reason)).await;
         live.ended().await;
     }
 }
@@ -432,7 +424,8 @@ async fn prefix(store: &Store, id: ThreadId, ordinal: Seq) -> Result<Vec<Entry>,
     Ok(entries)
 }
 
-async fn outline(store: &Store, id: ThreadId) -> Result<Outline, ThreadError> {
+/// Where the turns of a thread begin and end.
+pub(crate) async fn outline(store: &Store, id: ThreadId) -> Result<Outline, ReadError> {
     let mut outline = Outline::default();
     let mut history = store.history(id, 0).await?;
     while let Some(batch) = history.next().await? {
