@@ -143,7 +143,11 @@ async fn what_is_asked_about_is_what_runs() {
     let commands = [hidden, lookalike, badge, &padded];
     let asks = commands.iter().map(|cmd| {
         let reason = "because\n\u{258c} environment    production\r\u{258c} sandbox        read-only";
-        Reply::Items(vec![call("a", "exec_command", &json!({"cmd": cmd, "justification": reason, "sandbox_permissions": "require_escalated"}))])
+        Reply::Items(vec![call(
+            "a",
+            "exec_command",
+            &json!({"cmd": cmd, "justification": reason, "sandbox_permissions": "require_escalated"}),
+        )])
     });
     let scene = Scene::new(asks.chain([Reply::message("fine")]).collect()).await;
     let mut terminal = scene.chat(&[]);
@@ -190,7 +194,10 @@ async fn a_long_command_is_allowed_only_after_it_was_seen() {
     terminal.wait_for_times("Allow?", 5);
     let text = terminal.text();
     let (_, below) = text.rsplit_once("touch evil").unwrap();
-    assert!(below.contains("environment    local") && below.contains("asked because"), "what the program knows stands by the prompt: {below}");
+    assert!(
+        below.contains("environment    local") && below.contains("asked because"),
+        "what the program knows stands by the prompt: {below}"
+    );
     terminal.type_keys("y\r");
     terminal.wait_for("fine");
     assert!(scene.work.path().join("evil").exists());

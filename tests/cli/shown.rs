@@ -66,7 +66,9 @@ fn assert_harmless(text: &str) {
     for sequence in ["\u{1b}[K", "\u{1b}[0m", "\u{1b}[1m", "\u{1b}[2m", "\u{1b}[31m", "\u{1b}[33m", "\r\u{1b}[K", "\r\n", "\r"] {
         own = own.replace(sequence, "\n");
     }
-    let odd = own.chars().find(|c| (c.is_control() && !matches!(c, '\n' | '\t')) || matches!(c, '\u{202a}'..='\u{202e}' | '\u{200b}'..='\u{200f}'));
+    let odd = own
+        .chars()
+        .find(|c| (c.is_control() && !matches!(c, '\n' | '\t')) || matches!(c, '\u{202a}'..='\u{202e}' | '\u{200b}'..='\u{200f}'));
     assert_eq!(odd, None, "{text:?}");
 }
 
@@ -112,8 +114,14 @@ fn an_executor_cannot_write_to_the_terminal() {
     let scene = Scene::new();
     let script = format!("printf '%s\\n' '{EVIL}' >&2; exit 1");
     let file = scene.home.path().join("environments.toml");
-    std::fs::write(&file, format!("[[environments]]\nid = \"box\"\nprogram = \"/bin/sh\"\nargs = [\"-c\", {}]\n", toml_text(&script))).unwrap();
-    for words in [&["env", "check", "box"][..], &["run", "-e", "box", "--", "true"], &["run", "--via", &script, "--", "true"], &["cp", "box:/x", "/tmp/none"]] {
+    std::fs::write(&file, format!("[[environments]]\nid = \"box\"\nprogram = \"/bin/sh\"\nargs = [\"-c\", {}]\n", toml_text(&script)))
+        .unwrap();
+    for words in [
+        &["env", "check", "box"][..],
+        &["run", "-e", "box", "--", "true"],
+        &["run", "--via", &script, "--", "true"],
+        &["cp", "box:/x", "/tmp/none"],
+    ] {
         let shown = scene.on_terminal(words);
         assert_harmless(&shown);
         assert!(shown.contains(SHOWN), "{words:?}: {shown:?}");

@@ -108,7 +108,10 @@ mod tests {
     fn what_is_left_out_is_counted() {
         assert_eq!(cut("abcdef", 4), "abcd … 2 more characters");
         assert_eq!(cut("abcd", 4), "abcd");
-        assert_eq!((lines("a\nb\n", Form::Text), lines("a\n", Form::Script)), (vec!["a".into(), "b".into()], vec!["a".into(), String::new()]));
+        assert_eq!(
+            (lines("a\nb\n", Form::Text), lines("a\n", Form::Script)),
+            (vec!["a".into(), "b".into()], vec!["a".into(), String::new()])
+        );
         assert_eq!(lines("a\r\nb\rc", Form::Text), ["a", "b<U+000D>c"]);
     }
 }

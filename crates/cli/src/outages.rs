@@ -21,7 +21,11 @@ pub async fn tell(environment: Environment, end: &'static str) {
             continue;
         }
         if let State::Recovering { reason, .. } = lost {
-            aside(&format!("{begin}outpost: connection to {} lost ({}); trying to get it back{end}", environment.name(), on_error_line(&reason)));
+            aside(&format!(
+                "{begin}outpost: connection to {} lost ({}); trying to get it back{end}",
+                environment.name(),
+                on_error_line(&reason)
+            ));
         }
         if state.wait_for(|state| matches!(state, State::Ready(_))).await.is_err() {
             return;

@@ -14,8 +14,8 @@ use outpost_runtime::live::Event;
 use outpost_runtime::mcp::McpEvent;
 use outpost_runtime::model::Progress;
 use outpost_thread::{CallFinished, CallId, CallOutcome, CallStarted, Fact, InterruptReason, Raw, ThreadId, TurnFinished, TurnStatus};
-use rustix::termios::tcgetwinsize;
 use outpost_wire::shown::{Form, Showing, Untrusted, guard};
+use rustix::termios::tcgetwinsize;
 use serde_json::Value;
 
 use crate::agent_args::Colour;
@@ -292,7 +292,7 @@ impl Screen {
         self.wipe();
         self.end_line();
         if self.live {
-            draw(row, columns()).iter().for_each(|row| self.put_drawn(style, row));
+            draw(row, columns()).iter().for_each(|row| self.put(style, row));
         } else {
             self.put(style, &plain(row));
         }
@@ -316,11 +316,7 @@ impl Screen {
     }
 
     fn put(&self, style: Style, text: &str) {
-        self.put_drawn(style, &guard(text));
-    }
-
-    fn put_drawn(&self, style: Style, row: &str) {
-        let _ = writeln!(io::stderr(), "{}", self.dressed(style, row));
+        let _ = writeln!(io::stderr(), "{}", self.dressed(style, &guard(text)));
     }
 
     fn dressed(&self, style: Style, text: &str) -> String {

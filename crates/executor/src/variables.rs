@@ -66,8 +66,7 @@ pub fn build(
     let mut result: BTreeMap<OsString, OsString> = BTreeMap::new();
     if let Some(policy) = policy {
         let excluded = |name: &OsStr| {
-            (!policy.ignore_default_excludes && is_secret(name))
-                || policy.exclude.iter().any(|pattern| matches(pattern, name))
+            (!policy.ignore_default_excludes && is_secret(name)) || policy.exclude.iter().any(|pattern| matches(pattern, name))
         };
         let named = |name: &OsStr| policy.include_only.iter().any(|wanted| name.eq_ignore_ascii_case(wanted));
         let withheld = |name: &OsStr| is_withheld(name) && !named(name);

@@ -64,7 +64,9 @@ mod tests {
         let asking = |value: Value| approval(&Settings { approval_policy: Some(Raw::from(value)), ..Settings::default() });
         assert_eq!(sandboxed(json!("read-only")), Ok(SandboxMode::named("read-only")));
         assert_eq!(sandboxed(json!({"type": "readOnly"})), Ok(SandboxMode::named("read-only")));
-        for wrong in [json!("readonly"), json!({"type": "read-only"}), json!({"type": "Unset"}), json!({}), json!(null), json!(1), json!("")] {
+        for wrong in
+            [json!("readonly"), json!({"type": "read-only"}), json!({"type": "Unset"}), json!({}), json!(null), json!(1), json!("")]
+        {
             let error = sandboxed(wrong.clone()).unwrap_err().to_string();
             assert!(error.contains("`sandbox`") && error.contains("workspace-write") && error.contains(&wrong.to_string()), "{error}");
         }

@@ -104,7 +104,8 @@ mod tests {
         for name in secret {
             assert!(is_secret(name), "{name}");
         }
-        let plain = ["PATH", "PWD", "OLDPWD", "HOME", "SSH_AUTH_SOCK", "XAUTHORITY", "GIT_AUTHOR_NAME", "COMPASS", "LANG", "TERM", "DBUS_PATH"];
+        let plain =
+            ["PATH", "PWD", "OLDPWD", "HOME", "SSH_AUTH_SOCK", "XAUTHORITY", "GIT_AUTHOR_NAME", "COMPASS", "LANG", "TERM", "DBUS_PATH"];
         for name in plain {
             assert!(!is_secret(name), "{name}");
         }

@@ -2,8 +2,8 @@
 
 use outpost_thread::{ApprovalAsked, ApprovalId, Raw};
 use outpost_wire::app::approval::{
-    ApprovalTerms, CommandApproval, CommandApprovalParams, FileChangeApproval, FileChangeApprovalParams, McpElicitation, McpElicitationParams, ToolCall,
-    ToolCallParams, UserInputRequest, UserInputRequestParams,
+    ApprovalTerms, CommandApproval, CommandApprovalParams, FileChangeApproval, FileChangeApprovalParams, McpElicitation,
+    McpElicitationParams, ToolCall, ToolCallParams, UserInputRequest, UserInputRequestParams,
 };
 use outpost_wire::app::item::CommandAction;
 use outpost_wire::app::permission::{PermissionProfile, PermissionsApproval, PermissionsApprovalParams};
