@@ -282,7 +282,8 @@ async fn a_program_in_the_place_of_the_shell_is_asked_about() {
 #[tokio::test]
 async fn settings_that_cannot_be_read_stop_the_work() {
     use outpost_thread::{Raw, Settings, SettingsChanged};
-    let harness = asking(ApprovalPolicy::Never, vec![Reply::call("a", "exec_command", &json!({"cmd": "touch ran"}))]).await;
+    let run = Reply::call("a", "exec_command", &json!({"cmd": "touch ran"}));
+    let harness = asking(ApprovalPolicy::Never, vec![Reply::message("hello"), run]).await;
     let wrong = |value: serde_json::Value| Settings { sandbox: Some(Raw::from(value)), ..Settings::default() };
     for value in [json!("readonly"), json!({"type": "read-only"})] {
         let mut start = outpost_runtime::StartThread::new();
@@ -291,6 +292,7 @@ async fn settings_that_cannot_be_read_stop_the_work() {
         assert!(error.contains("`sandbox`") && error.contains("read-only") && error.contains("workspaceWrite"), "{error}");
     }
     let thread = harness.start(&[0]).await;
+    let _ = turn(&thread, "hello").await;
     let refused = thread.input(NewInput { settings: wrong(json!("readonly")), ..NewInput::text("go") }).await.unwrap_err();
     assert!(refused.to_string().contains("`sandbox`"), "{refused}");
     let policy = Settings { approval_policy: Some(Raw::from(json!("Untrusted"))), ..Settings::default() };
