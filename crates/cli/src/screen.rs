@@ -30,6 +30,8 @@ const CLEAR: &str = "\r\x1b[K";
 
 pub struct Screen {
     colours: bool,
+    /// Whether rows are seen, be it on the simplest of terminals.
+    is_seen: bool,
     /// Whether there is a line that tells what is being waited for.
     live: bool,
     waits_for: Option<(String, Instant)>,
@@ -57,7 +59,8 @@ impl Screen {
     pub fn new(colour: Option<Colour>, own: &Variables) -> Self {
         let is_set = |name: &str| own.get(name).is_some_and(|value| !value.is_empty());
         let dumb = own.get("TERM").is_none_or(|term| term == "dumb");
-        let live = io::stderr().is_terminal() && !dumb;
+        let is_seen = io::stderr().is_terminal();
+        let live = is_seen && !dumb;
         let colours = match colour.unwrap_or(Colour::Auto) {
             Colour::Always => true,
             Colour::Never => false,
@@ -65,6 +68,7 @@ impl Screen {
         };
         Self {
             colours,
+            is_seen,
             live,
             waits_for: None,
             is_drawn: false,
@@ -291,7 +295,7 @@ impl Screen {
         self.above = None;
         self.wipe();
         self.end_line();
-        if self.live {
+        if self.is_seen {
             draw(row, columns()).iter().for_each(|row| self.put(style, row));
         } else {
             self.put(style, &plain(row));
