@@ -217,6 +217,8 @@ pub struct Owner {
 #[derive(Debug, Default)]
 pub(crate) struct State {
     pub(crate) cells: HashMap<Policy, Arc<Cell>>,
+    /// The network that cells without any other share, once one of them has made it.
+    network: Vec<OwnedFd>,
     /// Placeholders that our cells need.
     places: Vec<PathBuf>,
     has_temporary: bool,
@@ -290,7 +292,11 @@ impl Owner {
         let mut plan = self.plan(policy, &meter, &mut state)?;
         plan.rlimits = self.shared.settings.limits.rlimits(self.shared.hierarchies(), policy);
         plan.cgroups = meter.doors();
-        let cell = Cell::adopt(self.shared.zygote.cell(&plan.encode())?, meter)?.map_err(LaunchError::Unenforceable)?;
+        let control = self.shared.zygote.cell(&plan.encode(), &state.network)?;
+        let (cell, network) = Cell::adopt(control, meter)?.map_err(LaunchError::Unenforceable)?;
+        if state.network.is_empty() {
+            state.network = network;
+        }
         let cell = Arc::new(cell);
         state.cells.insert(policy.clone(), cell.clone());
         Ok(cell)
@@ -360,6 +366,7 @@ impl Owner {
         let (cells, places, has_temporary) = {
             let mut state = self.lock();
             state.ended = true;
+            state.network.clear();
             (std::mem::take(&mut state.cells), std::mem::take(&mut state.places), std::mem::take(&mut state.has_temporary))
         };
         for cell in cells.values() {

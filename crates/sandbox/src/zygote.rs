@@ -1,6 +1,7 @@
 //! The executor's end of the zygote: started when it is first needed, and again if somebody killed it.
 
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
@@ -34,18 +35,19 @@ impl Zygote {
         Self { program, running: Mutex::default() }
     }
 
-    /// Forks a cell; returns our end of its socket.
-    pub fn cell(&self, description: &[u8]) -> io::Result<Channel> {
+    /// Forks a cell; returns our end of its socket. `network` is what an earlier cell of the same session sent.
+    pub fn cell(&self, description: &[u8], network: &[OwnedFd]) -> io::Result<Channel> {
         let order = Order::Cell(description.to_vec()).encode();
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         let (ours, theirs) = channel::pair()?;
+        let descriptors: Vec<_> = std::iter::once(theirs.as_fd()).chain(network.iter().map(AsFd::as_fd)).collect();
         if let Some(zygote) = running.as_ref()
-            && zygote.control.send(&order, &[std::os::fd::AsFd::as_fd(&theirs)]).is_ok()
+            && zygote.control.send(&order, &descriptors).is_ok()
         {
             return Ok(ours);
         }
         let zygote = running.insert(self.start()?);
-        zygote.control.send(&order, &[std::os::fd::AsFd::as_fd(&theirs)])?;
+        zygote.control.send(&order, &descriptors)?;
         Ok(ours)
     }
 

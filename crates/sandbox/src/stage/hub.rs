@@ -44,7 +44,7 @@ pub fn run(control: Channel, role: Role, worker: Worker) -> io::Result<()> {
 }
 
 /// Makes this process the cell that it is meant to be.
-fn settle(description: &[u8]) -> Result<(), String> {
+fn settle(description: &[u8], shared: confine::Network) -> Result<confine::Network, String> {
     let plan = Plan::decode(description).map_err(|error| error.to_string())?;
     for cgroup in &plan.cgroups {
         std::fs::write(cgroup, "0").map_err(|error| format!("{}: {error}", cgroup.display()))?;
@@ -52,10 +52,12 @@ fn settle(description: &[u8]) -> Result<(), String> {
     // Processes are counted per user: a sandbox has its own user, or its own count, only once it is confined.
     let (late, early): (Vec<_>, Vec<_>) = plan.rlimits.iter().partition(|limit| limit.resource == libc::RLIMIT_NPROC);
     set_limits(&early)?;
-    if let Some(confinement) = &plan.confinement {
-        confine::confine(confinement)?;
-    }
-    set_limits(&late)
+    let network = match &plan.confinement {
+        Some(confinement) => confine::confine(confinement, shared)?,
+        None => confine::Network::default(),
+    };
+    set_limits(&late)?;
+    Ok(network)
 }
 
 /// Whoever waits for somebody to be forked is told why nobody was; a limit may have been reached.
@@ -112,7 +114,8 @@ impl Hub {
 
     fn obey(&mut self, message: Message) -> io::Result<Next> {
         let order = Order::decode(&message.bytes)?;
-        let socket = message.descriptors.into_iter().next().map(Channel::from_descriptor);
+        let mut descriptors = message.descriptors.into_iter();
+        let socket = descriptors.next().map(Channel::from_descriptor);
         match (order, socket) {
             (Order::Fell { number }, _) => {
                 for (pid, _) in self.known.iter().filter(|(_, known)| **known == number) {
@@ -137,7 +140,7 @@ impl Hub {
                 Ok(Fork::Parent(pid)) => {
                     self.known.insert(pid, 0);
                 }
-                Ok(Fork::Child) => self.become_cell(socket, &description),
+                Ok(Fork::Child) => self.become_cell(socket, &description, confine::Network::from_descriptors(descriptors.collect())),
                 Err(error) => drop(socket.send(&News::Refused { reason: format!("it cannot be forked: {error}") }.encode(), &[])),
             },
             (Order::Reaper { .. } | Order::Worker { .. } | Order::Cell(_), _) => {}
@@ -163,18 +166,19 @@ impl Hub {
         sys::exit(0)
     }
 
-    fn become_cell(&mut self, socket: Channel, description: &[u8]) -> ! {
+    fn become_cell(&mut self, socket: Channel, description: &[u8], shared: confine::Network) -> ! {
         self.let_go();
         let _ = rustix::thread::set_name(c"outpost-cell");
         // Told by this name, because inside it may get another one.
         let pid = getpid().as_raw_nonzero().get().unsigned_abs();
-        let ready = match sys::hear_of_parents_end().map_err(|error| error.to_string()).and_then(|()| settle(description)) {
-            Ok(()) => News::Ready { pid },
-            Err(reason) => News::Refused { reason },
+        let settled = sys::hear_of_parents_end().map_err(|error| error.to_string()).and_then(|()| settle(description, shared));
+        let (ready, network) = match settled {
+            Ok(network) => (News::Ready { pid }, network),
+            Err(reason) => (News::Refused { reason }, confine::Network::default()),
         };
-        let done = socket
-            .send(&ready.encode(), &[])
-            .and_then(|()| if matches!(ready, News::Ready { .. }) { run(socket, Role::Cell, self.worker) } else { Ok(()) });
+        let sent = socket.send(&ready.encode(), &network.descriptors());
+        drop(network);
+        let done = sent.and_then(|()| if matches!(ready, News::Ready { .. }) { run(socket, Role::Cell, self.worker) } else { Ok(()) });
         sys::exit(done.is_err().into())
     }
 
