@@ -15,7 +15,7 @@ use tokio::net::unix::pipe;
 use crate::channel::{self, Channel};
 use crate::child::Exit;
 use crate::limits::Limit;
-use crate::message::{News, Order, Task};
+use crate::message::{Cause, News, Order, Task};
 use crate::meter::Meter;
 
 /// How many reapers without work are kept.
@@ -52,15 +52,15 @@ pub struct Reaper {
 impl Cell {
     /// Takes over the socket of a cell once that says that it is ready. With it comes the network that it shares with later
     /// cells of its session, if it has one.
-    pub fn adopt(control: Channel, meter: Arc<Meter>) -> io::Result<Result<(Self, Vec<OwnedFd>), String>> {
+    pub fn adopt(control: Channel, meter: Arc<Meter>) -> io::Result<Result<(Self, Vec<OwnedFd>), (Cause, String)>> {
         let (news, network) = wait_for_message(control.as_fd())?;
         match news {
             Some(News::Ready { pid }) => {
                 meter.watch_cell(pid);
                 Ok(Ok((Self { control, meter, state: Mutex::default(), next: AtomicU64::new(1) }, network)))
             }
-            Some(News::Refused { reason }) => Ok(Err(reason)),
-            _ => Ok(Err("the process that should hold it ended".into())),
+            Some(News::Refused { cause, reason }) => Ok(Err((cause, reason))),
+            _ => Ok(Err((Cause::Policy, "the process that should hold it ended".into()))),
         }
     }
 
@@ -308,7 +308,7 @@ impl Running {
 }
 
 /// Waits, on this thread, for what a stage has to say.
-fn wait_for_news(socket: BorrowedFd<'_>) -> io::Result<Option<News>> {
+pub fn wait_for_news(socket: BorrowedFd<'_>) -> io::Result<Option<News>> {
     wait_for_message(socket).map(|(news, _)| news)
 }
 
