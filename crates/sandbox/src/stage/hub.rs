@@ -50,7 +50,7 @@ fn settle(description: &[u8]) -> Result<(), String> {
         std::fs::write(cgroup, "0").map_err(|error| format!("{}: {error}", cgroup.display()))?;
     }
     // Processes are counted per user: a sandbox has its own user, or its own count, only once it is confined.
-    let (late, early): (Vec<_>, Vec<_>) = plan.rlimits.iter().partition(|limit| limit.resource == libc::RLIMIT_NPROC);
+    let (late, early): (Vec<_>, Vec<_>) = plan.rlimits.iter().partition(|limit| limit.resource == sys::rlimit::NPROC);
     set_limits(&early)?;
     if let Some(confinement) = &plan.confinement {
         confine::confine(confinement)?;
