@@ -1,6 +1,6 @@
 //! The release: static programs for every architecture, and the packages that hold them.
 //!
-//! `cargo xtask dist` writes everything below `target/dist`. Two clones of one commit give the same bytes, wherever they lie: paths are
+//! `cargo xtask dist` writes everything below `target/packages`. Two clones of one commit give the same bytes, wherever they lie: paths are
 //! remapped, times are those of the commit, archives are sorted. A step that fails fails the command.
 
 mod package;
@@ -55,7 +55,7 @@ struct Release {
 #[expect(clippy::print_stderr, reason = "this is a program for a terminal")]
 pub fn run(options: &Options) -> anyhow::Result<()> {
     let release = Release {
-        directory: target().join("dist"),
+        directory: target().join("packages"),
         stage: target().join("dist-stage"),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         epoch: commit_time()?,
@@ -69,7 +69,8 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         files.push(toolchain.build(*arch, &release)?);
     }
     if !options.programs_only {
-        let completions = package::Completions::print()?;
+        let native = architectures.iter().zip(&files).find(|(arch, _)| arch.name() == std::env::consts::ARCH);
+        let completions = package::Completions::print(native.map(|(_, program)| program.as_path()))?;
         for (arch, program) in architectures.iter().zip(files.clone()) {
             let contents = package::Contents { arch: *arch, program: &program, completions: &completions };
             files.push(package::tarball(&contents, &release)?);

@@ -28,7 +28,7 @@ usage: cargo xtask test            install what the tests need and run all of th
        cargo xtask docs            write the pages that are made from the code
        cargo xtask schema          write schema/*.json, which are made from the shapes of both protocols
        cargo xtask dist [x86_64] [aarch64] [--programs-only] [--url ADDRESS]
-                                   static programs and the packages of a release, below target/dist
+                                   static programs and the packages of a release, below target/packages
        cargo xtask bench threads [--small] [--markdown]
                                    figures of threads: writing, opening, forking, listing, searching, memory
        cargo xtask bench turns [--small] [--markdown]

@@ -9,7 +9,7 @@ use anyhow::{Context, ensure};
 
 use super::program::Arch;
 use super::{Release, output};
-use crate::{install, sh};
+use crate::{cargo, install, sh};
 
 /// Where the units in `contrib` expect the program; packages put it elsewhere.
 const UNIT_PROGRAM: &str = "%h/.cargo/bin/outpost";
@@ -32,13 +32,17 @@ pub struct Contents<'a> {
 pub struct Completions(Vec<(&'static str, String)>);
 
 impl Completions {
-    /// The program of this machine prints them.
-    pub fn print() -> anyhow::Result<Self> {
-        let cargo = crate::cargo().get_program().to_owned();
-        let print = |(shell, place): (&str, &'static str)| {
-            let words = ["run", "--quiet", "--locked", "--package", "outpost", "--", "completions", shell];
-            Ok((place, output(Command::new(&cargo).args(words))?))
+    /// Asks the program for them: the one that was just built, if it runs here.
+    pub fn print(native: Option<&Path>) -> anyhow::Result<Self> {
+        let program = || match native {
+            Some(program) => Command::new(program),
+            None => {
+                let mut cargo = cargo();
+                cargo.args(["run", "--quiet", "--locked", "--package", "outpost", "--"]);
+                cargo
+            }
         };
+        let print = |(shell, place): (&str, &'static str)| Ok((place, output(program().args(["completions", shell]))?));
         Ok(Self(SHELLS.into_iter().map(print).collect::<anyhow::Result<_>>()?))
     }
 }
