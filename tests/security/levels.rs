@@ -11,7 +11,7 @@ use outpost_testkit::Client;
 use outpost_testkit::bench::with;
 use serde_json::{Value, json};
 
-use crate::support::{Ground, Who, directory, entry, is_root, number};
+use crate::support::{Ground, OUTPOST, Who, directory, entry, is_root, number};
 
 /// As an ordinary user in a world of its own, where it can forbid itself something; it has no rights afterwards.
 fn in_a_world(forbid: &str) -> String {
@@ -153,6 +153,13 @@ async fn less_than_the_minimum_is_refused() {
     let refused = refusal(&ground, &mut client, &ground.workspace_write()).await;
     assert!(refused.contains("level `landlock`") && refused.contains("sandbox_minimum = \"mounts\""), "{refused}");
     assert_eq!(row(&mut client, "a level of the sandbox").await["holds"], json!(false));
+    // Nobody is told that it is ready.
+    let home = tempfile::tempdir().unwrap();
+    let outpost = |arguments: &[&str]| Command::new(OUTPOST).args(arguments).env("OUTPOST_HOME", home.path()).output().unwrap();
+    assert!(outpost(&["env", "add", "box", "--url", ground.executor.url()]).status.success());
+    let checked = outpost(&["env", "check", "box"]);
+    let said = String::from_utf8_lossy(&checked.stdout).into_owned();
+    assert!(!checked.status.success() && said.contains("failed") && said.contains("no sandboxed command can be started there"), "{said}");
     // Without a sandbox it is not asked.
     client.start(ground.shell("free", "echo free")).await;
     assert_eq!(client.outcome("free").await, (0, b"free\n".to_vec()));

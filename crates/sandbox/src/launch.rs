@@ -116,6 +116,7 @@ struct Shared {
     scratching: Mutex<()>,
     hierarchies: Mutex<Option<Arc<Hierarchies>>>,
     capacity: Mutex<Option<Capacity>>,
+    capacity_as_owner: Mutex<Option<Capacity>>,
     watchdog: Watchdog,
     owners: AtomicU64,
     clean_ups: Mutex<Vec<JoinHandle<()>>>,
@@ -133,6 +134,7 @@ impl Launcher {
             scratching: Mutex::default(),
             hierarchies: Mutex::default(),
             capacity: Mutex::default(),
+            capacity_as_owner: Mutex::default(),
             watchdog: Watchdog::default(),
             owners: AtomicU64::new(1),
             clean_ups: Mutex::default(),
@@ -235,34 +237,45 @@ impl Shared {
     }
 
     fn find_capacity(&self) -> Capacity {
-        let mut why: Option<String> = None;
         let mapped = self.identity(0);
+        match mapped {
+            Identity::Mapped { .. } => match self.try_level(Level::Full, mapped) {
+                Ok(()) => Capacity { level: Some(Level::Full), why: None, maps_users: true },
+                Err(_) => self.capacity_as_owner(),
+            },
+            _ => self.strongest(mapped),
+        }
+    }
+
+    /// The same where users are not mapped although the executor is root.
+    fn capacity_as_owner(&self) -> Capacity {
+        let mut known = self.capacity_as_owner.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get_or_insert_with(|| self.strongest(Identity::Owner { uid: 0, gid: 0, id: session_id(0) })).clone()
+    }
+
+    fn strongest(&self, identity: Identity) -> Capacity {
+        let mut why: Vec<String> = Vec::new();
+        let mut found = None;
         for level in LEVELS {
-            let owner = Identity::Owner { uid: 0, gid: 0, id: session_id(0) };
-            let identities: &[Identity] = match mapped {
-                Identity::Mapped { .. } if level == Level::Full => &[mapped, owner],
-                Identity::Mapped { .. } => &[owner],
-                _ => &[mapped],
-            };
-            for identity in identities {
-                match self.try_level(level, *identity) {
-                    Ok(()) => {
-                        let why = why.filter(|_| level < Level::Full);
-                        return Capacity { level: Some(level), why, maps_users: matches!(identity, Identity::Mapped { .. }) };
-                    }
-                    Err(reason) => {
-                        let known = why.as_ref().is_some_and(|before| before.contains(&reason));
-                        let told = why.take().map_or(String::new(), |before| format!("{before}; "));
-                        why = Some(if known { told.trim_end_matches("; ").to_owned() } else { format!("{told}{level}: {reason}") });
-                    }
+            match self.try_level(level, identity) {
+                Ok(()) => {
+                    found = Some(level);
+                    break;
                 }
+                Err(reason) if why.iter().any(|known| known.ends_with(&reason)) => {}
+                Err(reason) => why.push(format!("{level}: {reason}")),
             }
         }
-        Capacity { level: None, why, maps_users: false }
+        Capacity { level: found, why: Some(why.join("; ")).filter(|why| !why.is_empty()), maps_users: false }
     }
 
     fn try_level(&self, level: Level, identity: Identity) -> Result<(), String> {
-        let places = vec![Place { path: "/".into(), access: Access::Read, rights: Rights::Others, fixed: false }];
+        let mut places = vec![Place { path: "/".into(), access: Access::Read, rights: Rights::Others, fixed: false }];
+        // Whether users can be mapped depends on the file system; that of our own files stands for the others.
+        let own = self.settings.scratch.as_ref().and_then(|path| path.ancestors().find(|path| path.is_dir())?.canonicalize().ok());
+        if let (Some(path), Identity::Mapped { .. }) = (own.filter(|own| own != Path::new("/")), identity) {
+            places.push(Place { path, access: Access::Write, rights: Rights::Owners, fixed: false });
+        }
         let confinement = Confinement { level, places, network: Network::Restricted, identity, temporary: None };
         let plan = Plan { confinement: Some(confinement), ..Plan::default() };
         let control = self.zygote.cell(&plan.encode(), &[]).map_err(|error| error.to_string())?;
@@ -434,6 +447,7 @@ impl Owner {
         match self.adopt(plan, policy, meter, state)? {
             // Only this file system does not do it.
             Err((Cause::Users, reason)) if is_mapped => {
+                let level = self.level(&self.shared.capacity_as_owner(), rules)?;
                 let plan = self.plan(Shape { level, identity: owner()? }, rules, policy, (meter, &mut *state))?;
                 let made = self.adopt(plan, policy, meter, state)?;
                 made.map_err(|(_, other)| LaunchError::Unenforceable(format!("{reason}; and as its owner: {other}")))

@@ -64,12 +64,17 @@ impl Capacity {
         let why = self.why.as_deref()?;
         let is_masked = self.level == Some(Level::Mounts);
         let there = |path: &str| Path::new(path).exists();
+        // What its security module forbids, no seccomp profile allows.
+        let profile = std::fs::read_to_string("/proc/self/attr/current").unwrap_or_default();
+        let apparmor = if profile.contains("docker-default") { " --security-opt apparmor=unconfined" } else { "" };
         Some(if there("/run/.containerenv") && is_masked {
             "start the container with `podman run --security-opt unmask=ALL`".to_owned()
         } else if there("/.dockerenv") && is_masked {
             "start the container with `docker run --security-opt systempaths=unconfined`".to_owned()
         } else if there("/.dockerenv") {
-            "start the container with `docker run --security-opt seccomp=unconfined --security-opt systempaths=unconfined`".to_owned()
+            format!(
+                "start the container with `docker run --security-opt seccomp=unconfined --security-opt systempaths=unconfined{apparmor}`"
+            )
         } else if let Some(switch) = switch() {
             format!("as root: `{switch}`, and a line in /etc/sysctl.d to keep it")
         } else if why.contains("no Landlock") {

@@ -47,9 +47,9 @@ impl Verdict {
         let level = self.level.filter(|level| *level < Level::Full)?;
         let missing: Vec<_> = self.rows.iter().filter(|row| !row.holds && ![FORKS, MEMORY].contains(&row.promise)).collect();
         let told: Vec<_> = missing.iter().map(|row| format!("{} ({})", row.promise, row.reason.as_deref().unwrap_or("?"))).collect();
-        let raise = self.rows.iter().find(|row| row.promise == LEVEL).and_then(|row| row.reason.clone()).unwrap_or_default();
-        let not_held = if told.is_empty() { String::new() } else { format!(" does not hold: {};", told.join("; ")) };
-        Some(format!("the sandbox of this machine has the level `{level}`:{not_held} {raise}"))
+        let not_held = if told.is_empty() { String::new() } else { format!("; it does not hold: {}", told.join("; ")) };
+        let raise = self.raised_by.as_deref().map(|by| format!("; to raise it: {by}")).unwrap_or_default();
+        Some(format!("the sandbox of this machine has the level `{level}`{not_held}{raise}"))
     }
 
     /// Why nothing can be run in a sandbox here, or at all.

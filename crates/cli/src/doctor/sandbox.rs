@@ -40,6 +40,10 @@ fn finding(row: Row, raise: Option<&str>, told: &mut BTreeSet<String>) -> Findin
             if !told.insert(reason.clone()) {
                 return Finding::broken(promise, format!("{mechanism}; see above"), "the same as above");
             }
+            if reason.contains("control group") {
+                let advice = "a control group would: Delegate=yes in the unit, or a container with a writable /sys/fs/cgroup";
+                return Finding::broken(promise, format!("{mechanism}; {reason}"), advice);
+            }
             let refused = "docs/sandbox.md says what each level holds";
             Finding::broken(
                 promise,
