@@ -37,7 +37,6 @@ use tokio_util::sync::CancellationToken;
 pub use self::call::ToolCall;
 use self::earlier::EarlierCommand;
 use self::exec::{ExecRun, StdinRun};
-pub use self::image::picture_kind;
 use crate::approvals::{Grants, Question};
 use crate::capabilities::StepCapabilities;
 use crate::feed::Feed;
@@ -300,7 +299,7 @@ impl CallEnd {
         Self { outcome: CallOutcome::Declined, items: vec![result.item(call, text)], detail: None, facts: vec![] }
     }
 
-    /// Stopped with its turn; the model is told by the turn's own mark.
+    /// Stopped with its turn. The context tells the model so in the place of the output, and the turn's own mark says why.
     pub fn aborted() -> Self {
         Self { outcome: CallOutcome::Aborted, items: vec![], detail: None, facts: vec![] }
     }

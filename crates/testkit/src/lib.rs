@@ -12,6 +12,7 @@ pub mod model;
 pub mod postgres;
 pub mod raw;
 pub mod sshd;
+pub mod strict;
 pub mod terminal;
 pub mod threads;
 pub mod tls;

@@ -114,9 +114,10 @@ impl Driver {
     /// A request that is no step: all that the model knows of the thread and one message more, without tools.
     pub(super) async fn request_aside(&mut self, message: &str) -> Result<Prompt, Stop> {
         self.load_context().await?;
-        let mut items = self.context.as_ref().map_or_else(Vec::new, |context| context.items().to_vec());
-        items.push(user_message(message));
         let settings = self.thread.effective_settings();
+        let provider = self.shared.models.provider_id(&settings);
+        let mut items = self.context.as_ref().map_or_else(Vec::new, |context| context.whole_for(&provider).to_vec());
+        items.push(user_message(message));
         Ok(Prompt {
             model: self.shared.models.model_name(&settings),
             instructions: self.shared.instructions(&self.thread),
@@ -166,11 +167,12 @@ impl Driver {
             detail: if news == Told::default() { None } else { Raw::of(&news).ok() },
         };
         let name = self.shared.models.model_name(&settings);
-        let asked = ModelAsked { turn: turn.clone(), step, model: Some(name.clone()), provider: Some(model.provider().name.clone()) };
+        let provider = Some(self.shared.models.provider_id(&settings));
+        let asked = ModelAsked { turn: turn.clone(), step, model: Some(name.clone()), provider };
         self.record(vec![captured.into(), asked.into()], Need::Stored).await?;
         self.told.update(news);
-        let items = self.context.as_ref().map(outpost_thread::Context::shared).unwrap_or_default();
-        let history = self.written.follow(self.thread.window, items);
+        let (items, revision) = self.context.as_ref().map(|context| (context.shared(), context.revision())).unwrap_or_default();
+        let history = self.written.follow((self.thread.window, revision), items);
         let prompt = Prompt {
             model: name,
             instructions: self.shared.instructions(&self.thread),
