@@ -286,6 +286,8 @@ impl Run {
                 let before = Self { journal: self.journal[..self.place(*part)].to_vec(), ..Self::new() };
                 let kept = before.reopened().1.kept(&self.journal);
                 self.append(ContextCompacted { turn: None, reason: CompactReason::Reverted, kept, tokens: 1, window: 0 });
+                // What is kept stands in entries that the context may hold no longer.
+                self.reopen();
             }
             (Happening::Fork(part), _) => {
                 self.journal.truncate(self.place(*part));
@@ -415,6 +417,8 @@ proptest! {
     fn whatever_is_imported_the_history_is_accepted(pieces in proptest::collection::vec((given(), any::<bool>()), 1..5)) {
         let pieces: Vec<(Said, bool)> =
             pieces.into_iter().flat_map(|(said, begins)| said.into_iter().enumerate().map(move |(n, said)| (said, begins && n == 0))).collect();
+        // A rollout without a word of the user's is none.
+        let pieces: Vec<(Said, bool)> = std::iter::once((Said::User, false)).chain(pieces).collect();
         let id = Uuid::from_u128(0x0199_0000_0000_7000_8000_0000_0000_0001);
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(format!("rollout-2026-01-02T03-04-05-{id}.jsonl"));

@@ -11,6 +11,7 @@ use outpost_thread::{InterruptReason, Marker};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::repeats::{POINTED_OUT, TOO_MANY, pointed_out, repeated};
 use super::{Done, Driver, Stop};
 use crate::capabilities::RootReport;
 use crate::live::Event;
@@ -136,6 +137,13 @@ impl Driver {
             Err(error) => return self.fail_turn(turn, &error).await,
         };
         self.load_context().await?;
+        let repeated = self.context.as_ref().and_then(|context| repeated(context.items())).filter(|_| step > 0);
+        if let Some((count, tool)) = repeated.as_ref().filter(|(count, _)| *count >= TOO_MANY) {
+            let why = format!(
+                "the model made the same call of `{tool}` {count} times in a row and got the same result each time; the turn was ended"
+            );
+            return self.fail_turn_with(turn, json!({"message": why, "kind": "repeatedCall"})).await;
+        }
         let tools = self.capture(None).await;
         if let Some(why) = tools.mcp.missing() {
             return self.fail_turn_with(turn, json!({"message": why, "kind": "mcpServer"})).await;
@@ -155,6 +163,8 @@ impl Driver {
         let news = surroundings.message(self.told.surroundings.as_ref());
         items.extend(news.iter().chain(&about_skills).chain(&about_servers).map(|text| user_message(text)));
         items.extend(self.named_skills(&turn, &tools).await);
+        let again = repeated.filter(|(count, _)| *count >= POINTED_OUT);
+        items.extend(again.map(|(count, tool)| user_message(&pointed_out(count, &tool))));
         // Only what is new is written down.
         let roots = tools.capabilities.roots.clone();
         let now = Told { surroundings: Some(surroundings), capabilities: Some(capabilities), servers: Some(servers), roots: Some(roots) };

@@ -197,9 +197,8 @@ fn apply_patch(offer: &Offer) -> ToolSpec {
     let input = if offer.text_tools {
         ToolInput::Text { grammar: PATCH_GRAMMAR.to_owned() }
     } else {
-        ToolInput::Object(json!({
-            "type": "object", "properties": {"input": string("The whole patch.")}, "required": ["input"], "additionalProperties": false,
-        }))
+        let properties = with_environment(object(json!({"input": string("The whole patch.")})), offer);
+        ToolInput::Object(json!({"type": "object", "properties": properties, "required": ["input"], "additionalProperties": false}))
     };
     ToolSpec { name: "apply_patch".into(), description, input }
 }

@@ -13,6 +13,7 @@ use super::{Asked, CallEnd, Plan, ResultType, StepTools, Work};
 use crate::pictures::Picture;
 
 #[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ViewImage {
     path: String,
     #[serde(default)]
