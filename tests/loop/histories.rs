@@ -240,23 +240,23 @@ async fn a_given_history_is_made_whole() {
 /// What one provider thought is of no use to another, and would be refused there.
 #[tokio::test]
 async fn thoughts_stay_with_the_provider_that_had_them() {
-    let thought = json!({"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "sealed"});
+    let thought = json!({"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "xq-sealed"});
     let harness = Harness::local(vec![Reply::Items(vec![thought, quick("a")]), Reply::message("done")]).await;
     let thread = harness.start(&[0]).await;
     turn(&thread, "begin").await;
-    let has_thought = |request: &Request| request.body.to_string().contains("sealed");
+    let has_thought = |request: &Request| request.body.to_string().contains("xq-sealed");
     let requests = harness.model.requests();
     assert!(has_thought(&requests[1]), "the provider itself gets it back");
     assert_eq!(requests[1].body["input"][2]["id"], Value::Null, "but not by its id");
     harness.model.push(Reply::Chunks(vec![
-        json!({"choices": [{"delta": {"reasoning_content": "plain", "content": "x"}, "finish_reason": "stop"}]}),
+        json!({"choices": [{"delta": {"reasoning_content": "xq-plain", "content": "x"}, "finish_reason": "stop"}]}),
     ]));
     thread.input(on("chat")).await.unwrap();
     settled(&thread).await;
     thread.input(on("scripted")).await.unwrap();
     settled(&thread).await;
     let back = harness.model.requests().pop().unwrap();
-    assert!(!has_thought(&back) && !back.body.to_string().contains("plain"));
+    assert!(!has_thought(&back) && !back.body.to_string().contains("xq-plain"));
     assert!(harness.turn_ends(thread.id()).await.iter().all(is_completed));
 }
 

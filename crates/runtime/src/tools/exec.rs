@@ -204,7 +204,7 @@ impl StepTools {
         let call = asked.call;
         let here = self.processes.get(write.session_id).map(|running| running.call.clone());
         let Some(command) = here.or_else(|| asked.earlier.as_ref().map(|earlier| earlier.call.clone())) else {
-            return asked.fail(&not_running(write.session_id));
+            return asked.fail(&not_running(write.session_id, &self.processes));
         };
         let (least, most, usual) = if write.chars.is_empty() { (5_000, 300_000, 5_000) } else { (250, 30_000, 250) };
         let run = StdinRun {
