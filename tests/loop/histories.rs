@@ -316,3 +316,148 @@ fn noise(width: u32, height: u32) -> Vec<u8> {
     let header = [&width.to_be_bytes()[..], &height.to_be_bytes(), &[8, 2, 0, 0, 0]].concat();
     [&b"\x89PNG\r\n\x1a\n"[..], &chunk(b"IHDR", &header), &chunk(b"IDAT", &packed), &chunk(b"IEND", b"")].concat()
 }
+
+/// A thread that all kinds of things happen to, one after the other, with a driver, real commands and both wires.
+struct Story {
+    harness: Harness,
+    runtime: outpost_runtime::Runtime,
+    thread: LiveThread,
+    wire: &'static str,
+    seed: u64,
+    count: u32,
+    told: Vec<String>,
+}
+
+impl Story {
+    async fn begin(seed: u64) -> Self {
+        let harness = Harness::local(vec![]).await;
+        let runtime = harness.restarted().await;
+        let mut start = outpost_runtime::StartThread::new();
+        start.created.selection = Some(harness.select(&[0]));
+        let thread = runtime.start(start).await.unwrap();
+        Self { harness, runtime, thread, wire: WIRES[0], seed, count: 0, told: vec![] }
+    }
+
+    fn dice(&mut self, sides: u64) -> u64 {
+        self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.seed >> 33) % sides
+    }
+
+    fn input(&self, text: &str) -> NewInput {
+        NewInput { content: NewInput::text(text).content, ..on(self.wire) }
+    }
+
+    /// What the model answers next: these commands, on the wire that it is asked on.
+    fn will_run(&mut self, commands: &[String]) {
+        let commands = commands.iter().map(|cmd| json!({"cmd": cmd, "yield_time_ms": 30000, "login": false}));
+        // Models use the same ids again and again.
+        let reply = if self.wire == "chat" {
+            let piece = |(index, arguments): (usize, Value)| json!({"index": index, "id": format!("call_{index}"), "function": {"name": "exec_command", "arguments": arguments.to_string()}});
+            let calls: Vec<Value> = commands.enumerate().map(piece).collect();
+            Reply::Chunks(vec![
+                json!({"choices": [{"delta": {"reasoning_content": "hm", "tool_calls": calls}, "finish_reason": "tool_calls"}]}),
+            ])
+        } else {
+            let thought = json!({"type": "reasoning", "id": format!("rs_{}", self.count), "summary": [], "encrypted_content": "x"});
+            let calls = commands.enumerate().map(|(index, arguments)| call(&format!("call_{index}"), "exec_command", &arguments));
+            Reply::Items(std::iter::once(thought).chain(calls).collect())
+        };
+        self.harness.model.push(reply);
+    }
+
+    /// A turn in which some commands end and one does not.
+    async fn begin_turn(&mut self) {
+        self.count += 1;
+        let ready = format!("ready-{}", self.count);
+        let mut commands: Vec<String> = (0..self.dice(3)).map(|_| "true".to_owned()).collect();
+        commands.insert(self.dice(commands.len() as u64 + 1) as usize, format!("touch {ready}; sleep 1000"));
+        self.will_run(&commands);
+        self.thread.input(self.input("begin")).await.unwrap();
+        let path = self.harness.work(0).join(ready);
+        let wait = async {
+            while !path.exists() {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), wait).await.expect("the command does not begin");
+    }
+
+    async fn stop(&self) {
+        self.thread.interrupt(None, InterruptReason::User).await.unwrap();
+        settled(&self.thread).await;
+    }
+
+    async fn happens(&mut self) {
+        let what = self.dice(8);
+        self.told.push(format!("{what} on {}", self.wire));
+        match what {
+            0 => {
+                self.will_run(&["true".into(), "echo two".into()]);
+                self.thread.input(self.input("work")).await.unwrap();
+                settled(&self.thread).await;
+            }
+            1 => {
+                self.begin_turn().await;
+                self.stop().await;
+            }
+            2 => {
+                self.begin_turn().await;
+                let fork = self.runtime.fork(ForkThread::new(self.thread.id(), ForkPoint::Interrupted(Marker::User))).await.unwrap();
+                self.stop().await;
+                self.thread = fork;
+            }
+            3 => {
+                self.harness.model.push(said(self.wire, "SUMMARY"));
+                self.thread.compact().await.unwrap();
+                settled(&self.thread).await;
+            }
+            4 => {
+                self.begin_turn().await;
+                self.runtime.shutdown(Duration::from_secs(10)).await;
+                self.runtime = self.harness.restarted().await;
+                self.thread = self.runtime.resume(self.thread.id()).await.unwrap();
+            }
+            5 => {
+                // As after a kill: the other program knows only what was stored, and takes up the command that still runs.
+                self.begin_turn().await;
+                self.runtime = self.harness.restarted().await;
+                self.thread = self.runtime.take_over(self.thread.id()).await.unwrap();
+                self.thread.input(self.input("are you there?")).await.unwrap();
+                self.stop().await;
+            }
+            6 => {
+                self.wire = if self.wire == WIRES[0] { WIRES[1] } else { WIRES[0] };
+                self.thread.input(self.input("now with you")).await.unwrap();
+                settled(&self.thread).await;
+            }
+            _ => {
+                let started = |entry: &Entry| if let Fact::TurnStarted(turn) = &entry.fact { Some(turn.turn.clone()) } else { None };
+                let turns: Vec<_> = self.harness.entries(self.thread.id()).await.iter().filter_map(started).collect();
+                // One that was reverted already cannot be reverted again.
+                if let Some(turn) = turns.last() {
+                    let _ = self.thread.revert(turn.clone()).await;
+                }
+            }
+        }
+    }
+}
+
+/// Whatever happens in whatever order, the next request is one that the real APIs take.
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_happens_the_next_request_is_accepted() {
+    for seed in 1..=6 {
+        let mut story = Story::begin(seed).await;
+        for _ in 0..12 {
+            story.happens().await;
+        }
+        for wire in WIRES {
+            story.wire = wire;
+            story.thread.input(story.input("go on")).await.unwrap();
+            settled(&story.thread).await;
+        }
+        let violations = story.harness.model.take_violations();
+        assert!(violations.is_empty(), "seed {seed}, {:?}: {violations:?}", story.told);
+        let ends = story.harness.turn_ends(story.thread.id()).await;
+        assert!(ends[ends.len() - 2..].iter().all(is_completed), "seed {seed}, {:?}: {ends:?}", story.told);
+    }
+}
