@@ -74,6 +74,8 @@ struct Script {
     /// What was refused, and nobody has looked at.
     violations: Vec<Violation>,
     known: Known,
+    /// Whoever asks is a program of others.
+    takes_everything: bool,
 }
 
 impl Script {
@@ -113,6 +115,12 @@ impl ScriptedModel {
             }
         });
         Self { address, script, task }
+    }
+
+    /// Takes whatever it is asked: for programs of others, which speak parts of the API that we do not, and which are not ours to judge.
+    pub fn for_strangers(self) -> Self {
+        self.script.lock().unwrap().takes_everything = true;
+        self
     }
 
     pub fn base_url(&self) -> String {
@@ -174,6 +182,7 @@ async fn answer(stream: TcpStream, script: Arc<Mutex<Script>>) -> Option<()> {
         let mut script = script.lock().unwrap();
         let text = String::from_utf8_lossy(&body);
         let refused = check(if is_chat { Wire::Chat } else { Wire::Responses }, &body, &script.known).err();
+        let refused = refused.filter(|_| !script.takes_everything);
         let value = serde_json::from_slice(&body).unwrap_or(Value::Null);
         script.requests.push(Request { path, head, body: value });
         if let Some(violation) = refused {
