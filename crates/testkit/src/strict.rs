@@ -836,7 +836,7 @@ mod tests {
         let system = json!({"role": "system", "content": "be"});
         assert_eq!(messages(&[system.clone(), user.clone(), asked.clone(), result.clone(), user.clone()]), "");
         assert!(messages(&[asked.clone(), user.clone(), result.clone()]).ends_with("did not have response messages: a"));
-        assert!(messages(&[asked.clone()]).ends_with("did not have response messages: a"));
+        assert!(messages(std::slice::from_ref(&asked)).ends_with("did not have response messages: a"));
         assert!(messages(&[user.clone(), result.clone()]).contains("must be a response to a preceeding message"));
         assert!(messages(&[asked.clone(), result.clone(), result.clone()]).contains("must be a response"));
         assert!(messages(&[user, system]).contains("at the beginning"));

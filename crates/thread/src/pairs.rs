@@ -492,7 +492,7 @@ mod tests {
     fn an_output_has_the_type_of_its_call() {
         let mut pairs = Pairs::default();
         let custom = Raw::from(json!({"type": "custom_tool_call", "call_id": "a", "name": "apply_patch", "input": "x"}));
-        pairs.answer(1, &[custom.clone()], &asked(&["a"]));
+        pairs.answer(1, std::slice::from_ref(&custom), &asked(&["a"]));
         pairs.end_call(&"a".into(), 2, &[output("a", "done")], CallOutcome::Completed);
         assert_eq!(pairs.items()[1].read::<Value>().unwrap()["type"], "custom_tool_call_output");
         let search = Raw::from(json!({"type": "tool_search_call", "call_id": "s", "execution": "client", "arguments": {}}));
