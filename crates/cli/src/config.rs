@@ -15,6 +15,7 @@ use outpost_runtime::model::Provider;
 use outpost_runtime::permissions::SandboxMode;
 use outpost_runtime::policy::ApprovalPolicy;
 use outpost_runtime::skills::choice::SkillChoice;
+use outpost_sandbox::Level;
 use serde::{Deserialize, Deserializer, de};
 use toml::{Table, Value};
 
@@ -39,6 +40,9 @@ pub struct Config {
     pub approval_policy: Option<ApprovalPolicy>,
     pub sandbox_mode: Option<String>,
     pub sandbox_workspace_write: WorkspaceWrite,
+    /// Sandboxes that hold less are refused on this machine.
+    #[serde(deserialize_with = "level")]
+    pub sandbox_minimum: Level,
     pub store: Option<String>,
     pub durability: Option<Durability>,
     pub budgets: Budgets,
@@ -55,6 +59,10 @@ pub struct Config {
     pub mcp_servers: Option<serde_json::Value>,
     #[serde(skip)]
     from: From,
+}
+
+fn level<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Level, D::Error> {
+    String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
 }
 
 /// As `--http-allow` takes them.

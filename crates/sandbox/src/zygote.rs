@@ -37,8 +37,18 @@ pub struct Zygote {
 struct Running {
     control: Channel,
     process: Child,
-    /// Why systemd gave us no unit, if it was asked.
-    refusal: Option<String>,
+    unit: Unit,
+}
+
+/// Where it runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Unit {
+    /// Where we run ourselves.
+    Same,
+    /// In one that systemd made for us.
+    Own,
+    /// Where we run ourselves, because systemd made none: why.
+    Refused(String),
 }
 
 impl Drop for Running {
@@ -86,13 +96,16 @@ impl Zygote {
         let surroundings = self.trial(&[], &mut || {}).and_then(|_| {
             let running = self.lock();
             let running = running.as_ref().ok_or("it ended")?;
-            let refusal = running.refusal.clone();
-            Ok((Surroundings::of(running.process.id()).map_err(|error| error.to_string())?, refusal))
+            let surroundings = Surroundings::of(running.process.id()).map_err(|error| error.to_string())?;
+            Ok((surroundings, running.unit.clone()))
         });
         match surroundings {
             Err(why) => Hierarchies::none(format!("nothing can be tried: {why}")),
-            Ok((_, Some(refusal))) => Hierarchies::none(refusal),
-            Ok((surroundings, None)) => Hierarchies::probe(Arc::new(Kernel), &surroundings, &|doors, look| self.trial(doors, look)),
+            Ok((_, Unit::Refused(why))) => Hierarchies::none(why),
+            Ok((surroundings, unit)) => {
+                let surroundings = Surroundings { is_granted: unit == Unit::Own, ..surroundings };
+                Hierarchies::probe(Arc::new(Kernel), &surroundings, &|doors, look| self.trial(doors, look))
+            }
         }
     }
 
@@ -123,7 +136,7 @@ impl Zygote {
             Ok(running) => Ok(running),
             Err(why) => {
                 let mut running = self.start_here()?;
-                running.refusal = Some(format!("this is no unit with Delegate=yes, and systemd made none for us ({why})"));
+                running.unit = Unit::Refused(format!("this is no unit with Delegate=yes, and systemd made none for us ({why})"));
                 Ok(running)
             }
         }
@@ -139,7 +152,7 @@ impl Zygote {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()?;
-        let mut running = Running { control, process, refusal: None };
+        let mut running = Running { control, process, unit: Unit::Same };
         if !running.has_proved() {
             // Whatever it is, it was not meant to run.
             let _ = running.process.kill();
@@ -173,7 +186,7 @@ impl Zygote {
         command.args(["--scope", "--quiet", "--collect", "--property=Delegate=yes", "--description=Commands of Outpost", "--"]);
         let mut process = command.arg(program).arg(stage::ZYGOTE).spawn().map_err(|error| format!("{tool}: {error}"))?;
         let complaints = process.stderr.take();
-        let running = Running { control, process, refusal: None };
+        let running = Running { control, process, unit: Unit::Own };
         // It is there once it answers.
         let (ours, theirs) = channel::pair().map_err(|error| error.to_string())?;
         let sent = running.control.send(&Order::Trial { doors: Vec::new() }.encode(), &[theirs.as_fd()]);

@@ -1,11 +1,15 @@
 //! `outpost env check`: connects and tells what is there.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use anyhow::{anyhow, bail};
 use futures_util::future::join_all;
-use outpost_environment::{EnvironmentError, Repeat};
+use outpost_environment::{Environment, EnvironmentError, ProcessEvent, ProcessStart, Repeat};
+use outpost_runtime::permissions::SandboxMode;
 use outpost_wire::PathUri;
 use outpost_wire::exec::environment::{EnvironmentInfo, Status, Unit};
+use outpost_wire::intent::{Attachment, EnvironmentId};
 use serde_json::{Value, json};
 
 use super::{print, table};
@@ -70,8 +74,38 @@ async fn ask(name: &str, own: &Process) -> anyhow::Result<Answer> {
     let start = Instant::now();
     reached.environment.call::<Status>(&Unit, Repeat::Harmless).await?;
     let latency = start.elapsed();
+    let tried = try_sandbox(&reached.environment, &info).await;
     reached.leave().await;
+    tried?;
     Ok(Answer { info, connect: connected, latency })
+}
+
+/// Runs a command there as an agent would: before that nobody knows whether anything starts. An executor that says of itself that it
+/// holds no sandbox is not asked for one.
+async fn try_sandbox(environment: &Environment, info: &EnvironmentInfo) -> anyhow::Result<()> {
+    let Some(cwd) = info.cwd.clone().or_else(|| info.user_home_dir.clone()) else { return Ok(()) };
+    let attachment = Attachment { environment_id: EnvironmentId::local(), cwd: cwd.clone(), workspace_roots: Vec::new() };
+    let start = ProcessStart {
+        id: format!("check-{}", uuid::Uuid::new_v4()),
+        argv: ["/bin/sh", "-c", "exit 0"].map(str::to_owned).to_vec(),
+        cwd,
+        env_policy: None,
+        env: BTreeMap::new(),
+        tty: false,
+        pipe_stdin: false,
+    };
+    let sandbox = SandboxMode::ReadOnly { network_access: false }.context(&attachment);
+    let process = environment.start_within(start, sandbox).await;
+    let process = process.map_err(|error| anyhow!("no sandboxed command can be started there: {error}"))?;
+    while let Some(event) = process.next().await {
+        match event {
+            ProcessEvent::Exited { code: 0, .. } => return Ok(()),
+            ProcessEvent::Exited { code, .. } => bail!("a sandboxed `true` ended with code {code} there"),
+            ProcessEvent::Lost { reason, .. } => bail!("a sandboxed `true` was lost there: {reason}"),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 impl Found {
