@@ -1,8 +1,8 @@
 //! Starting a child.
 
-mod matches;
+mod losses;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use rustix::pipe::fcntl_setpipe_size;
@@ -18,19 +18,23 @@ use rustix::process::geteuid;
 use thiserror::Error;
 use tokio::task::JoinHandle;
 
-use crate::cell::{Cell, Running, Worker};
+use self::losses::Keeping;
+pub use self::losses::LossSink;
+use crate::cell::{Cell, Running, Started, Worker};
 use crate::cgroup::{Group, Hierarchies};
 use crate::child::{Child, ChildEnd, Input, Kin, Output, Terminal};
 use crate::limits::{Limit, Limits};
-use crate::message;
+use crate::message::{self, Standing};
 use crate::meter::Meter;
-use crate::plan::{Confinement, Identity, Place, Plan, Rights};
+use crate::plan::{Confinement, Identity, Place, Plan, Rights, Shape};
 use crate::policy::{Access, Policy, Rules};
 use crate::pty;
 use crate::scratch::Scratch;
 use crate::watchdog::Watchdog;
-use crate::zygote::Zygote;
+use crate::zygote::{CellEnds, Zygote};
 
+/// How often something is tried to be started while programs outside replace what its sandbox holds.
+const ATTEMPTS: usize = 6;
 /// How much a child can print before it has to wait.
 const PIPE: usize = 256 << 10;
 /// Users that nobody has: where those of sandboxes begin, and how many there are.
@@ -121,6 +125,9 @@ impl Launcher {
     /// `stage` is a program that calls [`crate::stage::run_if_asked`] first thing.
     pub fn new(stage: impl Into<PathBuf>, settings: LauncherSettings) -> Self {
         let zygote = Zygote::new(stage.into());
+        if let Some(scratch) = &settings.scratch {
+            Scratch::clean_up(scratch);
+        }
         Self(Arc::new(Shared {
             zygote,
             settings,
@@ -149,6 +156,13 @@ impl Launcher {
         let clean_ups = std::mem::take(&mut *self.0.clean_ups());
         for clean_up in clean_ups {
             let _ = clean_up.await;
+        }
+    }
+
+    /// Leaves nothing on the machine. Nothing can be confined any more.
+    pub fn leave(&self) {
+        if let Some(scratch) = self.0.scratch.get() {
+            scratch.leave();
         }
     }
 
@@ -217,6 +231,10 @@ pub struct Owner {
 #[derive(Debug, Default)]
 pub(crate) struct State {
     pub(crate) cells: HashMap<Policy, Arc<Cell>>,
+    /// Those that others have taken the place of, as long as something runs in them.
+    retired: Vec<Weak<Cell>>,
+    /// Whoever wants to know what programs outside took away.
+    losses: LossSink,
     /// Placeholders that our cells need.
     places: Vec<PathBuf>,
     has_temporary: bool,
@@ -232,18 +250,51 @@ impl Owner {
     pub fn start(&self, launch: &Launch) -> Result<Child, LaunchError> {
         // Everything that can fail for want of descriptors comes before the child.
         let streams = Streams::open(launch.io)?;
-        let cell = self.cell(&launch.policy)?;
         let terminal = matches!(launch.io, LaunchIo::Terminal(_));
-        if let Some(meter) = self.meter.get()
-            && works_at(&launch.policy, &launch.cwd)
-        {
-            meter.watch_directory(&launch.cwd);
+        let mut was_checked = false;
+        for _ in 0..ATTEMPTS {
+            let cell = self.cell(&launch.policy)?;
+            if let Some(meter) = self.meter.get()
+                && works_at(&launch.policy, &launch.cwd)
+            {
+                meter.watch_directory(&launch.cwd);
+            }
+            let standing = Standing { was_checked, ..cell.standing() };
+            match cell.start(|job| message::encode_start(job, terminal, launch, &standing), &streams.theirs()) {
+                Ok(Started::Running(running)) => return Ok(streams.child(running)),
+                Ok(Started::Failed(error)) | Err(error) => return Err(self.refused(error)),
+                Ok(Started::Doubtful) => self.put_in_order(&launch.policy, &cell)?,
+            }
+            was_checked = true;
         }
-        let started = cell.start(|job| message::encode_start(job, terminal, launch), &streams.theirs()).and_then(|started| started);
-        match started {
-            Ok(running) => Ok(streams.child(running)),
-            Err(error) => Err(self.refused(error)),
+        Err(LaunchError::Unenforceable("programs outside replace what the sandbox holds faster than it can be put back".into()))
+    }
+
+    /// Has everything that a cell holds put back in place; where that is not possible, the next one is made anew.
+    fn put_in_order(&self, policy: &Policy, cell: &Arc<Cell>) -> Result<(), LaunchError> {
+        let keeping = Keeping { shared: self.shared.clone(), state: Arc::downgrade(&self.state) };
+        if keeping.put_in_order(cell)?.is_none() {
+            return Ok(());
         }
+        cell.retire();
+        let mut state = self.lock();
+        if state.cells.get(policy).is_some_and(|current| Arc::ptr_eq(current, cell)) {
+            state.cells.remove(policy);
+        }
+        state.retired.retain(|retired| retired.strong_count() > 0);
+        state.retired.push(Arc::downgrade(cell));
+        Ok(())
+    }
+
+    /// The same for what is started next under a policy.
+    pub fn verify(&self, policy: &Policy) -> Result<(), LaunchError> {
+        let cell = self.cell(policy)?;
+        self.put_in_order(policy, &cell)
+    }
+
+    /// Whom to tell what programs outside took away from our sandboxes.
+    pub fn report_losses(&self, sink: LossSink) {
+        self.lock().losses = sink;
     }
 
     /// Nothing was forked; perhaps because of a limit.
@@ -290,8 +341,15 @@ impl Owner {
         let mut plan = self.plan(policy, &meter, &mut state)?;
         plan.rlimits = self.shared.settings.limits.rlimits(self.shared.hierarchies(), policy);
         plan.cgroups = meter.doors();
-        let cell = Cell::adopt(self.shared.zygote.cell(&plan.encode())?, meter)?.map_err(LaunchError::Unenforceable)?;
-        let cell = Arc::new(cell);
+        let CellEnds { control, requests, reports } = self.shared.zygote.cell(&plan.encode())?;
+        let cell = Arc::new(Cell::adopt(control, requests, meter)?.map_err(LaunchError::Unenforceable)?);
+        if plan.confinement.is_some() {
+            if let Some(why) = cell.check()?.stale {
+                return Err(LaunchError::Unenforceable(why));
+            }
+            let keeping = Keeping { shared: self.shared.clone(), state: Arc::downgrade(&self.state) };
+            keeping.listen(reports, &cell);
+        }
         state.cells.insert(policy.clone(), cell.clone());
         Ok(cell)
     }
@@ -314,18 +372,16 @@ impl Owner {
                 "as root, a sandbox that may write everywhere would have to be root; name the roots that it may write".into(),
             ));
         }
+        // First of all: it removes what a killed executor left behind, and what is missing then is looked for below.
+        let scratch = self.shared.scratch()?;
         let mut places: BTreeMap<PathBuf, Access> = rules.iter().map(|rule| (rule.path.clone(), rule.access)).collect();
-        let matches = matches::find(rules, matches::BOUNDS).map_err(LaunchError::Unenforceable)?;
-        places.extend(matches.iter().map(|found| (found.path.clone(), Access::Deny)));
-        let movable: HashSet<&PathBuf> = matches.iter().filter(|found| found.is_found_anywhere(rules)).map(|found| &found.path).collect();
         let user_home = self.shared.settings.home.as_ref().and_then(|home| home.canonicalize().ok());
         for rule in
             rules.iter().filter(|rule| rule.access != Access::Write && !rule.path.starts_with("/tmp") | is_in_root(rules, &rule.path))
         {
             let around = rule.path.parent().map_or(Access::Deny, |parent| rules.access(parent).access);
-            if around == Access::Write && rule.path.symlink_metadata().is_err() | self.shared.scratch()?.is_placeholder(&rule.path) {
-                let held = self.shared.scratch()?.hold_place(&rule.path, user_home.as_deref())?;
-                state.places.extend(held);
+            if around == Access::Write && (rule.path.symlink_metadata().is_err() || scratch.is_placeholder(&rule.path)) {
+                state.places.extend(scratch.hold_place(&rule.path, user_home.as_deref())?);
             }
         }
         for workspace in rules.workspaces().iter().filter(|path| rules.access(path).access == Access::Read && !is_of_the_system(path)) {
@@ -341,10 +397,21 @@ impl Owner {
             Access::Read if home.as_ref() == Some(path) => Rights::OwnersIfPossible,
             _ => Rights::Others,
         };
-        let places = places
-            .into_iter()
-            .map(|(path, access)| Place { rights: rights(&path, access), fixed: !movable.contains(&path), path, access })
-            .collect();
+        let tree =
+            |(path, access)| Place { rights: rights(&path, access), fixed: true, path, access, shape: Shape::Tree, by_pattern: false };
+        let link = |(path, access): (&Path, Access)| Place {
+            path: path.to_owned(),
+            access,
+            rights: Rights::Others,
+            fixed: true,
+            shape: Shape::Link,
+            by_pattern: false,
+        };
+        let mut places: Vec<Place> = places.into_iter().map(tree).collect();
+        let is_changeable = |link: &Path| link.parent().is_some_and(|parent| works_at(policy, parent));
+        places.extend(rules.links().filter(|(path, _)| is_changeable(path)).map(link));
+        places.sort_by(|a, b| a.path.cmp(&b.path));
+        places.dedup_by(|later, first| later.path == first.path);
         let temporary = Some(self.temporary_of(state)?);
         for place in rules.iter().filter(|rule| works_at(policy, &rule.path)) {
             meter.watch_directory(&place.path);
@@ -352,7 +419,8 @@ impl Owner {
         if let Some(temporary) = temporary.as_ref().filter(|_| rules.access(Path::new("/tmp")).access == Access::Write) {
             meter.watch_directory(temporary);
         }
-        Ok(Plan { confinement: Some(Confinement { places, network: rules.network, identity, temporary }), ..Plan::default() })
+        let confinement = Confinement { places, globs: rules.globs().to_vec(), network: rules.network, identity, temporary };
+        Ok(Plan { confinement: Some(confinement), ..Plan::default() })
     }
 
     /// Kills everything that was started. Nothing can be started any more.
@@ -360,14 +428,18 @@ impl Owner {
         let (cells, places, has_temporary) = {
             let mut state = self.lock();
             state.ended = true;
-            (std::mem::take(&mut state.cells), std::mem::take(&mut state.places), std::mem::take(&mut state.has_temporary))
+            state.losses = LossSink::default();
+            let retired = std::mem::take(&mut state.retired);
+            let cells: Vec<Arc<Cell>> =
+                std::mem::take(&mut state.cells).into_values().chain(retired.iter().filter_map(Weak::upgrade)).collect();
+            (cells, std::mem::take(&mut state.places), std::mem::take(&mut state.has_temporary))
         };
-        for cell in cells.values() {
+        for cell in &cells {
             cell.end();
         }
         let clean_up = CleanUp {
             shared: self.shared.clone(),
-            cells: cells.into_values().collect(),
+            cells,
             group: self.meter.get().and_then(|meter| meter.take_group()),
             places,
             temporary: has_temporary.then_some(self.number),

@@ -24,6 +24,7 @@ mod zygote;
 pub use cell::Worker;
 pub use channel::{Channel, Message};
 pub use child::{Child, ChildEnd, Exit, Input, Kin, Output, Signal, Terminal};
-pub use launch::{Launch, LaunchError, LaunchIo, Launcher, LauncherSettings, Owner, TerminalSize};
+pub use launch::{Launch, LaunchError, LaunchIo, Launcher, LauncherSettings, LossSink, Owner, TerminalSize};
 pub use limits::{Limit, Limits, Mechanism};
+pub use message::{Held, Loss, Outcome};
 pub use probe::{Row, Verdict, foresee, probe, probe_with};

@@ -20,6 +20,7 @@ use rustix::io::fcntl_dupfd_cloexec;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior, setsid};
 use rustix::stdio::{dup2_stdin, stdin};
 
+pub use self::confine::Quiet;
 use crate::channel::Channel;
 use crate::sys;
 
@@ -27,7 +28,7 @@ use crate::sys;
 pub(crate) const ZYGOTE: &str = "__zygote";
 
 /// What a worker does inside a cell until its socket ends. It runs in a process with a single thread.
-pub type Worker = fn(Channel);
+pub type Worker = fn(Channel, &Quiet);
 
 /// Must be the first thing that a program does which offers itself as a stage. Returns only if it was not asked.
 pub fn run_if_asked(arguments: impl IntoIterator<Item = OsString>, worker: Worker) -> Option<ExitCode> {
@@ -48,5 +49,5 @@ fn zygote(worker: Worker) -> std::io::Result<()> {
     let _ = setsid();
     let _ = rustix::thread::set_name(c"outpost-zygote");
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
-    hub::run(control, hub::Role::Zygote, worker)
+    hub::run(control, hub::Role::Zygote, worker, Quiet::Always)
 }

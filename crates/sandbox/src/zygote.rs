@@ -1,6 +1,7 @@
 //! The executor's end of the zygote: started when it is first needed, and again if somebody killed it.
 
 use std::io;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
@@ -14,6 +15,16 @@ pub struct Zygote {
     /// A program that calls [`stage::run_if_asked`] first thing.
     program: PathBuf,
     running: Mutex<Option<Running>>,
+}
+
+/// Our ends of the sockets of a cell.
+#[derive(Debug)]
+pub struct CellEnds {
+    pub control: Channel,
+    /// Asks its guard, who answers.
+    pub requests: Channel,
+    /// What its guard tells.
+    pub reports: Channel,
 }
 
 #[derive(Debug)]
@@ -34,18 +45,22 @@ impl Zygote {
         Self { program, running: Mutex::default() }
     }
 
-    /// Forks a cell; returns our end of its socket.
-    pub fn cell(&self, description: &[u8]) -> io::Result<Channel> {
+    /// Forks a cell.
+    pub fn cell(&self, description: &[u8]) -> io::Result<CellEnds> {
         let order = Order::Cell(description.to_vec()).encode();
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-        let (ours, theirs) = channel::pair()?;
+        let ((control, a), (requests, b), (reports, c)) = (channel::pair()?, channel::pair()?, channel::pair()?);
+        // A report that does not fit is left out: whoever keeps the sandbox must not wait.
+        rustix::io::ioctl_fionbio(&c, true)?;
+        let theirs = [a.as_fd(), b.as_fd(), c.as_fd()];
+        let ours = CellEnds { control, requests, reports };
         if let Some(zygote) = running.as_ref()
-            && zygote.control.send(&order, &[std::os::fd::AsFd::as_fd(&theirs)]).is_ok()
+            && zygote.control.send(&order, &theirs).is_ok()
         {
             return Ok(ours);
         }
         let zygote = running.insert(self.start()?);
-        zygote.control.send(&order, &[std::os::fd::AsFd::as_fd(&theirs)])?;
+        zygote.control.send(&order, &theirs)?;
         Ok(ours)
     }
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, getpid, kill_process, set_child_subreaper};
 
+use super::confine::{Ends, Quiet};
 use super::kin::{self, Left};
 use super::{Worker, confine, reaper};
 use crate::channel::{Channel, Message};
@@ -33,18 +34,20 @@ struct Hub {
     /// Whom we forked. Every other child is what one of them left behind.
     known: HashMap<Pid, u64>,
     worker: Worker,
+    /// Whether what a cell holds may have changed.
+    quiet: Quiet,
 }
 
 /// Serves until the other end of the socket is gone, and then until nobody is left.
-pub fn run(control: Channel, role: Role, worker: Worker) -> io::Result<()> {
+pub fn run(control: Channel, role: Role, worker: Worker, quiet: Quiet) -> io::Result<()> {
     set_child_subreaper(Some(getpid()))?;
-    let mut hub = Hub { role, control, signals: Signals::listen()?, known: HashMap::new(), worker };
+    let mut hub = Hub { role, control, signals: Signals::listen()?, known: HashMap::new(), worker, quiet };
     while hub.wait(None)? == Next::More {}
     hub.wind_down()
 }
 
 /// Makes this process the cell that it is meant to be.
-fn settle(description: &[u8]) -> Result<(), String> {
+fn settle(description: &[u8], ends: Option<Ends>) -> Result<Quiet, String> {
     let plan = Plan::decode(description).map_err(|error| error.to_string())?;
     for cgroup in &plan.cgroups {
         std::fs::write(cgroup, "0").map_err(|error| format!("{}: {error}", cgroup.display()))?;
@@ -52,10 +55,13 @@ fn settle(description: &[u8]) -> Result<(), String> {
     // Processes are counted per user: a sandbox has its own user, or its own count, only once it is confined.
     let (late, early): (Vec<_>, Vec<_>) = plan.rlimits.iter().partition(|limit| limit.resource == libc::RLIMIT_NPROC);
     set_limits(&early)?;
-    if let Some(confinement) = &plan.confinement {
-        confine::confine(confinement)?;
-    }
-    set_limits(&late)
+    let quiet = match (&plan.confinement, ends) {
+        (Some(confinement), Some(ends)) => confine::confine(confinement, ends)?,
+        (Some(_), None) => return Err("a message between our own processes is garbled".into()),
+        (None, _) => Quiet::Always,
+    };
+    set_limits(&late)?;
+    Ok(quiet)
 }
 
 /// Whoever waits for somebody to be forked is told why nobody was; a limit may have been reached.
@@ -112,7 +118,9 @@ impl Hub {
 
     fn obey(&mut self, message: Message) -> io::Result<Next> {
         let order = Order::decode(&message.bytes)?;
-        let socket = message.descriptors.into_iter().next().map(Channel::from_descriptor);
+        let mut sockets = message.descriptors.into_iter().map(Channel::from_descriptor);
+        let socket = sockets.next();
+        let ends = sockets.next().zip(sockets.next()).map(|(requests, reports)| Ends { requests, reports });
         match (order, socket) {
             (Order::Fell { number }, _) => {
                 for (pid, _) in self.known.iter().filter(|(_, known)| **known == number) {
@@ -137,7 +145,7 @@ impl Hub {
                 Ok(Fork::Parent(pid)) => {
                     self.known.insert(pid, 0);
                 }
-                Ok(Fork::Child) => self.become_cell(socket, &description),
+                Ok(Fork::Child) => self.become_cell(socket, &description, ends),
                 Err(error) => drop(socket.send(&News::Refused { reason: format!("it cannot be forked: {error}") }.encode(), &[])),
             },
             (Order::Reaper { .. } | Order::Worker { .. } | Order::Cell(_), _) => {}
@@ -148,7 +156,7 @@ impl Hub {
     fn become_reaper(&mut self, socket: &Channel) -> ! {
         self.let_go();
         let _ = rustix::thread::set_name(c"outpost-reaper");
-        let done = sys::hear_of_parents_end().and_then(|()| reaper::run(socket));
+        let done = sys::hear_of_parents_end().and_then(|()| reaper::run(socket, &self.quiet));
         sys::exit(done.is_err().into())
     }
 
@@ -158,23 +166,21 @@ impl Hub {
         let _ = rustix::thread::set_name(c"outpost-worker");
         let pid = getpid().as_raw_nonzero().get().unsigned_abs();
         if sys::hear_of_parents_end().and_then(|()| socket.send(&News::Started { job: 0, pid }.encode(), &[])).is_ok() {
-            (self.worker)(socket);
+            (self.worker)(socket, &self.quiet);
         }
         sys::exit(0)
     }
 
-    fn become_cell(&mut self, socket: Channel, description: &[u8]) -> ! {
+    fn become_cell(&mut self, socket: Channel, description: &[u8], ends: Option<Ends>) -> ! {
         self.let_go();
         let _ = rustix::thread::set_name(c"outpost-cell");
         // Told by this name, because inside it may get another one.
         let pid = getpid().as_raw_nonzero().get().unsigned_abs();
-        let ready = match sys::hear_of_parents_end().map_err(|error| error.to_string()).and_then(|()| settle(description)) {
-            Ok(()) => News::Ready { pid },
-            Err(reason) => News::Refused { reason },
+        let settled = sys::hear_of_parents_end().map_err(|error| error.to_string()).and_then(|()| settle(description, ends));
+        let done = match settled {
+            Ok(quiet) => socket.send(&News::Ready { pid }.encode(), &[]).and_then(|()| run(socket, Role::Cell, self.worker, quiet)),
+            Err(reason) => socket.send(&News::Refused { reason }.encode(), &[]),
         };
-        let done = socket
-            .send(&ready.encode(), &[])
-            .and_then(|()| if matches!(ready, News::Ready { .. }) { run(socket, Role::Cell, self.worker) } else { Ok(()) });
         sys::exit(done.is_err().into())
     }
 
