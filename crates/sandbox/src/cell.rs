@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use tokio::net::unix::pipe;
 use crate::channel::{self, Channel, Message};
 use crate::child::Exit;
 use crate::limits::Limit;
-use crate::message::{Checked, News, Order, Standing, Task};
+use crate::message::{Cause, Checked, News, Order, Standing, Task};
 use crate::meter::Meter;
 
 /// How many reapers without work are kept.
@@ -63,12 +63,18 @@ pub struct Reaper {
 }
 
 impl Cell {
-    /// Takes over the socket of a cell once that says that it is ready.
-    pub fn adopt(control: Channel, requests: Channel, meter: Arc<Meter>) -> io::Result<Result<Self, String>> {
-        match wait_for_news(control.as_fd())? {
+    /// Takes over the socket of a cell once that says that it is ready. With it comes the network that it shares with later
+    /// cells of its session, if it has one.
+    pub fn adopt(control: Channel, requests: Channel, meter: Arc<Meter>) -> io::Result<Result<(Self, Vec<OwnedFd>), (Cause, String)>> {
+        let message = wait_for_message(control.as_fd())?;
+        let (news, network) = match message {
+            Some(message) => (Some(News::decode(&message.bytes)?), message.descriptors),
+            None => (None, Vec::new()),
+        };
+        match news {
             Some(News::Ready { pid }) => {
                 meter.watch_cell(pid);
-                Ok(Ok(Self {
+                let cell = Self {
                     control,
                     meter,
                     state: Mutex::default(),
@@ -76,10 +82,11 @@ impl Cell {
                     requests: Mutex::new(requests),
                     standing: Mutex::default(),
                     retired: AtomicBool::new(false),
-                }))
+                };
+                Ok(Ok((cell, network)))
             }
-            Some(News::Refused { reason }) => Ok(Err(reason)),
-            _ => Ok(Err("the process that should hold it ended".into())),
+            Some(News::Refused { cause, reason }) => Ok(Err((cause, reason))),
+            _ => Ok(Err((Cause::Policy, "the process that should hold it ended".into()))),
         }
     }
 
@@ -356,7 +363,7 @@ impl Running {
 }
 
 /// Waits, on this thread, for what a stage has to say.
-fn wait_for_news(socket: BorrowedFd<'_>) -> io::Result<Option<News>> {
+pub fn wait_for_news(socket: BorrowedFd<'_>) -> io::Result<Option<News>> {
     wait_for_message(socket)?.map(|message| News::decode(&message.bytes)).transpose()
 }
 

@@ -24,14 +24,14 @@ use crate::cell::{Cell, Running, Started, Worker};
 use crate::cgroup::{Group, Hierarchies};
 use crate::child::{Child, ChildEnd, Input, Kin, Output, Terminal};
 use crate::limits::{Limit, Limits};
-use crate::message::{self, Standing};
+use crate::message::{self, Cause, Standing};
 use crate::meter::Meter;
 use crate::plan::{Confinement, Identity, Place, Plan, Rights, Shape};
 use crate::policy::{Access, Policy, Rules};
 use crate::pty;
 use crate::scratch::Scratch;
 use crate::watchdog::Watchdog;
-use crate::zygote::{CellEnds, Zygote};
+use crate::zygote::Zygote;
 
 /// How often something is tried to be started while programs outside replace what its sandbox holds.
 const ATTEMPTS: usize = 6;
@@ -115,7 +115,7 @@ struct Shared {
     scratch: OnceLock<Scratch>,
     /// Held while it is made: what one makes, another one would clean up.
     scratching: Mutex<()>,
-    hierarchies: OnceLock<Hierarchies>,
+    hierarchies: Mutex<Option<Arc<Hierarchies>>>,
     watchdog: Watchdog,
     owners: AtomicU64,
     clean_ups: Mutex<Vec<JoinHandle<()>>>,
@@ -124,7 +124,8 @@ struct Shared {
 impl Launcher {
     /// `stage` is a program that calls [`crate::stage::run_if_asked`] first thing.
     pub fn new(stage: impl Into<PathBuf>, settings: LauncherSettings) -> Self {
-        let zygote = Zygote::new(stage.into());
+        let limits = &settings.limits;
+        let zygote = Zygote::new(stage.into(), limits.processes.is_some() || limits.memory.is_some());
         if let Some(scratch) = &settings.scratch {
             Scratch::clean_up(scratch);
         }
@@ -133,7 +134,7 @@ impl Launcher {
             settings,
             scratch: OnceLock::new(),
             scratching: Mutex::default(),
-            hierarchies: OnceLock::new(),
+            hierarchies: Mutex::default(),
             watchdog: Watchdog::default(),
             owners: AtomicU64::new(1),
             clean_ups: Mutex::default(),
@@ -168,7 +169,12 @@ impl Launcher {
 
     /// The limits of every owner, and what holds them here.
     pub fn limits(&self) -> Vec<Limit> {
-        self.0.settings.limits.held(self.0.hierarchies())
+        self.0.settings.limits.held(&self.0.hierarchies())
+    }
+
+    /// Why control groups do not hold all of them; empty if they do.
+    pub fn why_no_groups(&self) -> String {
+        self.0.hierarchies().why()
     }
 }
 
@@ -179,8 +185,16 @@ impl Shared {
         clean_ups
     }
 
-    fn hierarchies(&self) -> &Hierarchies {
-        self.hierarchies.get_or_init(Hierarchies::probe)
+    fn hierarchies(&self) -> Arc<Hierarchies> {
+        let mut known = self.hierarchies.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get_or_insert_with(|| Arc::new(self.zygote.find_groups())).clone()
+    }
+
+    /// From now on nobody is put into groups: it was tried, and it worked, but it does not any more.
+    fn do_without_groups(&self, why: String) -> Arc<Hierarchies> {
+        let none = Arc::new(Hierarchies::none(why));
+        *self.hierarchies.lock().unwrap_or_else(PoisonError::into_inner) = Some(none.clone());
+        none
     }
 
     /// What cannot be made now is tried again the next time: a disk that was full may have room by then.
@@ -235,6 +249,8 @@ pub(crate) struct State {
     retired: Vec<Weak<Cell>>,
     /// Whoever wants to know what programs outside took away.
     losses: LossSink,
+    /// The network that cells without any other share, once one of them has made it.
+    network: Vec<OwnedFd>,
     /// Placeholders that our cells need.
     places: Vec<PathBuf>,
     has_temporary: bool,
@@ -339,10 +355,25 @@ impl Owner {
         }
         let meter = self.meter()?;
         let mut plan = self.plan(policy, &meter, &mut state)?;
-        plan.rlimits = self.shared.settings.limits.rlimits(self.shared.hierarchies(), policy);
+        plan.rlimits = self.shared.settings.limits.rlimits(&self.shared.hierarchies(), policy);
         plan.cgroups = meter.doors();
-        let CellEnds { control, requests, reports } = self.shared.zygote.cell(&plan.encode())?;
-        let cell = Arc::new(Cell::adopt(control, requests, meter)?.map_err(LaunchError::Unenforceable)?);
+        let (ends, reports) = self.shared.zygote.cell(&plan.encode(), &state.network)?;
+        let made = match Cell::adopt(ends.control, ends.requests, meter.clone())? {
+            Err((Cause::Groups, why)) => {
+                let none = self.shared.do_without_groups(why);
+                meter.without_group(self.shared.settings.limits.held(&none));
+                plan.rlimits = self.shared.settings.limits.rlimits(&none, policy);
+                plan.cgroups = Vec::new();
+                let (ends, reports) = self.shared.zygote.cell(&plan.encode(), &state.network)?;
+                Cell::adopt(ends.control, ends.requests, meter)?.map(|made| (made, reports))
+            }
+            made => made.map(|made| (made, reports)),
+        };
+        let ((cell, network), reports) = made.map_err(|(_, reason)| LaunchError::Unenforceable(reason))?;
+        if state.network.is_empty() {
+            state.network = network;
+        }
+        let cell = Arc::new(cell);
         if plan.confinement.is_some() {
             if let Some(why) = cell.check()?.stale {
                 return Err(LaunchError::Unenforceable(why));
@@ -358,7 +389,12 @@ impl Owner {
         if let Some(meter) = self.meter.get() {
             return Ok(meter.clone());
         }
-        let meter = Arc::new(Meter::new(&self.shared.settings.limits, self.shared.hierarchies(), self.number)?);
+        let limits = &self.shared.settings.limits;
+        let made = Meter::new(limits, &self.shared.hierarchies(), self.number).or_else(|error| {
+            let none = self.shared.do_without_groups(format!("no group can be made: {error}"));
+            Meter::new(limits, &none, self.number)
+        });
+        let meter = Arc::new(made?);
         self.shared.watchdog.watch(&meter, &self.state);
         Ok(self.meter.get_or_init(|| meter).clone())
     }
@@ -429,6 +465,7 @@ impl Owner {
             let mut state = self.lock();
             state.ended = true;
             state.losses = LossSink::default();
+            state.network.clear();
             let retired = std::mem::take(&mut state.retired);
             let cells: Vec<Arc<Cell>> =
                 std::mem::take(&mut state.cells).into_values().chain(retired.iter().filter_map(Weak::upgrade)).collect();

@@ -9,6 +9,7 @@ mod guard;
 mod idmap;
 mod masks;
 mod matches;
+mod network;
 mod ruleset;
 mod view;
 mod watch;
@@ -17,7 +18,7 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::io;
 
-use rustix::process::{DumpableBehavior, getegid, geteuid, set_dumpable_behavior};
+use rustix::process::{DumpableBehavior, geteuid, set_dumpable_behavior};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, Gid, Uid, remove_capability_from_bounding_set, set_capabilities, set_no_new_privs, set_thread_groups,
     set_thread_res_gid, set_thread_res_uid,
@@ -29,8 +30,10 @@ pub use self::masks::mount_at;
 pub use self::watch::Quiet;
 use self::watch::Watch;
 use crate::plan::{Confinement, Identity, Place, Rights, Shape};
-use crate::policy::{Access, Network};
+use crate::policy::Access;
 use crate::sys::{self, Fork, Signals};
+
+pub use network::Network;
 
 /// Why a cell cannot be confined, for whoever asked for it.
 pub type Refused = String;
@@ -46,11 +49,19 @@ impl<T, E: Display> During<T> for Result<T, E> {
     }
 }
 
-/// Confines this process. Returns in a new process, the first of its own process table.
-pub fn confine(confinement: &Confinement, ends: Ends) -> Result<Quiet, Refused> {
+/// What the processes of a cell need to know of it.
+pub struct Settled {
+    /// The network of this cell, for those that come later.
+    pub network: Network,
+    pub quiet: Quiet,
+}
+
+/// Confines this process. Returns in a new process, the first of its own process table. `shared` is the network of the
+/// session, if one of its cells has made it before.
+pub fn confine(confinement: &Confinement, shared: Network, ends: Ends) -> Result<Settled, Refused> {
     // Handles of other namespaces can only be made from here.
     let sources = view::Sources::open(confinement)?;
-    separate(confinement)?;
+    let network = network::separate(confinement, shared)?;
     // Heard from here on, so that no change is missed between looking and holding. Without it, everything is looked at before each start.
     let mut watch = Watch::open().ok();
     let confinement = with_matches(confinement, watch.as_mut())?;
@@ -66,7 +77,7 @@ pub fn confine(confinement: &Confinement, ends: Ends) -> Result<Quiet, Refused> 
     let signals = Signals::listen().during("signals")?;
     match sys::fork().during("the first process of the sandbox")? {
         Fork::Parent(first) => {
-            drop((sources, built, quiet));
+            drop((sources, network, built, quiet));
             Guard::new(first, signals, ends, keeper).run(&kept)
         }
         Fork::Child => drop((signals, ends, keeper, kept)),
@@ -83,7 +94,7 @@ pub fn confine(confinement: &Confinement, ends: Ends) -> Result<Quiet, Refused> 
     // Lost with the change of user.
     sys::hear_of_parents_end().during("its parent")?;
     guard::is_kept(&built).during("the guard of the sandbox")?;
-    Ok(quiet)
+    Ok(Settled { network, quiet })
 }
 
 /// Adds what the patterns deny now. Every directory in which they could come to deny something is watched before it is read.
@@ -103,35 +114,6 @@ fn with_matches(confinement: &Confinement, mut watch: Option<&mut Watch>) -> Res
         places.insert(path, place);
     }
     Ok(Confinement { places: places.into_values().collect(), ..confinement.clone() })
-}
-
-fn separate(confinement: &Confinement) -> Result<(), Refused> {
-    let mut flags = libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
-    if confinement.network == Network::Restricted {
-        flags |= libc::CLONE_NEWNET;
-    }
-    if let Identity::Named { uid, gid } = confinement.identity {
-        // With enough rights they are made as root, which drops them later; without, that user makes them.
-        if sys::unshare(flags).is_ok() {
-            return Ok(());
-        }
-        become_user(uid, gid)?;
-    }
-    if let Identity::Mapped { .. } = confinement.identity {
-        return sys::unshare(flags).during("namespaces of its own cannot be made (root without CAP_SYS_ADMIN; name a --sandbox-user)");
-    }
-    let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
-    // Otherwise the maps below would belong to root.
-    set_dumpable_behavior(DumpableBehavior::Dumpable).during("dumpable")?;
-    let made = sys::unshare(flags | libc::CLONE_NEWUSER).map_err(|error| match error.raw_os_error() {
-        // The kernel's word for it makes people look at their disks.
-        Some(libc::ENOSPC) => io::Error::other("the number of namespaces is limited to none"),
-        _ => error,
-    });
-    made.during("namespaces of its own cannot be made (user namespaces are off here)")?;
-    std::fs::write("/proc/self/setgroups", "deny").during("groups of the user namespace")?;
-    std::fs::write("/proc/self/gid_map", format!("{gid} {gid} 1")).during("groups of the user namespace")?;
-    std::fs::write("/proc/self/uid_map", format!("{uid} {uid} 1")).during("users of the user namespace")
 }
 
 fn become_user(uid: u32, gid: u32) -> Result<(), Refused> {
