@@ -159,12 +159,14 @@ as_root_and_user! {
     async fn a_policy_that_cannot_be_held_is_refused(who: Who) {
         let ground = Ground::new(who);
         let mut client = ground.client().await;
-        // A link cannot be kept from being replaced.
-        std::os::unix::fs::symlink("/etc", ground.path(".git")).unwrap();
-        let refused = client.error("process/start", with(ground.shell("p", "touch ran"), json!({"sandbox": ground.workspace_write()}))).await;
+        // Nobody knows what is to be denied where a link leads to nothing.
+        std::os::unix::fs::symlink("/nowhere/at/all", ground.path("broken")).unwrap();
+        let special = |kind: &str, access: &str| json!({"path": {"type": "special", "value": {"kind": kind}}, "access": access});
+        let denied = crate::support::entry(&ground.path("broken"), "deny");
+        let policy = ground.policy(json!([special("root", "read"), special("project_roots", "write"), denied]));
+        let refused = client.error("process/start", with(ground.shell("p", "touch ran"), json!({"sandbox": policy}))).await;
         assert_eq!(refused.0, -32602, "{refused:?}");
-        assert!(refused.1.contains(".git") && refused.1.contains("link"), "{refused:?}");
-        std::fs::remove_file(ground.path(".git")).unwrap();
+        assert!(refused.1.contains("broken") && refused.1.contains("link"), "{refused:?}");
         if who == Who::Root {
             let everything = json!({
                 "permissions": {"type": "managed", "file_system": {"type": "unrestricted"}, "network": "restricted"},

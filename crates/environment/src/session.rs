@@ -9,8 +9,9 @@ use outpost_rpc::peer::{Answer, Request};
 use outpost_rpc::{CallError, Lane, Peer, Service, Violation, frame};
 use outpost_wire::exec::environment::{EnvironmentInfo, Info, Unit};
 use outpost_wire::exec::http::BodyDelta;
+use outpost_wire::exec::policy::{SandboxLoss, SandboxLossParams};
 use outpost_wire::exec::process::{Closed, ClosedParams, Exited, ExitedParams, Output, OutputParams};
-use outpost_wire::exec::session::{INITIALIZED, Initialize, InitializeParams, InitializeResponse, OUTPUT_GAPS};
+use outpost_wire::exec::session::{INITIALIZED, Initialize, InitializeParams, InitializeResponse, OUTPUT_GAPS, SANDBOX_LOSSES};
 use outpost_wire::exec::watch::Changed;
 use outpost_wire::{Fault, Notification, envelope, fault};
 use tokio::sync::Notify;
@@ -160,6 +161,10 @@ impl Service for Listener {
                 self.processes.note_unread(taken);
             }
             Changed::NAME => self.watches.push(frame::decode_value(params).map_err(nonsense)?),
+            SandboxLoss::NAME => {
+                let SandboxLossParams { path, held, outcome } = frame::decode_value(params).map_err(nonsense)?;
+                tracing::warn!(%path, ?held, ?outcome, "a program outside the sandbox took away something that the sandbox held");
+            }
             // An executor newer than us may have more to say.
             _ => {}
         }
@@ -188,8 +193,11 @@ pub struct Greeting {
 }
 
 pub async fn greet(peer: &Peer, client_name: &str, resume: Option<String>) -> Result<Greeting, CallError> {
-    let params =
-        InitializeParams { client_name: client_name.to_owned(), resume_session_id: resume, extensions: Some(vec![OUTPUT_GAPS.to_owned()]) };
+    let params = InitializeParams {
+        client_name: client_name.to_owned(),
+        resume_session_id: resume,
+        extensions: Some(vec![OUTPUT_GAPS.to_owned(), SANDBOX_LOSSES.to_owned()]),
+    };
     let InitializeResponse { session_id, environment_info, grace_ms } = peer.call::<Initialize>(&params).await?;
     if !peer.sink().send(envelope::notification(INITIALIZED, &outpost_wire::exec::session::Empty {})) {
         return Err(CallError::Lost);

@@ -4,7 +4,11 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use outpost_rpc::{Close, Peer};
+use outpost_sandbox::{self as sandbox, Loss};
+use outpost_wire::PathUri;
+use outpost_wire::exec::policy::{Held, LossOutcome, SandboxLoss, SandboxLossParams};
 use outpost_wire::exec::process::{Closed, ClosedParams, Exited, ExitedParams, Output, OutputParams, OutputPiece};
+use outpost_wire::exec::session::{OUTPUT_GAPS, SANDBOX_LOSSES};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -15,10 +19,25 @@ use crate::process::Process;
 /// Nothing is pushed while more than this waits to be sent: the rest is in the logs, where it costs no memory.
 const PUSH_ROOM: usize = 256 << 10;
 
+/// What a client understands besides what every client does.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Extensions {
+    /// `{seq, gapBytes}` for output that was lost.
+    pub gaps: bool,
+    /// `sandbox/loss`.
+    pub losses: bool,
+}
+
+impl Extensions {
+    pub fn of(asked: Option<&[String]>) -> Self {
+        let has = |name: &str| asked.is_some_and(|asked| asked.iter().any(|asked| asked == name));
+        Self { gaps: has(OUTPUT_GAPS), losses: has(SANDBOX_LOSSES) }
+    }
+}
+
 pub struct Attachment {
     peer: Peer,
-    /// The client understands `{seq, gapBytes}`.
-    with_gaps: bool,
+    understands: Extensions,
     /// Processes that have more to tell than there was room for.
     lagging: Mutex<VecDeque<Arc<Process>>>,
     lagged: Notify,
@@ -27,15 +46,36 @@ pub struct Attachment {
 }
 
 impl Attachment {
-    pub fn new(peer: Peer, with_gaps: bool) -> Arc<Self> {
+    pub fn new(peer: Peer, understands: Extensions) -> Arc<Self> {
         let attachment =
-            Arc::new(Self { peer, with_gaps, lagging: Mutex::default(), lagged: Notify::new(), revoked: CancellationToken::new() });
+            Arc::new(Self { peer, understands, lagging: Mutex::default(), lagged: Notify::new(), revoked: CancellationToken::new() });
         tokio::spawn(attachment.clone().catch_up());
         attachment
     }
 
     pub fn with_gaps(&self) -> bool {
-        self.with_gaps
+        self.understands.gaps
+    }
+
+    /// Something that a sandbox held was taken away.
+    pub fn tell_loss(&self, loss: &Loss) {
+        let Ok(path) = PathUri::from_native(&loss.path) else { return };
+        if !self.understands.losses || !self.has_room() {
+            return;
+        }
+        let held = match loss.held {
+            sandbox::Held::Denied => Held::Denied,
+            sandbox::Held::ReadOnly => Held::ReadOnly,
+            sandbox::Held::Directory => Held::Directory,
+            sandbox::Held::Link => Held::Link,
+            sandbox::Held::Root => Held::Root,
+        };
+        let outcome = match loss.outcome {
+            sandbox::Outcome::Restored => LossOutcome::Restored,
+            sandbox::Outcome::Missing => LossOutcome::Missing,
+            sandbox::Outcome::Open => LossOutcome::Open,
+        };
+        self.peer.notify::<SandboxLoss>(&SandboxLossParams { path, held, outcome });
     }
 
     pub fn has_room(&self) -> bool {
@@ -73,7 +113,7 @@ impl Attachment {
                 let piece = OutputPiece::Chunk { seq, stream, chunk: bytes.into() };
                 self.peer.notify::<Output>(&OutputParams { process_id, piece });
             }
-            Event::Gap { seq, bytes } if self.with_gaps => {
+            Event::Gap { seq, bytes } if self.understands.gaps => {
                 let piece = OutputPiece::Gap { seq, gap_bytes: bytes };
                 self.peer.notify::<Output>(&OutputParams { process_id, piece });
             }

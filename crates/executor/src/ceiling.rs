@@ -14,7 +14,7 @@ use outpost_sandbox::policy::{Access, Network, Origin, Policy, Rule, Rules};
 use serde::Deserialize;
 use thiserror::Error;
 
-use crate::policy::{PolicyError, globs as meant_by, resolved};
+use crate::policy::{PolicyError, follow, globs as meant_by};
 
 #[derive(Debug, Error)]
 pub enum CeilingError {
@@ -52,14 +52,23 @@ pub fn parse(text: &str) -> Result<Policy, CeilingError> {
     let file: File = toml::from_str(text)?;
     let mut rules = Vec::new();
     let mut globs = Vec::new();
+    let mut links = Vec::new();
     for (paths, access) in [(&file.read, Access::Read), (&file.write, Access::Write), (&file.deny, Access::Deny)] {
         for path in paths {
             check(path)?;
             let text = path.to_string_lossy();
             if access == Access::Deny && text.contains(['*', '?', '[']) {
-                globs.extend(meant_by(Path::new("/"), &text)?);
+                globs.extend(meant_by(Path::new("/"), &text, &mut |path| {
+                    let led = follow(path)?;
+                    links.push((led.links, access));
+                    Ok(vec![led.real])
+                })?);
             } else {
-                rules.push(Rule { path: resolved(path)?, access, origin: Origin::Ceiling });
+                let led = follow(path)?;
+                rules.push(Rule { path: led.real, access, origin: Origin::Ceiling });
+                if access != Access::Write {
+                    links.push((led.links, access));
+                }
             }
         }
     }
@@ -67,7 +76,8 @@ pub fn parse(text: &str) -> Result<Policy, CeilingError> {
         FileNetwork::Restricted => Network::Restricted,
         FileNetwork::Enabled => Network::Enabled,
     };
-    Ok(Policy::Confined(Arc::new(Rules::new(rules, globs, network))))
+    let rules = links.into_iter().fold(Rules::new(rules, globs, network), |rules, (links, access)| rules.led_by(links, access));
+    Ok(Policy::Confined(Arc::new(rules)))
 }
 
 fn check(path: &Path) -> Result<(), CeilingError> {

@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use outpost_rpc::peer::{Answer, Request};
 use outpost_rpc::{Lane, Peer, Service, Violation};
 use outpost_wire::Fault;
-use outpost_wire::exec::session::{INITIALIZED, InitializeParams, InitializeResponse, OUTPUT_GAPS};
+use outpost_wire::exec::session::{INITIALIZED, InitializeParams, InitializeResponse};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use crate::attachment::Attachment;
+use crate::attachment::{Attachment, Extensions};
 use crate::executor::Shared;
 use crate::fault;
 use crate::http::BodyStreams;
@@ -142,12 +142,11 @@ impl Connection {
         if !matches!(*state, State::New) {
             return Err(fault::initialized_twice());
         }
-        let with_gaps = params.extensions.as_ref().is_some_and(|asked| asked.iter().any(|name| name == OUTPUT_GAPS));
         let session = match &params.resume_session_id {
             None => self.executor.create_session().ok_or_else(fault::shutting_down)?,
             Some(id) => self.executor.session(id).ok_or_else(|| fault::unknown_session(id))?,
         };
-        let attachment = Attachment::new(self.peer.clone(), with_gaps);
+        let attachment = Attachment::new(self.peer.clone(), Extensions::of(params.extensions.as_deref()));
         if !session.attach(attachment.clone()) {
             return Err(fault::unknown_session(session.id()));
         }

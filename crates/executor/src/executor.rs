@@ -16,7 +16,7 @@ use crate::config::ExecutorConfig;
 use crate::connection::Connection;
 use crate::files::redo::Redo;
 use crate::http::{HttpClients, HttpGuard};
-use crate::journal::{FateLog, Fates, Journal};
+use crate::journal::{FateLog, Journal, Past};
 use crate::mounts::SlowMounts;
 use crate::session::Session;
 use crate::{info, methods};
@@ -56,7 +56,7 @@ pub(crate) struct Shared {
 }
 
 /// The journal of this start, and the sessions that earlier starts left behind.
-fn open_journal(config: &ExecutorConfig, instance_id: &str) -> (FateLog, HashMap<String, Fates>) {
+fn open_journal(config: &ExecutorConfig, instance_id: &str) -> (FateLog, HashMap<String, Past>) {
     let Some(directory) = &config.journal_directory else { return (FateLog::default(), HashMap::new()) };
     match Journal::open(directory, instance_id, &config.listener) {
         Ok(journal) => {
@@ -94,8 +94,8 @@ impl Executor {
             is_closing: AtomicBool::new(false),
             less_to_do: Notify::new(),
         });
-        for (id, fates) in past {
-            shared.revive(id, fates);
+        for (id, past) in past {
+            shared.revive(id, past);
         }
         Self(shared)
     }
@@ -156,6 +156,7 @@ impl Executor {
             self.0.config.launcher.tidied().await;
         })
         .await;
+        self.0.config.launcher.leave();
     }
 
     /// Waits until there is neither a session nor a link.
@@ -204,7 +205,7 @@ impl Shared {
 
     /// Nothing if the executor is about to end.
     pub fn create_session(&self) -> Option<Arc<Session>> {
-        let session = Session::new((self.config.ids)(), self.config.clone(), self.fates.clone(), Fates::new());
+        let session = Session::new((self.config.ids)(), self.config.clone(), self.fates.clone(), Past::default());
         let mut sessions = self.sessions();
         if self.is_closing.load(Ordering::Acquire) {
             return None;
@@ -213,9 +214,9 @@ impl Shared {
         Some(session)
     }
 
-    /// A session of which only the fates of its processes are left.
-    fn revive(self: &Arc<Self>, id: String, fates: Fates) {
-        let session = Session::new(id, self.config.clone(), self.fates.clone(), fates);
+    /// A session of which only the fates of its processes are left, and what it must not forget.
+    fn revive(self: &Arc<Self>, id: String, past: Past) {
+        let session = Session::new(id, self.config.clone(), self.fates.clone(), past);
         self.sessions().insert(session.id().to_owned(), session.clone());
         self.expire_later(session, 0);
     }

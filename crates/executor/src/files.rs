@@ -61,8 +61,13 @@ pub fn open_regular(path: &Path, follow: Follow) -> Result<(File, u64), Fault> {
 
 /// Opens a regular file for writing, empty; it is created if it is not there.
 pub fn open_replaced(path: &Path, follow: Follow) -> Result<File, Fault> {
+    open_replaced_if(path, follow, &|_| Ok(()))
+}
+
+/// The same, if what was opened may be written.
+pub fn open_replaced_if(path: &Path, follow: Follow, may_write: &dyn Fn(&File) -> io::Result<()>) -> Result<File, Fault> {
     let (file, _) = open_for_writing(path, follow)?;
-    file.set_len(0).map_err(fault::file)?;
+    may_write(&file).and_then(|()| file.set_len(0)).map_err(fault::file)?;
     Ok(file)
 }
 

@@ -13,6 +13,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
+use crate::trails::Led;
+
 /// A journal is rewritten when it has grown to this size and most of it is about processes that nobody asks for any more.
 const WORTH_REWRITING: u64 = 1 << 20;
 
@@ -52,6 +54,14 @@ enum Fact {
     Ended {
         session: String,
     },
+    /// Where a path led that a policy of the session named.
+    Led {
+        session: String,
+        #[serde(with = "crate::files::native_path")]
+        path: PathBuf,
+        #[serde(with = "crate::files::native_path")]
+        target: PathBuf,
+    },
 }
 
 /// What is known of a process.
@@ -71,6 +81,19 @@ pub enum End {
 
 /// The fates of one session's processes.
 pub type Fates = BTreeMap<String, Fate>;
+
+/// What is known of a session.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Past {
+    pub fates: Fates,
+    pub led: Led,
+}
+
+impl Past {
+    fn is_empty(&self) -> bool {
+        self.fates.is_empty() && self.led.is_empty()
+    }
+}
 
 /// The journal as everybody who has something to tell holds it; or none, where fates are not kept.
 #[derive(Clone, Default)]
@@ -93,7 +116,7 @@ pub struct Journal {
     path: PathBuf,
     listener: String,
     file: Option<File>,
-    known: HashMap<String, Fates>,
+    known: HashMap<String, Past>,
     written: u64,
     length: u64,
     /// Told once, not for every fact.
@@ -145,7 +168,7 @@ impl Journal {
     }
 
     /// The sessions that earlier starts left behind.
-    pub fn past(&self) -> HashMap<String, Fates> {
+    pub fn past(&self) -> HashMap<String, Past> {
         self.known.clone()
     }
 
@@ -157,16 +180,14 @@ impl Journal {
                 apply(&mut facts, &fact);
             }
         }
-        for fates in facts.values_mut() {
-            for fate in fates.values_mut() {
+        for past in facts.values_mut() {
+            for fate in past.fates.values_mut() {
                 fate.end.get_or_insert(End::Lost);
             }
         }
-        for (session, fates) in facts {
-            for (process, fate) in fates {
-                for fact in retell(&session, &process, &fate) {
-                    self.write(&fact);
-                }
+        for (session, past) in facts {
+            for fact in retell_session(&session, &past) {
+                self.write(&fact);
             }
         }
         // Everything it knew is in ours now, if ours can be written.
@@ -195,6 +216,10 @@ impl Journal {
 
     pub fn ended(&mut self, session: &str) {
         self.write(&Fact::Ended { session: session.into() });
+    }
+
+    pub fn led(&mut self, session: &str, path: &Path, target: &Path) {
+        self.write(&Fact::Led { session: session.into(), path: path.into(), target: target.into() });
     }
 
     fn write(&mut self, fact: &Fact) {
@@ -231,11 +256,9 @@ impl Journal {
         file.set_len(0)?;
         flock(&file, FlockOperation::NonBlockingLockExclusive)?;
         let mut text = line(&Fact::Opened { listener: self.listener.clone() })?;
-        for (session, fates) in &self.known {
-            for (process, fate) in fates {
-                for fact in retell(session, process, fate) {
-                    text.extend(line(&fact)?);
-                }
+        for (session, past) in &self.known {
+            for fact in retell_session(session, past) {
+                text.extend(line(&fact)?);
             }
         }
         file.write_all(&text)?;
@@ -264,9 +287,9 @@ fn line(fact: &Fact) -> io::Result<Vec<u8>> {
     Ok(line)
 }
 
-fn apply(known: &mut HashMap<String, Fates>, fact: &Fact) {
+fn apply(known: &mut HashMap<String, Past>, fact: &Fact) {
     let mut change = |session: &String, process: &String, change: &dyn Fn(&mut Fate)| {
-        if let Some(fate) = known.get_mut(session).and_then(|fates| fates.get_mut(process)) {
+        if let Some(fate) = known.get_mut(session).and_then(|past| past.fates.get_mut(process)) {
             change(fate);
         }
     };
@@ -274,7 +297,7 @@ fn apply(known: &mut HashMap<String, Fates>, fact: &Fact) {
         Fact::Opened { .. } => {}
         Fact::Started { session, process, fingerprint } => {
             let fate = Fate { fingerprint: fingerprint.clone(), end: None, next_seq: 1 };
-            known.entry(session.clone()).or_default().insert(process.clone(), fate);
+            known.entry(session.clone()).or_default().fates.insert(process.clone(), fate);
         }
         Fact::Exited { session, process, code, next_seq } => change(session, process, &|fate| {
             fate.end = Some(End::Exited(*code));
@@ -283,9 +306,9 @@ fn apply(known: &mut HashMap<String, Fates>, fact: &Fact) {
         Fact::Closed { session, process, next_seq } => change(session, process, &|fate| fate.next_seq = *next_seq),
         Fact::Lost { session, process } => change(session, process, &|fate| fate.end = Some(End::Lost)),
         Fact::Forgotten { session, process } => {
-            if let Some(fates) = known.get_mut(session) {
-                fates.remove(process);
-                if fates.is_empty() {
+            if let Some(past) = known.get_mut(session) {
+                past.fates.remove(process);
+                if past.is_empty() {
                     known.remove(session);
                 }
             }
@@ -293,7 +316,21 @@ fn apply(known: &mut HashMap<String, Fates>, fact: &Fact) {
         Fact::Ended { session } => {
             known.remove(session);
         }
+        Fact::Led { session, path, target } => {
+            let targets = known.entry(session.clone()).or_default().led.entry(path.clone()).or_default();
+            if !targets.contains(target) {
+                targets.push(target.clone());
+            }
+        }
     }
+}
+
+/// The facts that lead to what is known of a session.
+fn retell_session(session: &str, past: &Past) -> Vec<Fact> {
+    let processes = past.fates.iter().flat_map(|(process, fate)| retell(session, process, fate));
+    let led = past.led.iter().flat_map(|(path, targets)| targets.iter().map(move |target| (path, target)));
+    let led = led.map(|(path, target)| Fact::Led { session: session.to_owned(), path: path.clone(), target: target.clone() });
+    processes.chain(led).collect()
 }
 
 /// The facts that lead to a fate.
@@ -393,8 +430,29 @@ mod tests {
                 ("exited", fate(Some(End::Exited(7)), 5)),
                 ("running", fate(Some(End::Lost), 1)),
             ];
-            assert_eq!(past["s"], expected.map(|(id, fate)| (id.to_owned(), fate)).into());
+            assert_eq!(past["s"].fates, expected.map(|(id, fate)| (id.to_owned(), fate)).into());
             assert_eq!(journals(directory.path()).len(), 1, "an older journal was left behind");
+            abandon(journal);
+        }
+    }
+
+    #[test]
+    fn where_paths_led_is_known_as_long_as_the_session_is() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut first = Journal::open(directory.path(), "one", "here").unwrap();
+        let odd = Path::new(std::ffi::OsStr::new("/w/a\nb"));
+        for target in ["/secret", "/other", "/secret"] {
+            first.led("s", odd, Path::new(target));
+        }
+        first.led("over", odd, odd);
+        first.ended("over");
+        first.started("s", "p", "f");
+        first.forgotten("s", "p");
+        abandon(first);
+        for instance in ["two", "three"] {
+            let journal = Journal::open(directory.path(), instance, "here").unwrap();
+            let past = journal.past();
+            assert_eq!((past.len(), &past["s"].led[odd]), (1, &vec![PathBuf::from("/secret"), PathBuf::from("/other")]));
             abandon(journal);
         }
     }
@@ -430,7 +488,7 @@ mod tests {
         let mut text = fs::read(&path).unwrap();
         text.extend(b"{\"fact\":\"exi");
         fs::write(&path, text).unwrap();
-        assert_eq!(Journal::open(directory.path(), "two", "here").unwrap().past()["s"]["p"], fate(Some(End::Lost), 1));
+        assert_eq!(Journal::open(directory.path(), "two", "here").unwrap().past()["s"].fates["p"], fate(Some(End::Lost), 1));
     }
 
     #[test]
@@ -446,7 +504,7 @@ mod tests {
         }
         assert!(fs::metadata(&journal.path).unwrap().len() < 2 * WORTH_REWRITING);
         abandon(journal);
-        assert_eq!(Journal::open(directory.path(), "two", "here").unwrap().past()["s"].len(), 1);
+        assert_eq!(Journal::open(directory.path(), "two", "here").unwrap().past()["s"].fates.len(), 1);
     }
 
     #[test]

@@ -30,6 +30,7 @@ mod snapshot;
 mod spool;
 mod streams;
 mod threads;
+mod trails;
 mod variables;
 mod walk;
 mod watch;

@@ -9,11 +9,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use outpost_sandbox::policy::{Access, Exceeds, Glob, GlobError, Network, Origin, Policy, Rule, Rules, protected_below};
+use outpost_sandbox::policy::{Access, Exceeds, Glob, GlobError, Network, Origin, Policy, Rule, Rules, Trace, protected_paths, trace};
 use outpost_wire::exec::policy as wire;
 use outpost_wire::exec::policy::{Entry, EntryPath, FileSystem, Grant, MissingPath, Permissions, SandboxContext, SpecialRoot};
 use outpost_wire::{PathError, PathUri};
 use thiserror::Error;
+
+use crate::trails::Trails;
 
 /// What a system needs to run programs at all.
 const MINIMAL: &[&str] =
@@ -49,6 +51,13 @@ pub enum PolicyError {
     Missing(PathBuf),
     #[error("{}, which was asked for on top, is behind a link: its real path is {}; ask for that one", .path.display(), .real.display())]
     Linked { path: PathBuf, real: PathBuf },
+    #[error(
+        "the sandbox gives {}, which led to {} when the session began and leads to {} now, through a link that sandboxed code could have changed; \
+         name the real path, or begin a new session", .path.display(), .first.display(), .now.display()
+    )]
+    Moved { path: PathBuf, first: PathBuf, now: PathBuf },
+    #[error("the sandbox names {}, which has led to too many places in this session; name the real path, or begin a new session", .path.display())]
+    Restless { path: PathBuf },
     #[error("the sandbox denies an unknown special path `{0}`: this executor cannot know what to hide")]
     Unknown(String),
     #[error("the subpath `{0}` of a project root leads out of it")]
@@ -58,37 +67,47 @@ pub enum PolicyError {
 }
 
 impl Grounds {
-    /// The policy for a request, which may have none.
-    pub fn policy(&self, asked: Option<&SandboxContext>) -> Result<Policy, PolicyError> {
+    /// The policy for a request, which may have none, in a session whose paths have led somewhere before.
+    pub fn policy(&self, asked: Option<&SandboxContext>, trails: &Trails) -> Result<Policy, PolicyError> {
         let policy = match asked {
             None => Policy::Open,
-            Some(context) => self.confine(context)?,
+            Some(context) => self.confine(context, trails)?,
         };
         Ok(policy.within(&self.ceiling)?)
     }
 
-    fn confine(&self, context: &SandboxContext) -> Result<Policy, PolicyError> {
-        let everything = || (vec![granted("/", Access::Write)], Vec::new());
-        let ((rules, globs), asked_network) = match &context.permissions {
+    fn confine(&self, context: &SandboxContext, trails: &Trails) -> Result<Policy, PolicyError> {
+        let mut draft =
+            Draft { trails, accesses: BTreeMap::new(), open: Vec::new(), limits: Vec::new(), links: Vec::new(), globs: Vec::new() };
+        let asked_network = match &context.permissions {
             Permissions::Disabled => return Ok(Policy::Open),
             // Somebody outside holds the files; the network is still ours to hold.
             Permissions::External { network } | Permissions::Managed { file_system: FileSystem::Unrestricted, network } => match network {
                 wire::Network::Enabled => return Ok(Policy::Open),
-                wire::Network::Restricted => (everything(), *network),
+                wire::Network::Restricted => {
+                    draft.open.push(granted("/", Access::Write));
+                    *network
+                }
             },
             Permissions::Managed { file_system: FileSystem::Restricted { entries, .. }, network } => {
-                (self.entries(entries, context)?, *network)
+                self.entries(entries, context, &mut draft)?;
+                *network
             }
         };
         let network = match asked_network {
             wire::Network::Restricted => Network::Restricted,
             wire::Network::Enabled => Network::Enabled,
         };
-        let about = context.workspace_roots.iter().flatten().chain(&context.cwd);
-        let mut about = about.map(|uri| resolved(&uri.to_native()?)).collect::<Result<Vec<_>, PolicyError>>()?;
+        let mut about = Vec::new();
+        for uri in context.workspace_roots.iter().flatten().chain(&context.cwd) {
+            let path = uri.to_native()?;
+            let led = follow(&path)?;
+            trails.given(&path, &led)?;
+            about.push(led.real);
+        }
         // What is not there cannot be shown; whoever wants to work in it is told so when it starts.
         about.retain(|path| path.exists());
-        let mut rules = Rules::new(rules, globs, network).about(about);
+        let mut rules = draft.rules(network)?.about(about);
         let mut shown = Vec::new();
         // A ceiling speaks for itself.
         for shared in self.shared.iter().filter(|shared| self.ceiling == Policy::Open && shared.is_dir()) {
@@ -98,15 +117,17 @@ impl Grounds {
             }
         }
         for own in &self.own {
-            rules = rules.held_to(Rule { path: resolved(own)?, access: Access::Deny, origin: Origin::Own });
+            let led = follow(own)?;
+            for path in trails.taken(own, &led)? {
+                rules = rules.held_to(Rule { path, access: Access::Deny, origin: Origin::Own });
+            }
+            rules = rules.led_by(led.links, Access::Deny);
         }
         let rules = shown.into_iter().fold(rules, Rules::showing);
         Ok(Policy::Confined(Arc::new(rules)))
     }
 
-    fn entries(&self, entries: &[Entry], context: &SandboxContext) -> Result<(Vec<Rule>, Vec<Glob>), PolicyError> {
-        let mut accesses = BTreeMap::new();
-        let mut globs = Vec::new();
+    fn entries(&self, entries: &[Entry], context: &SandboxContext, draft: &mut Draft<'_>) -> Result<(), PolicyError> {
         for entry in entries {
             let access = match entry.access {
                 wire::Access::Read => Access::Read,
@@ -122,40 +143,28 @@ impl Grounds {
                     Some(cwd) => cwd.to_native()?,
                     None => return Err(PolicyError::NeedsCwd),
                 };
-                globs.extend(self::globs(&base, pattern)?);
+                let globs = globs(&base, pattern, &mut |path| draft.taken(path, Access::Deny))?;
+                draft.globs.extend(globs);
                 continue;
             }
             for path in self.places(&entry.path, access, context)? {
-                let path = match entry.grant {
-                    None => resolved(&path)?,
-                    Some(Grant::Required) => unlinked(path)?,
-                    Some(Grant::Optional) => match unlinked(path) {
-                        Ok(path) if self.ceiling_gives(&path, access) => path,
+                let led = match entry.grant {
+                    None => follow(&path)?,
+                    Some(Grant::Required) => unlinked(path.clone())?,
+                    Some(Grant::Optional) => match unlinked(path.clone()) {
+                        Ok(led) if self.ceiling_gives(&led.real, access) => led,
                         _ => continue,
                     },
                 };
-                let is_missing = !path.exists();
+                let is_missing = !led.real.exists();
                 let is_optional = entry.missing_path_behavior == Some(MissingPath::Skip) || entry.grant == Some(Grant::Optional);
-                if is_missing && is_optional {
-                    continue;
+                if is_missing && access == Access::Write && !is_optional {
+                    return Err(PolicyError::Missing(led.real));
                 }
-                if is_missing && access == Access::Write {
-                    return Err(PolicyError::Missing(path));
-                }
-                // Of two entries for one path a denial counts, then what gives more.
-                accesses
-                    .entry(path)
-                    .and_modify(|known: &mut Access| {
-                        *known = if *known == Access::Deny || access == Access::Deny { Access::Deny } else { access.max(*known) };
-                    })
-                    .or_insert(access);
+                draft.add(&path, &led, access, is_missing && is_optional)?;
             }
         }
-        let writable = accesses.iter().filter(|(_, access)| **access == Access::Write).map(|(path, _)| path);
-        let mut rules: Vec<Rule> = writable.flat_map(|root| protected_below(root)).collect();
-        // Later ones count: what a request says about exactly such a path is what it wants.
-        rules.extend(accesses.iter().map(|(path, access)| granted(path, *access)));
-        Ok((rules, globs))
+        Ok(())
     }
 
     /// Whether the operator allows this much there.
@@ -206,11 +215,84 @@ fn below(root: PathBuf, subpath: Option<&str>) -> Result<PathBuf, PolicyError> {
     if stays { Ok(root.join(subpath)) } else { Err(PolicyError::Subpath(subpath.to_owned())) }
 }
 
+/// The rules of a request while they are made.
+struct Draft<'a> {
+    trails: &'a Trails,
+    accesses: BTreeMap<PathBuf, Access>,
+    /// What may be written with everything in it, protected or not.
+    open: Vec<Rule>,
+    /// Where paths led before that may only be read: they are given nothing there.
+    limits: Vec<Rule>,
+    links: Vec<(Vec<PathBuf>, Access)>,
+    globs: Vec<Glob>,
+}
+
+impl Draft<'_> {
+    /// Adds an entry for a path as it is spelled. One that is skipped still denies where it led before.
+    fn add(&mut self, spelled: &Path, led: &Trace, access: Access, is_skipped: bool) -> Result<(), PolicyError> {
+        if access == Access::Write {
+            self.trails.given(spelled, led)?;
+        } else {
+            if access == Access::Read && !is_skipped {
+                self.trails.given(spelled, led)?;
+            }
+            for target in self.trails.taken(spelled, led)?.into_iter().filter(|target| *target != led.real) {
+                match access {
+                    Access::Deny => self.set(target, access),
+                    _ => self.limits.push(granted(target, access)),
+                }
+            }
+            self.links.push((led.links.clone(), access));
+        }
+        if !is_skipped {
+            self.set(led.real.clone(), access);
+        }
+        Ok(())
+    }
+
+    /// Of two entries for one path a denial counts, then what gives more.
+    fn set(&mut self, path: PathBuf, access: Access) {
+        let known = self.accesses.entry(path).or_insert(access);
+        *known = if *known == Access::Deny || access == Access::Deny { Access::Deny } else { access.max(*known) };
+    }
+
+    /// Everything that a path means from which something is taken away.
+    fn taken(&mut self, spelled: &Path, access: Access) -> Result<Vec<PathBuf>, PolicyError> {
+        let led = follow(spelled)?;
+        let targets = self.trails.taken(spelled, &led)?;
+        self.links.push((led.links, access));
+        Ok(targets)
+    }
+
+    fn rules(self, network: Network) -> Result<Rules, PolicyError> {
+        let writable: Vec<_> = self.accesses.iter().filter(|(_, access)| **access == Access::Write).map(|(path, _)| path).collect();
+        self.trails.may_write(writable.iter().copied().filter(|root| *root != Path::new("/")));
+        let given = self.accesses.iter().map(|(path, access)| granted(path, *access));
+        let mut rules = Rules::new(self.open.into_iter().chain(given), self.globs, network);
+        for path in writable.iter().flat_map(|root| protected_paths(root)) {
+            // What cannot be followed cannot be written either.
+            let led = trace(&path).unwrap_or_else(|_| Trace { real: path.clone(), links: Vec::new(), is_dangling: false });
+            for target in self.trails.taken(&path, &led)? {
+                // What a request says about exactly such a path is what it wants.
+                if !self.accesses.contains_key(&target) {
+                    rules = rules.protecting(target);
+                }
+            }
+            rules = rules.led_by(led.links, Access::Read);
+        }
+        let rules = self.limits.into_iter().fold(rules, Rules::limited);
+        Ok(self.links.into_iter().fold(rules, |rules, (links, access)| rules.led_by(links, access)))
+    }
+}
+
+/// Everywhere that a path means.
+pub(crate) type Meaning<'a> = &'a mut dyn FnMut(&Path) -> Result<Vec<PathBuf>, PolicyError>;
+
 /// A pattern, relative to a directory unless it is absolute, as it is meant and as it may be meant.
 ///
 /// The names before the first mark are resolved like any path, because what is checked later is resolved, too. A directory
 /// whose very name holds a mark (`[id]`) may have been put before a pattern as text: then that one is denied as well.
-pub(crate) fn globs(base: &Path, pattern: &str) -> Result<Vec<Glob>, PolicyError> {
+pub(crate) fn globs(base: &Path, pattern: &str, meaning: Meaning<'_>) -> Result<Vec<Glob>, PolicyError> {
     let meant = Glob::below(base, pattern)?;
     let mut literal = meant.base().to_owned();
     let mut parts = meant.pattern().split('/').peekable();
@@ -218,37 +300,33 @@ pub(crate) fn globs(base: &Path, pattern: &str) -> Result<Vec<Glob>, PolicyError
         literal.push(part);
     }
     let rest = parts.collect::<Vec<_>>().join("/");
-    let base = resolved(meant.base())?;
-    let mut globs = vec![meant.clone().moved_to(base)];
+    let mut globs: Vec<_> = meaning(meant.base())?.into_iter().map(|base| meant.clone().moved_to(base)).collect();
     if rest != meant.pattern() {
-        globs.push(Glob::below(&resolved(&literal)?, &rest)?);
+        for base in meaning(&literal)? {
+            globs.push(Glob::below(&base, &rest)?);
+        }
     }
     Ok(globs)
 }
 
 /// Links resolved as far as the path exists.
 pub(crate) fn resolved(path: &Path) -> Result<PathBuf, PolicyError> {
-    let mut rest = Vec::new();
-    for ancestor in path.ancestors() {
-        match ancestor.canonicalize() {
-            Ok(known) => return Ok(rest.iter().rev().fold(known, |path, name| path.join(name))),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => match ancestor.file_name() {
-                // A link to nowhere would be a hole: whoever makes its target later makes it where we did not look.
-                Some(_) if ancestor.is_symlink() => return Err(PolicyError::Unreachable { path: ancestor.to_owned(), error }),
-                Some(name) => rest.push(name.to_owned()),
-                None => break,
-            },
-            Err(error) => return Err(PolicyError::Unreachable { path: ancestor.to_owned(), error }),
-        }
-    }
-    Ok(path.to_owned())
+    Ok(follow(path)?.real)
+}
+
+/// Where a path leads, as far as it exists.
+pub(crate) fn follow(path: &Path) -> Result<Trace, PolicyError> {
+    let unreachable = |error| PolicyError::Unreachable { path: path.to_owned(), error };
+    let led = trace(path).map_err(unreachable)?;
+    // A link to nowhere would be a hole: whoever makes its target later makes it where we did not look.
+    if led.is_dangling { Err(unreachable(io::Error::other("a symbolic link on its way leads to nothing"))) } else { Ok(led) }
 }
 
 /// A path that was given on top, which must be what it says: whoever may write beside it could otherwise make it a link to
 /// something that nobody gave.
-fn unlinked(path: PathBuf) -> Result<PathBuf, PolicyError> {
-    let real = resolved(&path)?;
-    if real == path { Ok(real) } else { Err(PolicyError::Linked { path, real }) }
+fn unlinked(path: PathBuf) -> Result<Trace, PolicyError> {
+    let led = follow(&path)?;
+    if led.real == path { Ok(led) } else { Err(PolicyError::Linked { path, real: led.real }) }
 }
 
 /// So long is a policy taken for what it was: resolving it means looking at the disk.
@@ -261,14 +339,14 @@ const REMEMBERED: usize = 64;
 pub struct Policies(Mutex<HashMap<SandboxContext, (Instant, Policy)>>);
 
 impl Policies {
-    pub fn of(&self, context: &SandboxContext, grounds: &Grounds) -> Result<Policy, PolicyError> {
+    pub fn of(&self, context: &SandboxContext, grounds: &Grounds, trails: &Trails) -> Result<Policy, PolicyError> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((since, policy)) = known.get(context)
             && since.elapsed() < CURRENT
         {
             return Ok(policy.clone());
         }
-        let policy = grounds.policy(Some(context))?;
+        let policy = grounds.policy(Some(context), trails)?;
         if known.len() >= REMEMBERED {
             known.clear();
         }
@@ -311,7 +389,10 @@ mod tests {
         git["missing_path_behavior"] = json!("skip");
         let secrets = json!({"path": {"type": "glob_pattern", "pattern": "**/*.env"}, "access": "none"});
         let policy = grounds
-            .policy(Some(&context(json!([special("root", "read"), special("project_roots", "write"), git, secrets]), &root)))
+            .policy(
+                Some(&context(json!([special("root", "read"), special("project_roots", "write"), git, secrets]), &root)),
+                &Trails::default(),
+            )
             .unwrap();
         assert_eq!(access(&policy, &root.join("src")), Access::Write);
         assert_eq!(access(&policy, &root.join(".git/config")), Access::Read);
@@ -324,7 +405,8 @@ mod tests {
     fn what_cannot_be_meant_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path();
-        let refused = |entries: Value| Grounds::default().policy(Some(&context(entries, root))).unwrap_err().to_string();
+        let refused =
+            |entries: Value| Grounds::default().policy(Some(&context(entries, root)), &Trails::default()).unwrap_err().to_string();
         let path = |path: &Path| json!({"type": "path", "path": PathUri::from_native(path).unwrap().to_string()});
         assert!(refused(json!([{"path": path(&root.join("none")), "access": "write"}])).contains("does not exist"));
         assert!(refused(json!([{"path": {"type": "glob_pattern", "pattern": "*"}, "access": "write"}])).contains("only deny"));
@@ -335,7 +417,7 @@ mod tests {
         assert!(refused(json!([{"path": path(&root.join("link")), "access": "read"}])).contains("link"));
         let mut without = context(json!([special("project_roots", "write")]), root);
         without.cwd = None;
-        assert!(matches!(Grounds::default().policy(Some(&without)), Err(PolicyError::NeedsCwd)));
+        assert!(matches!(Grounds::default().policy(Some(&without), &Trails::default()), Err(PolicyError::NeedsCwd)));
     }
 
     #[test]
@@ -344,8 +426,50 @@ mod tests {
         let root = directory.path().canonicalize().unwrap();
         std::fs::create_dir(root.join("real")).unwrap();
         std::os::unix::fs::symlink(root.join("real"), root.join("link")).unwrap();
-        let policy = Grounds::default().policy(Some(&context(json!([special("project_roots", "write")]), &root.join("link")))).unwrap();
+        let policy = Grounds::default()
+            .policy(Some(&context(json!([special("project_roots", "write")]), &root.join("link"))), &Trails::default())
+            .unwrap();
         assert_eq!(access(&policy, &root.join("real/x")), Access::Write);
+    }
+
+    #[test]
+    fn what_was_denied_stays_so_where_it_led() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().canonicalize().unwrap();
+        for name in ["w", "one", "two", "other"] {
+            std::fs::create_dir(root.join(name)).unwrap();
+        }
+        let point = |name: &str, target: &str| {
+            let _ = std::fs::remove_file(root.join(name));
+            std::os::unix::fs::symlink(root.join(target), root.join(name)).unwrap();
+        };
+        let entry = |name: &str, access: &str| json!({"path": {"type": "path", "path": PathUri::from_native(&root.join(name)).unwrap().to_string()}, "access": access});
+        let trails = Trails::default();
+        let policy = |entries: Value| {
+            Grounds::default().policy(
+                Some(&context(json!([special("root", "read"), special("project_roots", "write"), entries]), &root.join("w"))),
+                &trails,
+            )
+        };
+        point("w/link", "one");
+        let first = policy(entry("w/link", "deny")).unwrap();
+        assert_eq!(first.rules().unwrap().links().collect::<Vec<_>>(), [(root.join("w/link").as_path(), Access::Deny)]);
+        point("w/link", "two");
+        let next = policy(entry("w/link", "deny")).unwrap();
+        assert_eq!([access(&next, &root.join("one/x")), access(&next, &root.join("two/x"))], [Access::Deny, Access::Deny]);
+        // A pattern whose directory is behind a link.
+        let pattern = || json!({"path": {"type": "glob_pattern", "pattern": "base/*.env"}, "access": "deny"});
+        point("w/base", "one");
+        policy(pattern()).unwrap();
+        point("w/base", "two");
+        let next = policy(pattern()).unwrap();
+        assert_eq!([access(&next, &root.join("one/a.env")), access(&next, &root.join("two/a.env"))], [Access::Deny, Access::Deny]);
+        // What may be written is not what a link in a writable root says later.
+        point("w/out", "one");
+        assert_eq!(access(&policy(entry("w/out", "write")).unwrap(), &root.join("one/x")), Access::Write);
+        point("w/out", "other");
+        assert!(matches!(policy(entry("w/out", "write")), Err(PolicyError::Moved { .. })));
+        assert!(matches!(policy(entry("w/out", "read")), Err(PolicyError::Moved { .. })));
     }
 
     #[test]
@@ -367,7 +491,10 @@ mod tests {
         );
         let grounds = Grounds { ceiling: Policy::Confined(Arc::new(ceiling)), ..Grounds::default() };
         let policy = |given: Value| {
-            grounds.policy(Some(&context(json!([special("root", "read"), special("project_roots", "write"), given]), &root.join("work"))))
+            grounds.policy(
+                Some(&context(json!([special("root", "read"), special("project_roots", "write"), given]), &root.join("work"))),
+                &Trails::default(),
+            )
         };
         let given = policy(entry("data", "required")).unwrap();
         assert_eq!((access(&given, &root.join("data/x")), access(&given, &root.join("x"))), (Access::Write, Access::Read));
@@ -389,7 +516,7 @@ mod tests {
         std::os::unix::fs::symlink(root.join("real"), root.join("link")).unwrap();
         let denied = |pattern: &str, cwd: &str, path: &str| {
             let entries = json!([special("root", "read"), {"path": {"type": "glob_pattern", "pattern": pattern}, "access": "deny"}]);
-            let policy = Grounds::default().policy(Some(&context(entries, &root.join(cwd)))).unwrap();
+            let policy = Grounds::default().policy(Some(&context(entries, &root.join(cwd))), &Trails::default()).unwrap();
             access(&policy, &root.join(path)) == Access::Deny
         };
         let top = root.display();
@@ -466,7 +593,7 @@ mod tests {
                 let mut text = serde_json::to_value(&whole).unwrap();
                 damage(&mut text, &mut at.clone(), how, &junk);
                 let Ok(damaged) = serde_json::from_value::<SandboxContext>(text) else { return Ok(()) };
-                let Ok(policy) = Grounds::default().policy(Some(&damaged)) else { return Ok(()) };
+                let Ok(policy) = Grounds::default().policy(Some(&damaged), &Trails::default()) else { return Ok(()) };
                 prop_assert!(!matches!(policy, Policy::Open), "{damaged:?}");
                 prop_assert_eq!(policy.rules().unwrap().network, Network::Restricted);
             }
@@ -483,7 +610,7 @@ mod tests {
                 below["missing_path_behavior"] = json!("skip");
                 let entries = json!([special("root", "read"), below, denied,
                     {"path": {"type": "glob_pattern", "pattern": text}, "access": "deny"}]);
-                let Ok(policy) = Grounds::default().policy(Some(&context(entries, &root))) else { return Ok(()) };
+                let Ok(policy) = Grounds::default().policy(Some(&context(entries, &root)), &Trails::default()) else { return Ok(()) };
                 prop_assert_eq!(access(&policy, &root.join("secret/x")), Access::Deny);
             }
         }

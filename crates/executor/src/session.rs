@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use bytes::Bytes;
 use outpost_sandbox::policy::Policy;
-use outpost_sandbox::{Child, Launch, LaunchError, Owner};
+use outpost_sandbox::{Child, Launch, LaunchError, Loss, LossSink, Owner};
 use outpost_wire::Fault;
 use outpost_wire::exec::policy::SandboxContext;
 use outpost_wire::exec::process::{ProcessSummary, StartParams};
@@ -19,13 +19,14 @@ use tokio::time::{Instant, sleep};
 pub use self::start::{Claim, Starting};
 use crate::attachment::Attachment;
 use crate::config::ExecutorConfig;
-use crate::files::worker::{Begun, Call, Done, Workers};
+use crate::files::worker::{Answer, Begun, Call, Done, Workers};
 use crate::input::InputRoom;
-use crate::journal::{Fate, FateLog, Fates};
+use crate::journal::{Fate, FateLog, Past};
 use crate::policy::Policies;
 use crate::process::Process;
 use crate::snapshot::{Setting, Snapshot, Snapshots};
 use crate::threads::blocking;
+use crate::trails::Trails;
 use crate::{fault, past, variables};
 
 /// So many starts of a session may take long at once.
@@ -46,6 +47,8 @@ pub struct Session {
     /// Who makes file calls inside our sandboxes.
     workers: Workers,
     policies: Policies,
+    /// Where the paths of our policies have led.
+    trails: Trails,
     snapshots: Snapshots,
     state: Mutex<State>,
 }
@@ -87,10 +90,11 @@ impl State {
 }
 
 impl Session {
-    pub fn new(id: String, config: Arc<ExecutorConfig>, fates: FateLog, past: Fates) -> Arc<Self> {
-        let processes = past.into_iter().map(|(id, fate)| (id, Entry::Past(fate))).collect();
+    pub fn new(id: String, config: Arc<ExecutorConfig>, fates: FateLog, past: Past) -> Arc<Self> {
+        let processes = past.fates.into_iter().map(|(id, fate)| (id, Entry::Past(fate))).collect();
         let owner = config.launcher.owner();
-        Arc::new(Self {
+        let session = Arc::new(Self {
+            trails: Trails::new(id.clone(), fates.clone(), past.led),
             id,
             fates,
             owner,
@@ -102,7 +106,23 @@ impl Session {
             snapshots: Snapshots::default(),
             config,
             state: Mutex::new(State { processes, ..State::default() }),
-        })
+        });
+        let told = Arc::downgrade(&session);
+        session.owner.report_losses(LossSink::new(move |loss| {
+            if let Some(session) = told.upgrade() {
+                session.tell_loss(&loss);
+            }
+        }));
+        session
+    }
+
+    /// A program outside took away something that a sandbox of ours held.
+    fn tell_loss(&self, loss: &Loss) {
+        tracing::warn!(session = self.id, path = %loss.path.display(), held = ?loss.held, outcome = ?loss.outcome, "a sandbox lost what it held");
+        let attachment = self.lock().attachment.clone();
+        if let Some(attachment) = attachment {
+            attachment.tell_loss(loss);
+        }
     }
 
     pub fn fates(&self) -> &FateLog {
@@ -119,7 +139,18 @@ impl Session {
         let (session, policy) = (self.clone(), policy.clone());
         match self.workers.begin(&policy, &call, &data)? {
             Begun::Done(done) => Ok(done),
-            Begun::Waiting(worker, patience) => blocking(move || session.workers.end_call(&policy, worker, patience)).await,
+            Begun::Waiting(worker, patience) => {
+                let waited = session.clone();
+                match blocking({
+                    let policy = policy.clone();
+                    move || waited.workers.end_call(&policy, worker, patience)
+                })
+                .await?
+                {
+                    (Answer::Doubtful, _) => blocking(move || session.call(&policy, &call, &data)).await,
+                    done => Ok(done),
+                }
+            }
             Begun::NotYet => blocking(move || session.call(&policy, &call, &data)).await,
         }
     }
@@ -155,10 +186,15 @@ impl Session {
     pub fn file_policy(&self, asked: Option<&SandboxContext>) -> Result<Policy, Fault> {
         let grounds = &self.config.grounds;
         match asked.filter(|context| grounds.ceiling != Policy::Open || !context.leaves_files_open()) {
-            Some(context) => self.policies.of(context, grounds),
-            None => grounds.policy(None),
+            Some(context) => self.policies.of(context, grounds, &self.trails),
+            None => grounds.policy(None, &self.trails),
         }
         .map_err(|error| fault::policy(&error))
+    }
+
+    /// The policy that a process is started under.
+    fn start_policy(&self, params: &StartParams) -> Result<Policy, Fault> {
+        self.config.grounds.policy(params.sandbox.as_ref(), &self.trails).map_err(|error| fault::policy(&error))
     }
 
     pub fn id(&self) -> &str {
@@ -257,7 +293,7 @@ impl Session {
             Ok(Setting {
                 env: variables::build(&self.config.variables, params.env_policy.as_ref(), &login),
                 cwd: params.cwd.to_native().map_err(|error| fault::foreign_cwd(&params.cwd.to_string(), &error))?,
-                policy: self.config.grounds.policy(params.sandbox.as_ref()).map_err(|error| fault::policy(&error))?,
+                policy: self.start_policy(params)?,
             })
         };
         let launch = async |launch: Launch| match launch.policy {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
 use tokio::net::unix::pipe;
 
-use crate::channel::{self, Channel};
+use crate::channel::{self, Channel, Message};
 use crate::child::Exit;
 use crate::limits::Limit;
-use crate::message::{Cause, News, Order, Task};
+use crate::message::{Cause, Checked, News, Order, Standing, Task};
 use crate::meter::Meter;
 
 /// How many reapers without work are kept.
@@ -32,6 +32,20 @@ pub struct Cell {
     meter: Arc<Meter>,
     state: Mutex<State>,
     next: AtomicU64,
+    /// Asks its guard, one at a time.
+    /// Asks its guard; nothing is held by mounts without one.
+    requests: Mutex<Option<Channel>>,
+    standing: Mutex<Standing>,
+    /// Another one has taken its place: what runs in it goes on, and nothing new is started.
+    retired: AtomicBool,
+}
+
+/// What came of a start.
+pub enum Started {
+    Running(Running),
+    Failed(io::Error),
+    /// What the cell holds is not in place, or may not be. Nothing was started.
+    Doubtful,
 }
 
 #[derive(Debug, Default)]
@@ -52,10 +66,23 @@ pub struct Reaper {
 impl Cell {
     /// Takes over the socket of a cell once that says that it is ready. With it comes the network that it shares with later
     /// cells of its session, if it has one.
-    pub fn adopt(control: Channel, meter: Arc<Meter>) -> io::Result<Result<(Self, Vec<OwnedFd>), (Cause, String)>> {
+    pub fn adopt(
+        control: Channel,
+        requests: Option<Channel>,
+        meter: Arc<Meter>,
+    ) -> io::Result<Result<(Self, Vec<OwnedFd>), (Cause, String)>> {
         Ok(hear(&control)?.map(|(pid, network)| {
             meter.watch_cell(pid);
-            (Self { control, meter, state: Mutex::default(), next: AtomicU64::new(1) }, network)
+            let cell = Self {
+                control,
+                meter,
+                state: Mutex::default(),
+                next: AtomicU64::new(1),
+                requests: Mutex::new(requests),
+                standing: Mutex::default(),
+                retired: AtomicBool::new(false),
+            };
+            (cell, network)
         }))
     }
 
@@ -71,12 +98,33 @@ impl Cell {
         poll(&mut events, Some(&now)) == Ok(0)
     }
 
+    /// Has its guard look at everything that it holds, and put back what is not in place. Waits, on this thread.
+    pub fn check(&self) -> io::Result<Checked> {
+        let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(requests) = requests.as_ref() else { return Ok(Checked::default()) };
+        requests.send(&[1], &[])?;
+        let answer = wait_for_message(requests.as_fd())?.ok_or(io::ErrorKind::UnexpectedEof)?;
+        let checked = Checked::decode(&answer.bytes)?;
+        let standing = Standing { checks: Arc::new(checked.checks.clone()), was_checked: false };
+        *self.standing.lock().unwrap_or_else(PoisonError::into_inner) = standing;
+        Ok(checked)
+    }
+
+    /// What has to be in place before something is started.
+    pub fn standing(&self) -> Standing {
+        self.standing.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub fn retire(&self) {
+        self.retired.store(true, Ordering::Release);
+    }
+
+    pub fn is_retired(&self) -> bool {
+        self.retired.load(Ordering::Acquire)
+    }
+
     /// Starts a program; `order` is made for the number of the job. Returns the program's number in its own world.
-    pub fn start(
-        self: &Arc<Self>,
-        order: impl Fn(u64) -> Vec<u8>,
-        descriptors: &[BorrowedFd<'_>],
-    ) -> io::Result<Result<Running, io::Error>> {
+    pub fn start(self: &Arc<Self>, order: impl Fn(u64) -> Vec<u8>, descriptors: &[BorrowedFd<'_>]) -> io::Result<Started> {
         let job = self.next.fetch_add(1, Ordering::Relaxed);
         let bytes = order(job);
         let reaper = loop {
@@ -97,10 +145,14 @@ impl Cell {
         self.lock().busy.insert(reaper.number, (reaper.clone(), job));
         let news = wait_for_news(reaper.socket.as_fd());
         match news {
-            Ok(Some(News::Started { pid, .. })) => Ok(Ok(Running { pid, ..running })),
+            Ok(Some(News::Started { pid, .. })) => Ok(Started::Running(Running { pid, ..running })),
             Ok(Some(News::Failed { errno, .. })) => {
                 running.release();
-                Ok(Err(io::Error::from_raw_os_error(errno)))
+                Ok(Started::Failed(io::Error::from_raw_os_error(errno)))
+            }
+            Ok(Some(News::Doubtful { .. })) => {
+                running.release();
+                Ok(Started::Doubtful)
             }
             Ok(_) => {
                 running.drop_reaper();
@@ -187,6 +239,11 @@ impl Worker {
     /// Our end of its socket.
     pub fn channel(&self) -> &Channel {
         &self.channel
+    }
+
+    /// Whether its cell is still the one in which things are started.
+    pub fn is_current(&self) -> bool {
+        self.cell.upgrade().is_some_and(|cell| !cell.is_retired())
     }
 
     /// For one that does not answer: whoever is stopped sees no end of a socket.
@@ -311,7 +368,10 @@ type Heard = Result<(u32, Vec<OwnedFd>), (Cause, String)>;
 
 /// What a new cell says: its number and its network, or why there is none.
 fn hear(control: &Channel) -> io::Result<Heard> {
-    let (news, network) = wait_for_message(control.as_fd())?;
+    let (news, network) = match wait_for_message(control.as_fd())? {
+        Some(message) => (Some(News::decode(&message.bytes)?), message.descriptors),
+        None => (None, Vec::new()),
+    };
     Ok(match news {
         Some(News::Ready { pid }) => Ok((pid, network)),
         Some(News::Refused { cause, reason }) => Err((cause, reason)),
@@ -321,10 +381,10 @@ fn hear(control: &Channel) -> io::Result<Heard> {
 
 /// Waits, on this thread, for what a stage has to say.
 pub fn wait_for_news(socket: BorrowedFd<'_>) -> io::Result<Option<News>> {
-    wait_for_message(socket).map(|(news, _)| news)
+    wait_for_message(socket)?.map(|message| News::decode(&message.bytes)).transpose()
 }
 
-fn wait_for_message(socket: BorrowedFd<'_>) -> io::Result<(Option<News>, Vec<OwnedFd>)> {
+fn wait_for_message(socket: BorrowedFd<'_>) -> io::Result<Option<Message>> {
     let timeout = Timespec::try_from(ANSWER).ok();
     loop {
         match poll(&mut [PollFd::from_borrowed_fd(socket, PollFlags::IN)], timeout.as_ref()) {
@@ -333,9 +393,6 @@ fn wait_for_message(socket: BorrowedFd<'_>) -> io::Result<(Option<News>, Vec<Own
             Err(Errno::INTR) => continue,
             Err(error) => return Err(error.into()),
         }
-        return match channel::receive(socket)? {
-            Some(message) => Ok((Some(News::decode(&message.bytes)?), message.descriptors)),
-            None => Ok((None, Vec::new())),
-        };
+        return channel::receive(socket);
     }
 }

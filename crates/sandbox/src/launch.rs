@@ -1,8 +1,8 @@
 //! Starting a child.
 
-mod matches;
+mod losses;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use rustix::pipe::fcntl_setpipe_size;
@@ -18,20 +18,25 @@ use rustix::process::{getegid, geteuid};
 use thiserror::Error;
 use tokio::task::JoinHandle;
 
-use crate::cell::{self, Cell, Running, Worker};
+use self::losses::Keeping;
+pub use self::losses::LossSink;
+use crate::cell::{self, Cell, Running, Started, Worker};
 use crate::cgroup::{Group, Hierarchies};
+use crate::channel::Channel;
 use crate::child::{Child, ChildEnd, Input, Kin, Output, Terminal};
 use crate::level::{self, Capacity, LEVELS, Level};
 use crate::limits::{Limit, Limits};
-use crate::message::{self, Cause};
+use crate::message::{self, Cause, Standing};
 use crate::meter::Meter;
-use crate::plan::{Confinement, Identity, Place, Plan, Rights};
+use crate::plan::{Confinement, Identity, Place, Plan, Rights, Shape};
 use crate::policy::{Access, Network, Policy, Rules};
 use crate::pty;
 use crate::scratch::Scratch;
 use crate::watchdog::Watchdog;
 use crate::zygote::Zygote;
 
+/// How often something is tried to be started while programs outside replace what its sandbox holds.
+const ATTEMPTS: usize = 6;
 /// How much a child can print before it has to wait.
 const PIPE: usize = 256 << 10;
 /// Users that nobody has: where those of sandboxes begin, and how many there are.
@@ -127,6 +132,9 @@ impl Launcher {
     pub fn new(stage: impl Into<PathBuf>, settings: LauncherSettings) -> Self {
         let limits = &settings.limits;
         let zygote = Zygote::new(stage.into(), limits.processes.is_some() || limits.memory.is_some());
+        if let Some(scratch) = &settings.scratch {
+            Scratch::clean_up(scratch);
+        }
         Self(Arc::new(Shared {
             zygote,
             settings,
@@ -158,6 +166,13 @@ impl Launcher {
         let clean_ups = std::mem::take(&mut *self.0.clean_ups());
         for clean_up in clean_ups {
             let _ = clean_up.await;
+        }
+    }
+
+    /// Leaves nothing on the machine. Nothing can be confined any more.
+    pub fn leave(&self) {
+        if let Some(scratch) = self.0.scratch.get() {
+            scratch.leave();
         }
     }
 
@@ -271,17 +286,18 @@ impl Shared {
     }
 
     fn try_level(&self, level: Level, identity: Identity) -> Result<(), String> {
-        let mut places = vec![Place { path: "/".into(), access: Access::Read, rights: Rights::Others, fixed: false }];
+        let place = |path: PathBuf, access, rights| Place { path, access, rights, fixed: false, shape: Shape::Tree, by_pattern: false };
+        let mut places = vec![place("/".into(), Access::Read, Rights::Others)];
         // Whether users can be mapped depends on the file system; that of our own files stands for the others.
         let own = self.settings.scratch.as_ref().and_then(|path| path.ancestors().find(|path| path.is_dir())?.canonicalize().ok());
         if let (Some(path), Identity::Mapped { .. }) = (own.filter(|own| own != Path::new("/")), identity) {
-            places.push(Place { path, access: Access::Write, rights: Rights::Owners, fixed: false });
+            places.push(place(path, Access::Write, Rights::Owners));
         }
-        let confinement = Confinement { level, places, network: Network::Restricted, identity, temporary: None };
+        let confinement = Confinement { level, places, globs: Vec::new(), network: Network::Restricted, identity, temporary: None };
         let plan = Plan { confinement: Some(confinement), ..Plan::default() };
-        let control = self.zygote.cell(&plan.encode(), &[]).map_err(|error| error.to_string())?;
+        let (ends, _reports) = self.zygote.cell(&plan.encode(), &[]).map_err(|error| error.to_string())?;
         // It ends with its socket.
-        cell::answer(&control).map_err(|error| error.to_string())?.map_err(|(_, reason)| reason)
+        cell::answer(&ends.control).map_err(|error| error.to_string())?.map_err(|(_, reason)| reason)
     }
 
     /// The home of the executor's user if others may not enter it, as sandboxed code of root could not. What it may read of
@@ -314,17 +330,30 @@ pub struct Owner {
 
 /// In which way a policy is held.
 #[derive(Debug, Clone, Copy)]
-struct Shape {
+struct Enforcement {
     level: Level,
     identity: Identity,
 }
 
-/// A cell and the network that it shares, or why there is none.
-type Adopted = Result<(Cell, Vec<OwnedFd>), (Cause, String)>;
+/// A cell that was just made.
+struct Made {
+    cell: Cell,
+    /// The network that it shares with those that come later.
+    network: Vec<OwnedFd>,
+    /// Where its guard reports losses, if it has one.
+    reports: Option<Channel>,
+}
+
+/// A new cell, or why there is none.
+type Adopted = Result<Made, (Cause, String)>;
 
 #[derive(Debug, Default)]
 pub(crate) struct State {
     pub(crate) cells: HashMap<Policy, Arc<Cell>>,
+    /// Those that others have taken the place of, as long as something runs in them.
+    retired: Vec<Weak<Cell>>,
+    /// Whoever wants to know what programs outside took away.
+    losses: LossSink,
     /// The network that cells without any other share, once one of them has made it.
     network: Vec<OwnedFd>,
     /// Placeholders that our cells need.
@@ -342,18 +371,51 @@ impl Owner {
     pub fn start(&self, launch: &Launch) -> Result<Child, LaunchError> {
         // Everything that can fail for want of descriptors comes before the child.
         let streams = Streams::open(launch.io)?;
-        let cell = self.cell(&launch.policy)?;
         let terminal = matches!(launch.io, LaunchIo::Terminal(_));
-        if let Some(meter) = self.meter.get()
-            && works_at(&launch.policy, &launch.cwd)
-        {
-            meter.watch_directory(&launch.cwd);
+        let mut was_checked = false;
+        for _ in 0..ATTEMPTS {
+            let cell = self.cell(&launch.policy)?;
+            if let Some(meter) = self.meter.get()
+                && works_at(&launch.policy, &launch.cwd)
+            {
+                meter.watch_directory(&launch.cwd);
+            }
+            let standing = Standing { was_checked, ..cell.standing() };
+            match cell.start(|job| message::encode_start(job, terminal, launch, &standing), &streams.theirs()) {
+                Ok(Started::Running(running)) => return Ok(streams.child(running)),
+                Ok(Started::Failed(error)) | Err(error) => return Err(self.refused(error)),
+                Ok(Started::Doubtful) => self.put_in_order(&launch.policy, &cell)?,
+            }
+            was_checked = true;
         }
-        let started = cell.start(|job| message::encode_start(job, terminal, launch), &streams.theirs()).and_then(|started| started);
-        match started {
-            Ok(running) => Ok(streams.child(running)),
-            Err(error) => Err(self.refused(error)),
+        Err(LaunchError::Unenforceable("programs outside replace what the sandbox holds faster than it can be put back".into()))
+    }
+
+    /// Has everything that a cell holds put back in place; where that is not possible, the next one is made anew.
+    fn put_in_order(&self, policy: &Policy, cell: &Arc<Cell>) -> Result<(), LaunchError> {
+        let keeping = Keeping { shared: self.shared.clone(), state: Arc::downgrade(&self.state) };
+        if keeping.put_in_order(cell)?.is_none() {
+            return Ok(());
         }
+        cell.retire();
+        let mut state = self.lock();
+        if state.cells.get(policy).is_some_and(|current| Arc::ptr_eq(current, cell)) {
+            state.cells.remove(policy);
+        }
+        state.retired.retain(|retired| retired.strong_count() > 0);
+        state.retired.push(Arc::downgrade(cell));
+        Ok(())
+    }
+
+    /// The same for what is started next under a policy.
+    pub fn verify(&self, policy: &Policy) -> Result<(), LaunchError> {
+        let cell = self.cell(policy)?;
+        self.put_in_order(policy, &cell)
+    }
+
+    /// Whom to tell what programs outside took away from our sandboxes.
+    pub fn report_losses(&self, sink: LossSink) {
+        self.lock().losses = sink;
     }
 
     /// Nothing was forked; perhaps because of a limit.
@@ -397,7 +459,7 @@ impl Owner {
             return Ok(cell.clone());
         }
         let meter = self.meter()?;
-        let (cell, network) = match policy {
+        let Made { cell, network, reports } = match policy {
             Policy::Open => self.make_cell(Plan::default(), policy, &meter, &state)?,
             Policy::Confined(rules) => self.confined_cell(rules, policy, &meter, &mut state)?,
         };
@@ -405,19 +467,20 @@ impl Owner {
             state.network = network;
         }
         let cell = Arc::new(cell);
+        if let Some(reports) = reports {
+            if let Some(why) = cell.check()?.stale {
+                return Err(LaunchError::Unenforceable(why));
+            }
+            let keeping = Keeping { shared: self.shared.clone(), state: Arc::downgrade(&self.state) };
+            keeping.listen(reports, &cell);
+        }
         state.cells.insert(policy.clone(), cell.clone());
         Ok(cell)
     }
 
     /// At the strongest level that this machine holds, never at a lower one because of what a policy names: otherwise whoever can
     /// spoil a policy could choose the level.
-    fn confined_cell(
-        &self,
-        rules: &Arc<Rules>,
-        policy: &Policy,
-        meter: &Arc<Meter>,
-        state: &mut State,
-    ) -> Result<(Cell, Vec<OwnedFd>), LaunchError> {
+    fn confined_cell(&self, rules: &Arc<Rules>, policy: &Policy, meter: &Arc<Meter>, state: &mut State) -> Result<Made, LaunchError> {
         let known = self.shared.known_capacity();
         let first = known.clone().unwrap_or(Capacity { level: Some(Level::Full), why: None, maps_users: true });
         let refused = match self.cell_within(&first, rules, policy, meter, state) {
@@ -438,18 +501,18 @@ impl Owner {
         policy: &Policy,
         meter: &Arc<Meter>,
         state: &mut State,
-    ) -> Result<(Cell, Vec<OwnedFd>), LaunchError> {
+    ) -> Result<Made, LaunchError> {
         let level = self.level(capacity, rules)?;
         let mapped = self.shared.identity(self.number);
         let is_mapped = matches!(mapped, Identity::Mapped { .. });
         let owner = || self.owner_of(rules);
         let identity = if is_mapped && !capacity.maps_users { owner()? } else { mapped };
-        let plan = self.plan(Shape { level, identity }, rules, policy, (meter, &mut *state))?;
+        let plan = self.plan(Enforcement { level, identity }, rules, policy, (meter, &mut *state))?;
         match self.adopt(plan, policy, meter, state)? {
             // Only this file system does not do it.
             Err((Cause::Users, reason)) if is_mapped => {
                 let level = self.level(&self.shared.capacity_as_owner(), rules)?;
-                let plan = self.plan(Shape { level, identity: owner()? }, rules, policy, (meter, &mut *state))?;
+                let plan = self.plan(Enforcement { level, identity: owner()? }, rules, policy, (meter, &mut *state))?;
                 let made = self.adopt(plan, policy, meter, state)?;
                 made.map_err(|(_, other)| LaunchError::Unenforceable(format!("{reason}; and as its owner: {other}")))
             }
@@ -501,24 +564,32 @@ impl Owner {
         Ok(Identity::Owner { uid, gid, id: session_id(self.number) })
     }
 
-    fn make_cell(&self, plan: Plan, policy: &Policy, meter: &Arc<Meter>, state: &State) -> Result<(Cell, Vec<OwnedFd>), LaunchError> {
+    fn make_cell(&self, plan: Plan, policy: &Policy, meter: &Arc<Meter>, state: &State) -> Result<Made, LaunchError> {
         self.adopt(plan, policy, meter, state)?.map_err(|(_, reason)| LaunchError::Unenforceable(reason))
     }
 
     fn adopt(&self, mut plan: Plan, policy: &Policy, meter: &Arc<Meter>, state: &State) -> Result<Adopted, LaunchError> {
         plan.rlimits = self.shared.settings.limits.rlimits(&self.shared.hierarchies(), policy);
         plan.cgroups = meter.doors();
-        let control = self.shared.zygote.cell(&plan.encode(), &state.network)?;
-        Ok(match Cell::adopt(control, meter.clone())? {
+        Ok(match self.fork_cell(&plan, meter, state)? {
             Err((Cause::Groups, why)) => {
                 let none = self.shared.do_without_groups(why);
                 meter.without_group(self.shared.settings.limits.held(&none));
                 plan.rlimits = self.shared.settings.limits.rlimits(&none, policy);
                 plan.cgroups = Vec::new();
-                Cell::adopt(self.shared.zygote.cell(&plan.encode(), &state.network)?, meter.clone())?
+                self.fork_cell(&plan, meter, state)?
             }
             made => made,
         })
+    }
+
+    fn fork_cell(&self, plan: &Plan, meter: &Arc<Meter>, state: &State) -> Result<Adopted, LaunchError> {
+        let (ends, reports) = self.shared.zygote.cell(&plan.encode(), &state.network)?;
+        // Only mounts have a guard that keeps them in place.
+        let is_guarded = plan.confinement.as_ref().is_some_and(|confinement| confinement.level > Level::Landlock);
+        let requests = is_guarded.then_some(ends.requests);
+        let made = Cell::adopt(ends.control, requests, meter.clone())?;
+        Ok(made.map(|(cell, network)| Made { cell, network, reports: is_guarded.then_some(reports) }))
     }
 
     fn meter(&self) -> Result<Arc<Meter>, LaunchError> {
@@ -537,7 +608,7 @@ impl Owner {
 
     fn plan(
         &self,
-        Shape { level, identity }: Shape,
+        Enforcement { level, identity }: Enforcement,
         rules: &Rules,
         policy: &Policy,
         (meter, state): (&Meter, &mut State),
@@ -548,21 +619,17 @@ impl Owner {
                 "as root, a sandbox that may write everywhere would have to be root; name the roots that it may write".into(),
             ));
         }
+        // First of all: it removes what a killed executor left behind, and what is missing then is looked for below.
+        let scratch = self.shared.scratch()?;
         let mut places: BTreeMap<PathBuf, Access> = rules.iter().map(|rule| (rule.path.clone(), rule.access)).collect();
-        let matches = matches::find(rules, matches::BOUNDS).map_err(LaunchError::Unenforceable)?;
-        places.extend(matches.iter().map(|found| (found.path.clone(), Access::Deny)));
-        let movable: HashSet<&PathBuf> = matches.iter().filter(|found| found.is_found_anywhere(rules)).map(|found| &found.path).collect();
         let user_home = self.shared.settings.home.as_ref().and_then(|home| home.canonicalize().ok());
         for rule in
             rules.iter().filter(|rule| rule.access != Access::Write && !rule.path.starts_with("/tmp") | is_in_root(rules, &rule.path))
         {
             let around = rule.path.parent().map_or(Access::Deny, |parent| rules.access(parent).access);
-            if level > Level::Landlock
-                && around == Access::Write
-                && rule.path.symlink_metadata().is_err() | self.shared.scratch()?.is_placeholder(&rule.path)
-            {
-                let held = self.shared.scratch()?.hold_place(&rule.path, user_home.as_deref())?;
-                state.places.extend(held);
+            let is_free = rule.path.symlink_metadata().is_err() || scratch.is_placeholder(&rule.path);
+            if level > Level::Landlock && around == Access::Write && is_free {
+                state.places.extend(scratch.hold_place(&rule.path, user_home.as_deref())?);
             }
         }
         for workspace in rules.workspaces().iter().filter(|path| rules.access(path).access == Access::Read && !is_of_the_system(path)) {
@@ -578,10 +645,21 @@ impl Owner {
             Access::Read if home.as_ref() == Some(path) => Rights::OwnersIfPossible,
             _ => Rights::Others,
         };
-        let places = places
-            .into_iter()
-            .map(|(path, access)| Place { rights: rights(&path, access), fixed: !movable.contains(&path), path, access })
-            .collect();
+        let tree =
+            |(path, access)| Place { rights: rights(&path, access), fixed: true, path, access, shape: Shape::Tree, by_pattern: false };
+        let link = |(path, access): (&Path, Access)| Place {
+            path: path.to_owned(),
+            access,
+            rights: Rights::Others,
+            fixed: true,
+            shape: Shape::Link,
+            by_pattern: false,
+        };
+        let mut places: Vec<Place> = places.into_iter().map(tree).collect();
+        let is_changeable = |link: &Path| link.parent().is_some_and(|parent| works_at(policy, parent));
+        places.extend(rules.links().filter(|(path, _)| is_changeable(path)).map(link));
+        places.sort_by(|a, b| a.path.cmp(&b.path));
+        places.dedup_by(|later, first| later.path == first.path);
         let temporary = Some(self.temporary_of(state)?);
         for place in rules.iter().filter(|rule| works_at(policy, &rule.path)) {
             meter.watch_directory(&place.path);
@@ -589,7 +667,8 @@ impl Owner {
         if let Some(temporary) = temporary.as_ref().filter(|_| rules.access(Path::new("/tmp")).access == Access::Write) {
             meter.watch_directory(temporary);
         }
-        Ok(Plan { confinement: Some(Confinement { level, places, network: rules.network, identity, temporary }), ..Plan::default() })
+        let confinement = Confinement { level, places, globs: rules.globs().to_vec(), network: rules.network, identity, temporary };
+        Ok(Plan { confinement: Some(confinement), ..Plan::default() })
     }
 
     /// Kills everything that was started. Nothing can be started any more.
@@ -597,15 +676,19 @@ impl Owner {
         let (cells, places, has_temporary) = {
             let mut state = self.lock();
             state.ended = true;
+            state.losses = LossSink::default();
             state.network.clear();
-            (std::mem::take(&mut state.cells), std::mem::take(&mut state.places), std::mem::take(&mut state.has_temporary))
+            let retired = std::mem::take(&mut state.retired);
+            let cells: Vec<Arc<Cell>> =
+                std::mem::take(&mut state.cells).into_values().chain(retired.iter().filter_map(Weak::upgrade)).collect();
+            (cells, std::mem::take(&mut state.places), std::mem::take(&mut state.has_temporary))
         };
-        for cell in cells.values() {
+        for cell in &cells {
             cell.end();
         }
         let clean_up = CleanUp {
             shared: self.shared.clone(),
-            cells: cells.into_values().collect(),
+            cells,
             group: self.meter.get().and_then(|meter| meter.take_group()),
             places,
             temporary: has_temporary.then_some(self.number),

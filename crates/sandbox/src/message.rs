@@ -31,6 +31,117 @@ pub enum Task {
     Kill { job: u64 },
 }
 
+/// What has to be found at a path before something is started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Check {
+    pub path: PathBuf,
+    /// The number of the mount; without one nothing may be there.
+    pub mount: Option<u64>,
+    /// Sandboxed code could have closed the way to it, so that a path that cannot be looked at says nothing.
+    pub is_strict: bool,
+}
+
+impl Check {
+    fn encode(&self, out: &mut Writer) {
+        out.text(self.path.as_os_str());
+        out.number(self.mount.unwrap_or(0));
+        out.byte(self.is_strict.into());
+    }
+
+    fn decode(input: &mut Reader<'_>) -> io::Result<Self> {
+        let path = input.path()?;
+        let mount = Some(input.number()?).filter(|mount| *mount != 0);
+        Ok(Self { path, mount, is_strict: input.byte()? == 1 })
+    }
+}
+
+/// What a cell's guard answers when it was asked to look at everything.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Checked {
+    /// Why the cell is not good for anything new.
+    pub stale: Option<String>,
+    /// What has to be found before every start from now on.
+    pub checks: Vec<Check>,
+    /// What sandboxed code could make, because it is not there, and may not.
+    pub missing: Vec<PathBuf>,
+}
+
+impl Checked {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Writer::default();
+        out.text(OsStr::new(self.stale.as_deref().unwrap_or_default()));
+        out.list(&self.checks, |out, check| check.encode(out));
+        out.list(&self.missing, |out, path| out.text(path.as_os_str()));
+        out.0
+    }
+
+    pub fn decode(bytes: &[u8]) -> io::Result<Self> {
+        let mut input = Reader(bytes);
+        let stale = Some(input.text()?.to_string_lossy().into_owned()).filter(|why| !why.is_empty());
+        Ok(Self { stale, checks: input.list(Check::decode)?, missing: input.list(Reader::path)? })
+    }
+}
+
+/// Something that a sandbox held was taken away by a program outside of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Loss {
+    pub path: PathBuf,
+    pub held: Held,
+    pub outcome: Outcome,
+}
+
+/// How something was held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Held {
+    Denied,
+    ReadOnly,
+    /// A directory on the way to something that is denied or read-only.
+    Directory,
+    /// A link on the way to it.
+    Link,
+    /// A place of the sandbox itself, such as its workspace.
+    Root,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It is held again.
+    Restored,
+    /// There is nothing at the path now.
+    Missing,
+    /// What is there now is not held in this sandbox; the next command gets a new one.
+    Open,
+}
+
+impl Loss {
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Writer::default();
+        out.text(self.path.as_os_str());
+        out.byte(self.held as u8);
+        out.byte(self.outcome as u8);
+        out.0
+    }
+
+    pub fn decode(bytes: &[u8]) -> io::Result<Self> {
+        let mut input = Reader(bytes);
+        let path = input.path()?;
+        let held = match input.byte()? {
+            0 => Held::Denied,
+            1 => Held::ReadOnly,
+            2 => Held::Directory,
+            3 => Held::Link,
+            _ => Held::Root,
+        };
+        let outcome = match input.byte()? {
+            0 => Outcome::Restored,
+            1 => Outcome::Missing,
+            _ => Outcome::Open,
+        };
+        Ok(Self { path, held, outcome })
+    }
+}
+
 /// A program to start. Descriptors that come with it: the terminal, or output, errors and perhaps input.
 #[derive(Debug)]
 pub struct Start {
@@ -41,6 +152,10 @@ pub struct Start {
     pub args: Vec<OsString>,
     pub env: Vec<(OsString, OsString)>,
     pub cwd: PathBuf,
+    /// What has to be in place.
+    pub checks: Vec<Check>,
+    /// Somebody with more rights has just looked for changes.
+    pub was_checked: bool,
 }
 
 /// From a reaper or a cell.
@@ -62,6 +177,10 @@ pub enum News {
     },
     /// Now nothing is left.
     Alone {
+        job: u64,
+    },
+    /// What has to be in place is not, or may not be. Nothing was started.
+    Doubtful {
         job: u64,
     },
     /// A cell is ready. Its number is the one that the machine knows it by.
@@ -185,8 +304,15 @@ impl Order {
     }
 }
 
+/// How far a cell is known to be as it should.
+#[derive(Debug, Clone, Default)]
+pub struct Standing {
+    pub checks: std::sync::Arc<Vec<Check>>,
+    pub was_checked: bool,
+}
+
 /// The bytes of a start, straight from what is to be launched.
-pub fn encode_start(job: u64, terminal: bool, launch: &Launch) -> Vec<u8> {
+pub fn encode_start(job: u64, terminal: bool, launch: &Launch, standing: &Standing) -> Vec<u8> {
     let mut out = Writer::default();
     out.byte(0);
     out.number(job);
@@ -202,6 +328,8 @@ pub fn encode_start(job: u64, terminal: bool, launch: &Launch) -> Vec<u8> {
         out.text(value);
     });
     out.text(launch.cwd.as_os_str());
+    out.list(&standing.checks, |out, check| check.encode(out));
+    out.byte(standing.was_checked.into());
     out.0
 }
 
@@ -232,6 +360,8 @@ impl Task {
                 args: input.list(Reader::text)?,
                 env: input.list(|input| Ok((input.text()?, input.text()?)))?,
                 cwd: input.path()?,
+                checks: input.list(Check::decode)?,
+                was_checked: input.byte()? == 1,
             }),
             1 => Self::Signal { job: input.number()?, signal: i32::try_from(input.number()?).map_err(|_| garbled())? },
             2 => Self::Kill { job: input.number()? },
@@ -279,6 +409,10 @@ impl News {
                 out.byte(*cause as u8);
                 out.text(OsStr::new(reason));
             }
+            Self::Doubtful { job } => {
+                out.byte(7);
+                out.number(*job);
+            }
             Self::Tried { held } => {
                 out.byte(6);
                 out.byte((*held).into());
@@ -314,6 +448,7 @@ impl News {
                 Self::Refused { cause, reason: input.text()?.to_string_lossy().into_owned() }
             }
             6 => Self::Tried { held: input.byte()? == 1 },
+            7 => Self::Doubtful { job: input.number()? },
             _ => return Err(garbled()),
         })
     }
@@ -338,6 +473,7 @@ mod tests {
             News::Refused { cause: Cause::Groups, reason: "no".into() },
             News::Refused { cause: Cause::Users, reason: "no".into() },
             News::Tried { held: true },
+            News::Doubtful { job: 8 },
         ] {
             assert_eq!(News::decode(&news.encode()).unwrap(), news);
         }
@@ -352,12 +488,29 @@ mod tests {
         }
     }
 
+    #[test]
+    fn what_a_guard_says_survives_the_way() {
+        let checks = [Some(4), None].map(|mount| Check { path: "/w/\n".into(), mount, is_strict: mount.is_some() }).to_vec();
+        for stale in [None, Some("moved".to_owned())] {
+            let checked = Checked { stale, checks: checks.clone(), missing: vec!["/w/x".into()] };
+            assert_eq!(Checked::decode(&checked.encode()).unwrap(), checked);
+        }
+        for held in [Held::Denied, Held::ReadOnly, Held::Directory, Held::Link, Held::Root] {
+            for outcome in [Outcome::Restored, Outcome::Missing, Outcome::Open] {
+                let loss = Loss { path: "/w".into(), held, outcome };
+                assert_eq!(Loss::decode(&loss.encode()).unwrap(), loss);
+            }
+        }
+    }
+
     proptest! {
         #[test]
         fn garbage_is_an_error_and_no_more(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
             let _ = News::decode(&bytes);
             let _ = Order::decode(&bytes);
             let _ = Task::decode(&bytes);
+            let _ = Checked::decode(&bytes);
+            let _ = Loss::decode(&bytes);
         }
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::level::Level;
 use crate::message::{Reader, Writer};
-use crate::policy::{Access, Network};
+use crate::policy::{Access, Glob, Network};
 
 /// Whom sandboxed code runs as.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,6 +29,18 @@ pub struct Place {
     /// Whether the directories between it and the writable place around it must keep their names, so that it is found again
     /// where the policy says.
     pub fixed: bool,
+    pub shape: Shape,
+    /// A pattern denies it, by its name.
+    pub by_pattern: bool,
+}
+
+/// What is at a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shape {
+    /// A file, or a directory with everything below it.
+    Tree,
+    /// A link on the way to something with the access of the place.
+    Link,
 }
 
 /// Whose rights the sandbox's user has in a place, as far as the access goes.
@@ -47,6 +59,8 @@ pub struct Confinement {
     pub level: Level,
     /// Outer places first.
     pub places: Vec<Place>,
+    /// Patterns that deny.
+    pub globs: Vec<Glob>,
     pub network: Network,
     pub identity: Identity,
     /// What the cell sees as `/tmp`; without it, something that goes with the cell.
@@ -87,6 +101,12 @@ impl Plan {
             out.byte(place.access as u8);
             out.byte(place.rights as u8);
             out.byte(place.fixed.into());
+            out.byte((place.shape == Shape::Link).into());
+            out.byte(place.by_pattern.into());
+        });
+        out.list(&confinement.globs, |out, glob| {
+            out.text(glob.base().as_os_str());
+            out.text(glob.pattern().as_ref());
         });
         out.byte(confinement.level as u8);
         out.byte((confinement.network == Network::Enabled).into());
@@ -135,7 +155,13 @@ impl Plan {
                 1 => Rights::OwnersIfPossible,
                 _ => Rights::Owners,
             };
-            Ok(Place { path, access, rights, fixed: input.byte()? == 1 })
+            let fixed = input.byte()? == 1;
+            let shape = if input.byte()? == 1 { Shape::Link } else { Shape::Tree };
+            Ok(Place { path, access, rights, fixed, shape, by_pattern: input.byte()? == 1 })
+        })?;
+        let globs = input.list(|input| {
+            let (base, pattern) = (input.path()?, input.text()?);
+            Glob::below(&base, &pattern.to_string_lossy()).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
         })?;
         let level = match input.byte()? {
             0 => Level::Landlock,
@@ -150,7 +176,7 @@ impl Plan {
             _ => Identity::Owner { uid: id(&mut input)?, gid: id(&mut input)?, id: id(&mut input)? },
         };
         let temporary = if input.byte()? == 1 { Some(input.path()?) } else { None };
-        Ok(Self { confinement: Some(Confinement { level, places, network, identity, temporary }), rlimits, cgroups })
+        Ok(Self { confinement: Some(Confinement { level, places, globs, network, identity, temporary }), rlimits, cgroups })
     }
 }
 
@@ -158,15 +184,21 @@ impl Plan {
 mod tests {
     use super::*;
 
+    fn place(path: &str, access: Access, rights: Rights) -> Place {
+        Place { path: path.into(), access, rights, fixed: true, shape: Shape::Tree, by_pattern: false }
+    }
+
     #[test]
     fn a_plan_survives_the_way() {
         let confinement = Confinement {
             level: Level::Mounts,
             places: vec![
-                Place { path: "/".into(), access: Access::Read, rights: Rights::OwnersIfPossible, fixed: true },
-                Place { path: "/w".into(), access: Access::Write, rights: Rights::Owners, fixed: false },
-                Place { path: "/w/.git".into(), access: Access::Deny, rights: Rights::Others, fixed: true },
+                place("/", Access::Read, Rights::OwnersIfPossible),
+                Place { fixed: false, ..place("/w", Access::Write, Rights::Owners) },
+                Place { by_pattern: true, ..place("/w/.git", Access::Deny, Rights::Others) },
+                Place { shape: Shape::Link, ..place("/w/link", Access::Read, Rights::Others) },
             ],
+            globs: vec![Glob::below(std::path::Path::new("/w/[x]"), "**/*.env").unwrap(), Glob::new("/a/*").unwrap()],
             network: Network::Enabled,
             identity: Identity::Mapped { id: 7 },
             temporary: Some("/x".into()),
@@ -180,6 +212,7 @@ mod tests {
         let other = Confinement {
             level: Level::Full,
             places: Vec::new(),
+            globs: Vec::new(),
             network: Network::Restricted,
             identity: Identity::Owner { uid: 0, gid: 1, id: 2 },
             temporary: None,

@@ -8,6 +8,7 @@
 
 mod glob;
 mod protect;
+mod trace;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,8 +16,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use glob::{Glob, GlobError};
-pub use protect::{PROTECTED_NAMES, STARTUP_FILES, protected_below};
+pub use protect::{PROTECTED_NAMES, STARTUP_FILES, protected_paths};
 use thiserror::Error;
+pub use trace::{Trace, trace};
 
 /// How a process or a file call is held.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
@@ -158,12 +160,16 @@ pub struct Rules {
     pub network: Network,
     /// What the work is about. Where it may only be read, that must not depend on who owns it.
     workspaces: Vec<PathBuf>,
+    /// Links on the way to something that is denied or read-only, and which of the two: they have to lead where they led when
+    /// the rules were made.
+    links: BTreeMap<PathBuf, Access>,
 }
 
 impl Rules {
     /// Of two rules for one path the later one counts.
     pub fn new(rules: impl IntoIterator<Item = Rule>, globs: Vec<Glob>, network: Network) -> Self {
-        Self { rules: rules.into_iter().map(|rule| (rule.path.clone(), rule)).collect(), globs, network, workspaces: Vec::new() }
+        let rules = rules.into_iter().map(|rule| (rule.path.clone(), rule)).collect();
+        Self { rules, globs, network, workspaces: Vec::new(), links: BTreeMap::new() }
     }
 
     /// Everything may be read, nothing written.
@@ -173,12 +179,43 @@ impl Rules {
 
     /// Everything may be read; these roots may be written, except for what is protected in them.
     pub fn workspace_write(roots: impl IntoIterator<Item = PathBuf>) -> Self {
-        let mut rules = vec![rule("/", Access::Read)];
-        for root in roots {
-            rules.extend(protected_below(&root));
-            rules.push(rule(root, Access::Write));
+        let roots: Vec<PathBuf> = roots.into_iter().collect();
+        let given = roots.iter().map(|root| rule(root, Access::Write));
+        let rules = Self::new([rule("/", Access::Read)].into_iter().chain(given), Vec::new(), Network::Restricted);
+        roots.iter().flat_map(|root| protected_paths(root)).fold(rules, |rules, path| match trace(&path) {
+            Ok(led) => rules.led_by(led.links, Access::Read).protecting(led.real),
+            Err(_) => rules.protecting(path),
+        })
+    }
+
+    /// Keeps something that may be written read-only. Gives nothing where less is allowed, and leaves what was asked for below it.
+    #[must_use]
+    pub fn protecting(self, path: PathBuf) -> Self {
+        self.limited(Rule { path, access: Access::Read, origin: Origin::Protected })
+    }
+
+    /// The same for any rule: it only counts where more is allowed.
+    #[must_use]
+    pub fn limited(mut self, rule: Rule) -> Self {
+        if holder(&self.rules, &rule.path).is_some_and(|around| around.access > rule.access) {
+            self.rules.insert(rule.path.clone(), rule);
         }
-        Self::new(rules, Vec::new(), Network::Restricted)
+        self
+    }
+
+    /// Says which links lead to something with this access.
+    #[must_use]
+    pub fn led_by(mut self, links: impl IntoIterator<Item = PathBuf>, access: Access) -> Self {
+        for link in links {
+            let known = self.links.entry(link).or_insert(access);
+            *known = access.min(*known);
+        }
+        self
+    }
+
+    /// Links that must keep leading where they lead, with the access that what is behind them has.
+    pub fn links(&self) -> impl Iterator<Item = (&Path, Access)> {
+        self.links.iter().map(|(path, access)| (path.as_path(), *access))
     }
 
     /// Says what the work is about: resolved paths.
@@ -302,7 +339,8 @@ impl Rules {
         }
         let mut globs = self.globs.clone();
         globs.extend(ceiling.globs.iter().filter(|glob| !self.globs.contains(glob)).cloned());
-        Ok(Self { rules, globs, network: self.network, workspaces: self.workspaces.clone() })
+        let held = Self { rules, globs, network: self.network, workspaces: self.workspaces.clone(), links: self.links.clone() };
+        Ok(ceiling.links.iter().fold(held, |held, (link, access)| held.led_by([link.clone()], *access)))
     }
 }
 
@@ -362,6 +400,29 @@ mod tests {
             assert!(rules.may_read(&Path::new("/w").join(name)).is_ok());
         }
         assert_eq!(rules.may_write(Path::new("/x")).unwrap_err().to_string(), "writing /x is refused: / is read-only (the policy)");
+    }
+
+    #[test]
+    fn what_is_protected_behind_a_link_is_protected_where_it_is() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().canonicalize().unwrap();
+        std::fs::create_dir(root.join("dotfiles")).unwrap();
+        std::fs::write(root.join("dotfiles/rc"), "").unwrap();
+        std::os::unix::fs::symlink("dotfiles/rc", root.join(".bashrc")).unwrap();
+        let rules = Rules::workspace_write([root.clone()]);
+        assert!(rules.may_write(&root.join("dotfiles/rc")).is_err() && rules.may_write(&root.join("dotfiles/x")).is_ok());
+        assert_eq!(rules.links().collect::<Vec<_>>(), [(root.join(".bashrc").as_path(), Access::Read)]);
+    }
+
+    #[test]
+    fn a_limit_gives_nothing() {
+        let rules = Rules::new([rule("/a", Access::Write), rule("/a/b", Access::Deny)], Vec::new(), Network::Restricted);
+        let held = rules.protecting("/a/b/c".into()).protecting("/x".into()).protecting("/a/d".into());
+        let access = |path: &str| held.access(Path::new(path)).access;
+        assert_eq!(
+            [access("/a/b/c"), access("/x"), access("/a/d/e"), access("/a/e")],
+            [Access::Deny, Access::Deny, Access::Read, Access::Write]
+        );
     }
 
     #[test]

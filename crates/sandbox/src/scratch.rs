@@ -9,6 +9,7 @@ use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -38,16 +39,16 @@ impl Scratch {
     /// Below a directory that is ours alone. Cleans up after executors that are gone.
     pub fn open(parent: &Path, instance: &str) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(parent)?;
-        // One after the other: a directory that is just being made is not locked yet, and looks as if nobody had it.
-        let turn = File::open(parent)?;
-        flock(&turn, FlockOperation::LockExclusive)?;
-        for entry in fs::read_dir(parent)?.flatten() {
-            clean_up_after(&entry.path());
-        }
+        let _turn = clean_up_below(parent)?;
         let directory = parent.join(instance);
         DirBuilder::new().mode(0o700).create(&directory)?;
         // Half of one would never be cleaned up.
         Self::fill(&directory).inspect_err(|_| drop(fs::remove_dir_all(&directory)))
+    }
+
+    /// Removes what executors that are gone left behind. What cannot be removed now is tried again with the first sandbox.
+    pub fn clean_up(parent: &Path) {
+        let _ = clean_up_below(parent);
     }
 
     fn fill(directory: &Path) -> io::Result<Self> {
@@ -90,7 +91,8 @@ impl Scratch {
             held.push(path.to_owned());
         }
         for place in missing.into_iter().rev() {
-            writeln!(state.journal, "{}", place.to_string_lossy())?;
+            // Every byte of it, and an end that no path holds.
+            state.journal.write_all(&[place.as_os_str().as_bytes(), b"\0"].concat())?;
             match make_placeholder(&place, home) {
                 Ok(()) => {}
                 // Somebody was quicker: then it is theirs.
@@ -120,12 +122,20 @@ impl Scratch {
     }
 }
 
+impl Scratch {
+    /// Takes away everything. Nothing can be kept here any more.
+    pub fn leave(&self) {
+        // Inner ones first.
+        let mut places: Vec<_> = self.lock().placeholders.drain().map(|(place, _)| place).collect();
+        places.sort();
+        places.iter().rev().for_each(|place| remove_placeholder(place));
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
 impl Drop for Scratch {
     fn drop(&mut self) {
-        for place in self.lock().placeholders.keys() {
-            remove_placeholder(place);
-        }
-        let _ = fs::remove_dir_all(&self.directory);
+        self.leave();
     }
 }
 
@@ -182,15 +192,28 @@ fn remove_placeholder(place: &Path) {
     };
 }
 
+/// One after the other: a directory that is just being made is not locked yet, and looks as if nobody had it. The turn lasts as
+/// long as what is returned.
+fn clean_up_below(parent: &Path) -> io::Result<File> {
+    let turn = File::open(parent)?;
+    flock(&turn, FlockOperation::LockExclusive)?;
+    for entry in fs::read_dir(parent)?.flatten() {
+        clean_up_after(&entry.path());
+    }
+    Ok(turn)
+}
+
 fn clean_up_after(directory: &Path) {
     let Ok(lock) = File::options().read(true).open(directory.join("lock")) else { return };
     let is_ours = lock.metadata().is_ok_and(|metadata| metadata.uid() == rustix::process::geteuid().as_raw());
     if !is_ours || flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
         return;
     }
-    let places = fs::read_to_string(directory.join("placeholders")).unwrap_or_default();
-    for place in places.lines().rev() {
-        remove_placeholder(Path::new(place));
+    let places = fs::read(directory.join("placeholders")).unwrap_or_default();
+    // Version 0.1.0 ended each with a line break.
+    let end = if places.contains(&0) { b'\0' } else { b'\n' };
+    for place in places.split(|byte| *byte == end).filter(|place| !place.is_empty()).rev() {
+        remove_placeholder(Path::new(OsStr::from_bytes(place)));
     }
     let _ = fs::remove_dir_all(directory);
 }
@@ -235,6 +258,25 @@ mod tests {
         assert!(!root.join(".git").exists() && !root.join("cells/a").exists() && root.join("cells/b").exists());
         drop(next);
         assert!(!root.join("cells/b").exists());
+    }
+
+    #[test]
+    fn the_next_start_cleans_up_whatever_the_name() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().canonicalize().unwrap();
+        let names = [&b"a\nb"[..], b"\xff\xfe", b" x ", b"plain"].map(|name| root.join(OsStr::from_bytes(name)));
+        let scratch = Scratch::open(&root.join("cells"), "a").unwrap();
+        for name in &names {
+            fs::create_dir(name).unwrap();
+            scratch.hold_place(&name.join(".git"), None).unwrap();
+        }
+        flock(&scratch._lock, FlockOperation::Unlock).unwrap();
+        std::mem::forget(scratch);
+        Scratch::clean_up(&root.join("cells"));
+        for name in &names {
+            assert!(name.exists() && !name.join(".git").exists(), "{name:?}");
+        }
+        assert!(!root.join("cells/a").exists());
     }
 
     #[test]

@@ -21,6 +21,7 @@ use rustix::io::fcntl_dupfd_cloexec;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior, setsid};
 use rustix::stdio::{dup2_stderr, dup2_stdin, stdin};
 
+pub use self::confine::Quiet;
 use crate::channel::Channel;
 use crate::sys;
 
@@ -28,7 +29,7 @@ use crate::sys;
 pub(crate) const ZYGOTE: &str = "__zygote";
 
 /// What a worker does inside a cell until its socket ends. It runs in a process with a single thread.
-pub type Worker = fn(Channel);
+pub type Worker = fn(Channel, &Quiet);
 
 /// What a stage says before it is told anything.
 pub(crate) const HELLO: &[u8] = b"outpost stage";
@@ -64,5 +65,5 @@ fn zygote(worker: Worker) -> std::io::Result<()> {
     let _ = setsid();
     let _ = rustix::thread::set_name(c"outpost-zygote");
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
-    hub::run(control, hub::Role::Zygote, worker)
+    hub::run(control, hub::Role::Zygote, worker, Quiet::Always)
 }

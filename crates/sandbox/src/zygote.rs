@@ -1,7 +1,7 @@
 //! The executor's end of the zygote: started when it is first needed, and again if somebody killed it.
 
 use std::io::{self, Read};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -31,6 +31,14 @@ pub struct Zygote {
     /// Whether control groups are needed, so that systemd is asked for one.
     wants_groups: bool,
     running: Mutex<Option<Running>>,
+}
+
+/// Our ends of the sockets of a cell.
+#[derive(Debug)]
+pub struct CellEnds {
+    pub control: Channel,
+    /// Asks its guard, who answers.
+    pub requests: Channel,
 }
 
 #[derive(Debug)]
@@ -67,16 +75,22 @@ impl Zygote {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forks a cell; returns our end of its socket. `network` is what an earlier cell of the same session sent.
-    pub fn cell(&self, description: &[u8], network: &[OwnedFd]) -> io::Result<Channel> {
-        self.ask(&Order::Cell(description.to_vec()), network)
+    /// Forks a cell; returns our ends of its sockets, and of the one for what its guard tells. `network` is what an earlier cell of
+    /// the same session sent.
+    pub fn cell(&self, description: &[u8], network: &[OwnedFd]) -> io::Result<(CellEnds, Channel)> {
+        let ((requests, asked), (reports, told)) = (channel::pair()?, channel::pair()?);
+        // A report that does not fit is left out: whoever keeps the sandbox must not wait.
+        rustix::io::ioctl_fionbio(&told, true)?;
+        let more: Vec<_> = [asked.as_fd(), told.as_fd()].into_iter().chain(network.iter().map(AsFd::as_fd)).collect();
+        let control = self.ask(&Order::Cell(description.to_vec()), &more)?;
+        Ok((CellEnds { control, requests }, reports))
     }
 
-    fn ask(&self, order: &Order, more: &[OwnedFd]) -> io::Result<Channel> {
+    fn ask(&self, order: &Order, more: &[BorrowedFd<'_>]) -> io::Result<Channel> {
         let order = order.encode();
         let mut running = self.lock();
         let (ours, theirs) = channel::pair()?;
-        let descriptors: Vec<_> = std::iter::once(theirs.as_fd()).chain(more.iter().map(AsFd::as_fd)).collect();
+        let descriptors: Vec<_> = std::iter::once(theirs.as_fd()).chain(more.iter().copied()).collect();
         if let Some(zygote) = running.as_ref()
             && zygote.control.send(&order, &descriptors).is_ok()
         {

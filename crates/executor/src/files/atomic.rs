@@ -7,7 +7,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -49,8 +49,19 @@ pub struct Identity {
 
 /// Replaces a file, or makes it.
 pub fn write(path: &Path, data: &[u8], options: &WriteOptions) -> Result<Written, Fault> {
+    write_if(path, data, options, &|_, _| Ok(()))
+}
+
+/// The same, if this name in this directory may be written.
+pub fn write_if(
+    path: &Path,
+    data: &[u8],
+    options: &WriteOptions,
+    may_write: &dyn Fn(BorrowedFd<'_>, &OsStr) -> io::Result<()>,
+) -> Result<Written, Fault> {
     refuse_links(path, options.follow).map_err(fault::file)?;
     let target = Target::find(path, options.follow).map_err(fault::file)?;
+    may_write(target.directory.as_fd(), &target.name).map_err(fault::file)?;
     let Some(old) = target.open_old(path)? else {
         return target.create(data, options).map(|()| Written::Done).map_err(fault::file);
     };

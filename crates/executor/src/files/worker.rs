@@ -5,14 +5,16 @@
 //! and makes one call at a time. Files that are opened are handed out as descriptors.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use outpost_sandbox::policy::{Glob, Policy};
+use outpost_sandbox::policy::{Access, Glob, Network, Origin, Policy, Rule, Rules};
+use outpost_sandbox::stage::Quiet;
 use outpost_sandbox::{Channel, LaunchError, Message, Owner, Worker};
 use outpost_wire::exec::discovery::DiscoveredRoot;
 use outpost_wire::exec::files::{DirectoryEntry, Metadata};
@@ -72,9 +74,11 @@ impl WorkerPatience {
 /// A call as it goes to a worker. Bytes to be written follow it.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Call {
-    /// The first message: what is denied by pattern, which the system cannot hold for files that come later.
+    /// The first message: what is denied by pattern, and what each path is allowed. What was opened is measured by that once more:
+    /// what the system holds may just have been replaced.
     Hello {
         patterns: Vec<String>,
+        rules: Vec<(Native, Allowed)>,
     },
     Open {
         path: Native,
@@ -133,6 +137,14 @@ pub enum Call {
     },
 }
 
+/// What may be done with a path, on its way to a worker.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub enum Allowed {
+    Nothing,
+    Reading,
+    Writing,
+}
+
 /// A path of this machine.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Native(#[serde(with = "native_path")] pub PathBuf);
@@ -150,19 +162,22 @@ pub enum Answer {
     Entries(Vec<DirectoryEntry>),
     Tree(WalkResponse),
     Discovered(Box<DiscoveredRoot>),
+    /// Nothing was done: what the sandbox holds may have changed.
+    Doubtful,
 }
 
 /// Serves calls until the other end is gone. Runs inside the sandbox.
-pub fn serve(channel: Channel) {
-    let mut patterns = Vec::new();
+pub fn serve(channel: Channel, quiet: &Quiet) {
+    let mut rules = None;
     while let Ok(Some(message)) = channel.receive() {
-        let Some((call, data)) = decode(&message.bytes) else { return };
+        let Some((call, trust, data)) = decode(&message.bytes) else { return };
         let done = match call {
-            Call::Hello { patterns: texts } => {
-                patterns = texts.into_iter().filter_map(|text| Glob::new(text).ok()).collect();
+            Call::Hello { patterns, rules: told } => {
+                rules = Some(rules_of(patterns, told));
                 continue;
             }
-            call => perform(call, data, &patterns),
+            _ if trust == Trust::Doubting && !quiet.is_quiet() => Ok((Answer::Doubtful, None)),
+            call => perform(call, data, rules.as_ref()),
         };
         let (answer, file) = match done {
             Ok((answer, file)) => (Ok(answer), file),
@@ -176,22 +191,39 @@ pub fn serve(channel: Channel) {
     }
 }
 
-fn perform(call: Call, data: &[u8], patterns: &[Glob]) -> Result<(Answer, Option<File>), Fault> {
+fn rules_of(patterns: Vec<String>, told: Vec<(Native, Allowed)>) -> Rules {
+    let rule = |(Native(path), allowed)| {
+        let access = match allowed {
+            Allowed::Nothing => Access::Deny,
+            Allowed::Reading => Access::Read,
+            Allowed::Writing => Access::Write,
+        };
+        Rule { path, access, origin: Origin::Request }
+    };
+    let patterns = patterns.into_iter().filter_map(|text| Glob::new(text).ok()).collect();
+    Rules::new(told.into_iter().map(rule), patterns, Network::Restricted)
+}
+
+fn perform(call: Call, data: &[u8], rules: Option<&Rules>) -> Result<(Answer, Option<File>), Fault> {
     let answer = match call {
         Call::Hello { .. } => Answer::Done,
         Call::Open { path, follow } => {
             let (file, size) = files::open_regular(&path.0, follow)?;
-            refuse_patterns(&file, patterns)?;
+            measure(&file, None, Access::Read, rules).map_err(fault::file)?;
             return Ok((Answer::Opened { size }, Some(file)));
         }
         Call::OpenReplaced { path, follow } => {
-            let file = files::open_replaced(&path.0, follow)?;
+            let may_write = |file: &File| measure(file, None, Access::Write, rules);
+            let file = files::open_replaced_if(&path.0, follow, &may_write)?;
             return Ok((Answer::Opened { size: 0 }, Some(file)));
         }
-        Call::Write { path, follow, sync } => match atomic::write(&path.0, data, &WriteOptions { follow, sync })? {
-            Written::Done => Answer::Done,
-            Written::InPlace(identity) => Answer::InPlace(identity),
-        },
+        Call::Write { path, follow, sync } => {
+            let may_write = |directory: BorrowedFd<'_>, name: &OsStr| measure(directory, Some(name), Access::Write, rules);
+            match atomic::write_if(&path.0, data, &WriteOptions { follow, sync }, &may_write)? {
+                Written::Done => Answer::Done,
+                Written::InPlace(identity) => Answer::InPlace(identity),
+            }
+        }
         Call::Rewrite { identity, sync } => done(atomic::rewrite(&identity, data, sync).map_err(fault::file))?,
         Call::CreateDirectory { path, recursive, follow } => done(files::create_directory(&path.0, recursive, follow))?,
         Call::Metadata { path, follow } => Answer::Metadata(files::metadata(&path.0, follow)?),
@@ -202,7 +234,7 @@ fn perform(call: Call, data: &[u8], patterns: &[Glob]) -> Result<(Answer, Option
         Call::Rename { source, destination } => done(files::rename(&source.0, &destination.0))?,
         Call::Walk { path, options } => Answer::Tree(walk::walk(&path.0, &options)?),
         Call::Discover { path, extended } => {
-            let may_read = |file: &File| refuse_patterns(file, patterns);
+            let may_read = |file: &File| measure(file, None, Access::Read, rules).map_err(fault::file);
             Answer::Discovered(Box::new(discovery::discover(&path.0, &Look { extended, may_read: &may_read })?))
         }
     };
@@ -213,29 +245,41 @@ fn done(result: Result<(), Fault>) -> Result<Answer, Fault> {
     result.map(|()| Answer::Done)
 }
 
-/// Looks at the file that was really opened: by whatever way it was found, it has one name now.
-fn refuse_patterns(file: &File, patterns: &[Glob]) -> Result<(), Fault> {
-    if patterns.is_empty() {
-        return Ok(());
-    }
-    let number = std::os::fd::AsRawFd::as_raw_fd(file);
-    let name = std::fs::read_link(format!("/proc/self/fd/{number}")).map_err(fault::file)?;
-    match patterns.iter().find(|pattern| pattern.holds(&name)) {
-        Some(_) => Err(fault::file(Errno::ACCESS.into())),
-        None => Ok(()),
+/// Looks at what was really opened, or at a name in it: by whatever way it was found, it has one path now.
+fn measure(opened: impl AsFd, name: Option<&OsStr>, wanted: Access, rules: Option<&Rules>) -> io::Result<()> {
+    let Some(rules) = rules else { return Ok(()) };
+    let number = opened.as_fd().as_raw_fd();
+    let mut path = std::fs::read_link(format!("/proc/self/fd/{number}"))?;
+    path.extend(name);
+    // What every sandbox has of its own is not what the rules speak of.
+    let is_own = path.starts_with("/dev") || path.starts_with("/proc");
+    match rules.access(&path).access {
+        allowed if allowed >= wanted || is_own => Ok(()),
+        Access::Read => Err(Errno::ROFS.into()),
+        _ => Err(Errno::ACCESS.into()),
     }
 }
 
-/// The length of the call, the call, the data.
-fn encode(call: &Call, data: &[u8]) -> io::Result<Vec<u8>> {
+/// Whether a call is made although what the sandbox holds may have changed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Trust {
+    Doubting = 0,
+    /// Somebody has just looked.
+    Looked = 1,
+}
+
+/// How far it is trusted, the length of the call, the call, the data.
+fn encode(call: &Call, trust: Trust, data: &[u8]) -> io::Result<Vec<u8>> {
     let head = serde_json::to_vec(call)?;
-    Ok([&(head.len() as u64).to_le_bytes()[..], &head, data].concat())
+    Ok([&[trust as u8][..], &(head.len() as u64).to_le_bytes()[..], &head, data].concat())
 }
 
-fn decode(bytes: &[u8]) -> Option<(Call, &[u8])> {
-    let (length, rest) = bytes.split_first_chunk()?;
+fn decode(bytes: &[u8]) -> Option<(Call, Trust, &[u8])> {
+    let (trust, rest) = bytes.split_first()?;
+    let (length, rest) = rest.split_first_chunk()?;
     let (head, data) = rest.split_at_checked(usize::try_from(u64::from_le_bytes(*length)).ok()?)?;
-    Some((serde_json::from_slice(head).ok()?, data))
+    let trust = if *trust == Trust::Looked as u8 { Trust::Looked } else { Trust::Doubting };
+    Some((serde_json::from_slice(head).ok()?, trust, data))
 }
 
 /// The workers of one session, by policy.
@@ -256,7 +300,16 @@ impl Workers {
     /// Makes a call inside the sandbox of a policy. Blocks, and not only for as long as the call takes: the first one of a
     /// policy makes its sandbox, and whatever runs in there can stop the worker.
     pub fn call(&self, owner: &Owner, policy: &Policy, call: &Call, data: &[u8]) -> Result<Done, Fault> {
-        let message = encode(call, data).map_err(fault::file)?;
+        let done = self.try_call(owner, policy, call, Trust::Doubting, data)?;
+        if !matches!(done.0, Answer::Doubtful) {
+            return Ok(done);
+        }
+        owner.verify(policy).map_err(|error| fault::launch(&error))?;
+        self.try_call(owner, policy, call, Trust::Looked, data)
+    }
+
+    fn try_call(&self, owner: &Owner, policy: &Policy, call: &Call, trust: Trust, data: &[u8]) -> Result<Done, Fault> {
+        let message = encode(call, trust, data).map_err(fault::file)?;
         let patience = self.patience.with(call);
         if let Some(worker) = self.take_spare(policy)
             && let Ok(()) = hand_over(&worker, &message)
@@ -271,14 +324,17 @@ impl Workers {
 
     /// Begins a call that is over at once if nothing is wrong, and waits for no longer than that takes.
     pub fn begin(&self, policy: &Policy, call: &Call, data: &[u8]) -> Result<Begun, Fault> {
-        let message = encode(call, data).map_err(fault::file)?;
+        let message = encode(call, Trust::Doubting, data).map_err(fault::file)?;
         let Some(worker) = self.take_spare(policy) else { return Ok(Begun::NotYet) };
         if hand_over(&worker, &message).is_err() {
             return Ok(Begun::NotYet);
         }
         match wait_for(&worker, AT_ONCE) {
             Err(Lost::Silent(_)) => Ok(Begun::Waiting(worker, self.patience.with(call))),
-            answer => self.finish(policy, worker, answer).map(Begun::Done),
+            answer => match self.finish(policy, worker, answer)? {
+                (Answer::Doubtful, _) => Ok(Begun::NotYet),
+                done => Ok(Begun::Done(done)),
+            },
         }
     }
 
@@ -290,7 +346,9 @@ impl Workers {
 
     /// Somebody who waits for work; one that was killed meanwhile is found out when it gets some.
     fn take_spare(&self, policy: &Policy) -> Option<Worker> {
-        self.lock().get_mut(policy).and_then(Vec::pop)
+        let mut spare = self.lock();
+        let spare = spare.get_mut(policy)?;
+        std::iter::from_fn(|| spare.pop()).find(Worker::is_current)
     }
 
     fn finish(&self, policy: &Policy, worker: Worker, answer: Result<Message, Lost>) -> Result<Done, Fault> {
@@ -357,9 +415,18 @@ fn wait_for(worker: &Worker, patience: Duration) -> Result<Message, Lost> {
 
 fn start(owner: &Owner, policy: &Policy) -> Result<Worker, LaunchError> {
     let worker = owner.worker(policy)?;
-    let patterns: Vec<_> = policy.rules().map(|rules| rules.globs().iter().map(ToString::to_string).collect()).unwrap_or_default();
-    if !patterns.is_empty() {
-        worker.channel().send(&encode(&Call::Hello { patterns }, &[])?, &[])?;
+    if let Some(rules) = policy.rules() {
+        let patterns = rules.globs().iter().map(ToString::to_string).collect();
+        let told = |rule: &Rule| {
+            let allowed = match rule.access {
+                Access::Deny => Allowed::Nothing,
+                Access::Read => Allowed::Reading,
+                Access::Write => Allowed::Writing,
+            };
+            (Native(rule.path.clone()), allowed)
+        };
+        let hello = Call::Hello { patterns, rules: rules.iter().map(told).collect() };
+        worker.channel().send(&encode(&hello, Trust::Looked, &[])?, &[])?;
     }
     Ok(worker)
 }

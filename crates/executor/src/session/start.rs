@@ -81,13 +81,9 @@ impl Session {
         }
     }
 
-    fn policy(&self, params: &StartParams) -> Result<Policy, Fault> {
-        self.config.grounds.policy(params.sandbox.as_ref()).map_err(|error| fault::policy(&error))
-    }
-
     /// What the wire calls the confinement of a process that was started with these parameters. Looks at the places that they name.
     pub fn sandbox_type(&self, params: &StartParams) -> Result<SandboxType, Fault> {
-        self.policy(params).map(|policy| sandbox_type(&policy))
+        self.start_policy(params).map(|policy| sandbox_type(&policy))
     }
 }
 
@@ -112,7 +108,7 @@ impl Start {
     pub fn launch(self, params: StartParams, snapshot: Option<&Snapshot>) -> Result<SandboxType, Fault> {
         let session = &self.session;
         let cwd = params.cwd.to_native().map_err(|error| fault::foreign_cwd(&params.cwd.to_string(), &error))?;
-        let policy = session.policy(&params)?;
+        let policy = session.start_policy(&params)?;
         let (program, arguments) = params.argv.split_first().ok_or_else(fault::empty_argv)?;
         let launch = Launch {
             program: program.into(),

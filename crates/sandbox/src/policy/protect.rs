@@ -1,8 +1,7 @@
-//! What stays read-only inside a writable root, because somebody outside the sandbox will run or believe it later.
+//! What stays read-only inside a writable root, because a program outside the sandbox will run or believe it later.
 
+use std::fs;
 use std::path::{Path, PathBuf};
-
-use super::{Access, Origin, Rule};
 
 /// Repositories with their hooks and settings, and the settings of agents and tools that act on them.
 pub const PROTECTED_NAMES: &[&str] = &[".git", ".githooks", ".husky", ".agents", ".codex", ".outpost", ".ssh"];
@@ -23,28 +22,96 @@ pub const STARTUP_FILES: &[&str] = &[
     ".gitconfig",
 ];
 
-/// The rules that protect what is at the top of a writable root. `root` is a resolved path.
-pub fn protected_below(root: &Path) -> Vec<Rule> {
+/// So many submodules and worktrees of one repository are protected.
+const MAX_CHECKOUTS: usize = 256;
+
+/// What is protected at the top of a writable root, as it is spelled: some of it may be a link, or not exist. `root` is a
+/// resolved path.
+pub fn protected_paths(root: &Path) -> Vec<PathBuf> {
     // A single file has nothing below it.
     if root.symlink_metadata().is_ok_and(|metadata| !metadata.is_dir()) {
         return Vec::new();
     }
     let mut paths: Vec<PathBuf> = PROTECTED_NAMES.iter().chain(STARTUP_FILES).map(|name| root.join(name)).collect();
-    paths.extend(git_directory(root));
+    let git = root.join(".git");
+    paths.extend(directories_of(&git));
+    for checkout in checkouts(root, &git).into_iter().take(MAX_CHECKOUTS) {
+        // Only what is there: something in its place would keep it from being made.
+        if checkout.symlink_metadata().is_ok() {
+            paths.extend(directories_of(&checkout));
+            paths.push(checkout);
+        }
+    }
     if is_repository(root) {
         paths.extend(["hooks", "config"].map(|name| root.join(name)));
     }
-    paths.into_iter().map(|path| Rule { path, access: Access::Read, origin: Origin::Protected }).collect()
+    paths
 }
 
-/// A worktree's `.git` is a file that names the directory: that one is protected as well if it lies in the root.
-fn git_directory(root: &Path) -> Option<PathBuf> {
-    let text = std::fs::read_to_string(root.join(".git")).ok()?;
-    let directory = root.join(text.strip_prefix("gitdir:")?.trim()).canonicalize().ok()?;
-    directory.starts_with(root).then_some(directory)
+/// Where a `.git` that is a file says that the repository is, and what that shares with others: the hooks and settings of a
+/// worktree are those of the repository that it was made from.
+fn directories_of(git: &Path) -> Vec<PathBuf> {
+    let Some(directory) = named_by(git, "gitdir:") else { return Vec::new() };
+    let shared = named_by(&directory.join("commondir"), "");
+    [Some(directory), shared].into_iter().flatten().collect()
+}
+
+/// The path that a small file of git names behind a word.
+fn named_by(file: &Path, word: &str) -> Option<PathBuf> {
+    let is_small = fs::metadata(file).is_ok_and(|metadata| metadata.is_file() && metadata.len() < 8192);
+    let text = is_small.then(|| fs::read_to_string(file).ok())??;
+    file.parent()?.join(text.strip_prefix(word)?.trim()).canonicalize().ok()
+}
+
+/// The `.git` of every submodule and of every other worktree of a repository.
+fn checkouts(root: &Path, git: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let is_small = fs::metadata(root.join(".gitmodules")).is_ok_and(|metadata| metadata.is_file() && metadata.len() < 1 << 20);
+    let modules = if is_small { fs::read_to_string(root.join(".gitmodules")).unwrap_or_default() } else { String::new() };
+    for line in modules.lines() {
+        let Some((key, value)) = line.split_once('=') else { continue };
+        let path = Path::new(value.trim());
+        let stays = path.components().all(|part| matches!(part, std::path::Component::Normal(_)));
+        if key.trim() == "path" && stays && !path.as_os_str().is_empty() {
+            found.push(root.join(path).join(".git"));
+        }
+    }
+    for entry in fs::read_dir(git.join("worktrees")).into_iter().flatten().flatten() {
+        let text = fs::read_to_string(entry.path().join("gitdir")).unwrap_or_default();
+        let path = Path::new(text.trim_end());
+        if path.is_absolute() {
+            found.push(path.to_owned());
+        }
+    }
+    found
 }
 
 /// Whether the root itself is a bare repository.
 fn is_repository(root: &Path) -> bool {
     root.join("HEAD").is_file() && root.join("objects").is_dir() && root.join("refs").is_dir()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checkouts_of_a_repository_are_found() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().canonicalize().unwrap();
+        let (main, tree) = (root.join("main"), root.join("tree"));
+        for path in [main.join(".git/worktrees/tree"), main.join("sub"), tree.clone()] {
+            fs::create_dir_all(path).unwrap();
+        }
+        fs::write(main.join(".gitmodules"), "[submodule \"s\"]\n\tpath = sub\n\turl = x\n[submodule \"t\"]\n\tpath = ../out\n").unwrap();
+        fs::write(main.join("sub/.git"), "gitdir: ../.git/modules/sub\n").unwrap();
+        fs::write(main.join(".git/worktrees/tree/gitdir"), format!("{}\n", tree.join(".git").display())).unwrap();
+        fs::write(main.join(".git/worktrees/tree/commondir"), "../..\n").unwrap();
+        fs::write(tree.join(".git"), format!("gitdir: {}\n", main.join(".git/worktrees/tree").display())).unwrap();
+        let paths = protected_paths(&main);
+        assert!(paths.contains(&main.join("sub/.git")) && paths.contains(&tree.join(".git")), "{paths:?}");
+        let paths = protected_paths(&tree);
+        assert!(paths.contains(&main.join(".git")) && paths.contains(&main.join(".git/worktrees/tree")), "{paths:?}");
+        assert!(protected_paths(&tree.join(".git")).is_empty());
+    }
 }

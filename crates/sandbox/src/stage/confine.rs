@@ -5,11 +5,16 @@
 //! be held is not run.
 
 mod filter;
+mod guard;
 mod idmap;
+mod masks;
+mod matches;
 mod network;
 mod ruleset;
 mod view;
+mod watch;
 
+use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::io;
 
@@ -20,9 +25,15 @@ use rustix::thread::{
     set_thread_res_gid, set_thread_res_uid,
 };
 
+pub use self::guard::Ends;
+use self::guard::{Guard, Keeper};
+pub use self::masks::mount_at;
+pub use self::watch::Quiet;
+use self::watch::Watch;
 use crate::level::Level;
 use crate::message::Cause;
-use crate::plan::{Confinement, Identity};
+use crate::plan::{Confinement, Identity, Place, Rights, Shape};
+use crate::policy::Access;
 use crate::sys::{self, Fork, Signals};
 
 pub use network::Network;
@@ -80,37 +91,76 @@ impl<T, E: Display> During<T> for Result<T, E> {
     }
 }
 
+/// What the processes of a cell need to know of it.
+pub struct Settled {
+    /// The network of this cell, for those that come later.
+    pub network: Network,
+    pub quiet: Quiet,
+}
+
 /// Confines this process. Returns in a new process, the first of its own process table. `shared` is the network of the
-/// session, if one of its cells has made it before; returned is the network of this cell, for those that come later.
-pub fn confine(confinement: &Confinement, shared: Network) -> Result<Network, Refused> {
+/// session, if one of its cells has made it before.
+pub fn confine(confinement: &Confinement, shared: Network, ends: Ends) -> Result<Settled, Refused> {
     if confinement.level == Level::Landlock {
-        alone(confinement)?;
-        return Ok(Network::default());
+        // Without mounts there is nothing to keep in place, and nothing that could be put back.
+        alone(&with_matches(confinement, None)?)?;
+        return Ok(Settled { network: Network::default(), quiet: Quiet::Always });
     }
     // Handles of other namespaces can only be made from here.
     let sources = view::Sources::open(confinement)?;
     let network = network::separate(confinement, shared)?;
-    if confinement.level == Level::Full {
-        let signals = Signals::listen().during("signals")?;
-        match sys::fork().during("the first process of the sandbox")? {
-            Fork::Parent(first) => {
-                drop((sources, network));
-                guard(first, &signals)
-            }
-            Fork::Child => {}
+    // Heard from here on, so that no change is missed between looking and holding. Without it, everything is looked at before each start.
+    let mut watch = Watch::open().ok();
+    let confinement = with_matches(confinement, watch.as_mut())?;
+    if let Some(watch) = &mut watch {
+        confinement.places.iter().for_each(|place| watch.around(&place.path));
+    }
+    let quiet = match &watch {
+        Some(watch) => watch.quiet().during("hearing of changes")?,
+        None => Quiet::Never,
+    };
+    let keeper = Keeper::new(watch, &confinement);
+    let (kept, built) = crate::channel::pair().during("the guard of the sandbox")?;
+    let signals = Signals::listen().during("signals")?;
+    match sys::fork().during("the first process of the sandbox")? {
+        Fork::Parent(first) => {
+            drop((sources, network, built, quiet));
+            Guard::new(first, signals, ends, keeper).run(&kept)
         }
+        Fork::Child => drop((signals, ends, keeper, kept)),
     }
     sys::hear_of_parents_end().during("its parent")?;
-    view::build(confinement, sources)?;
-    drop_rights(confinement)?;
+    let masks = view::build(&confinement, sources)?;
+    guard::hand_over(&built, &masks).during("the guard of the sandbox")?;
+    drop_rights(&confinement)?;
     set_no_new_privs(true).during("no_new_privs")?;
-    ruleset::restrict(confinement)?;
+    ruleset::restrict(&confinement)?;
     filter::install(confinement.network, confinement.level)?;
     // Nobody inside looks into the processes that hold the sandbox, nor into their memory.
     set_dumpable_behavior(DumpableBehavior::NotDumpable).during("dumpable")?;
     // Lost with the change of user.
     sys::hear_of_parents_end().during("its parent")?;
-    Ok(network)
+    guard::is_kept(&built).during("the guard of the sandbox")?;
+    Ok(Settled { network, quiet })
+}
+
+/// Adds what the patterns deny now. Every directory in which they could come to deny something is watched before it is read.
+fn with_matches(confinement: &Confinement, mut watch: Option<&mut Watch>) -> Result<Confinement, Refused> {
+    let mut visit = |directory: &std::path::Path| {
+        if let Some(watch) = &mut watch {
+            watch.for_pattern(directory, confinement);
+        }
+    };
+    let found = matches::find(&confinement.globs, matches::BOUNDS, &mut visit)?;
+    let mut places: BTreeMap<_, _> = confinement.places.iter().map(|place| (place.path.clone(), place.clone())).collect();
+    for found in &found {
+        let path = found.path.clone();
+        let fixed = !found.is_found_anywhere(&confinement.places);
+        let by_pattern = !places.contains_key(&path);
+        let place = Place { path: path.clone(), access: Access::Deny, rights: Rights::Others, fixed, shape: Shape::Tree, by_pattern };
+        places.insert(path, place);
+    }
+    Ok(Confinement { places: places.into_values().collect(), ..confinement.clone() })
 }
 
 /// Without namespaces: rights go, and Landlock and seccomp are all that holds.
@@ -154,21 +204,4 @@ fn drop_rights(confinement: &Confinement) -> Result<(), Refused> {
         return Err("it would run as root".into());
     }
     Ok(())
-}
-
-/// What stays outside: it waits for the first process of the sandbox and goes with it, or takes it along.
-fn guard(first: rustix::process::Pid, signals: &Signals) -> ! {
-    use rustix::event::{PollFd, PollFlags, poll};
-    loop {
-        let _ = poll(&mut [PollFd::from_borrowed_fd(signals.descriptor(), PollFlags::IN)], None);
-        if signals.take() {
-            // With the first process the kernel kills all others of its table.
-            let _ = rustix::process::kill_process(first, rustix::process::Signal::KILL);
-        }
-        let mut is_over = false;
-        super::kin::reap(|pid, _| is_over |= pid == first);
-        if is_over {
-            sys::exit(0);
-        }
-    }
 }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, waitpid};
 
+use super::confine::{Ends, Quiet, Settled};
 use super::kin::{self, Left};
 use super::{Worker, confine, reaper};
 use crate::cgroup::{Kernel, TRIAL_MEMORY, Tree};
@@ -35,30 +36,35 @@ struct Hub {
     /// Whom we forked. Every other child is what one of them left behind.
     known: HashMap<Pid, u64>,
     worker: Worker,
+    /// Whether what a cell holds may have changed.
+    quiet: Quiet,
 }
 
 /// Serves until the other end of the socket is gone, and then until nobody is left.
-pub fn run(control: Channel, role: Role, worker: Worker) -> io::Result<()> {
+pub fn run(control: Channel, role: Role, worker: Worker, quiet: Quiet) -> io::Result<()> {
     set_child_subreaper(Some(getpid()))?;
-    let mut hub = Hub { role, control, signals: Signals::listen()?, known: HashMap::new(), worker };
+    let mut hub = Hub { role, control, signals: Signals::listen()?, known: HashMap::new(), worker, quiet };
     while hub.wait(None)? == Next::More {}
     hub.wind_down()
 }
 
 /// Makes this process the cell that it is meant to be.
-fn settle(description: &[u8], shared: confine::Network) -> Result<confine::Network, (Cause, String)> {
+fn settle(description: &[u8], shared: confine::Network, ends: Option<Ends>) -> Result<Settled, (Cause, String)> {
     let policy = |reason: String| (Cause::Policy, reason);
     let plan = Plan::decode(description).map_err(|error| policy(error.to_string()))?;
     enter(&plan.cgroups).map_err(|reason| (Cause::Groups, reason))?;
     // Processes are counted per user: a sandbox has its own user, or its own count, only once it is confined.
     let (late, early): (Vec<_>, Vec<_>) = plan.rlimits.iter().partition(|limit| limit.resource == sys::rlimit::NPROC);
     set_limits(&early).map_err(policy)?;
-    let network = match &plan.confinement {
-        Some(confinement) => confine::confine(confinement, shared).map_err(|refused| (refused.cause(), refused.into()))?,
-        None => confine::Network::default(),
+    let settled = match (&plan.confinement, ends) {
+        (Some(confinement), Some(ends)) => {
+            confine::confine(confinement, shared, ends).map_err(|refused| (refused.cause(), refused.into()))?
+        }
+        (Some(_), None) => return Err(policy("a message between our own processes is garbled".into())),
+        (None, _) => Settled { network: confine::Network::default(), quiet: Quiet::Always },
     };
     set_limits(&late).map_err(policy)?;
-    Ok(network)
+    Ok(settled)
 }
 
 /// Moves this process into control groups.
@@ -174,7 +180,13 @@ impl Hub {
                 Ok(Fork::Parent(pid)) => {
                     self.known.insert(pid, 0);
                 }
-                Ok(Fork::Child) => self.become_cell(socket, &description, confine::Network::from_descriptors(descriptors.collect())),
+                Ok(Fork::Child) => {
+                    let ends = descriptors.next().zip(descriptors.next()).map(|(requests, reports)| Ends {
+                        requests: Channel::from_descriptor(requests),
+                        reports: Channel::from_descriptor(reports),
+                    });
+                    self.become_cell(socket, &description, confine::Network::from_descriptors(descriptors.collect()), ends)
+                }
                 Err(error) => drop(socket.send(&not_forked(&error), &[])),
             },
             (Order::Trial { doors }, Some(socket)) if self.role == Role::Zygote => match sys::fork() {
@@ -196,7 +208,7 @@ impl Hub {
     fn become_reaper(&mut self, socket: &Channel) -> ! {
         self.let_go();
         let _ = rustix::thread::set_name(c"outpost-reaper");
-        let done = sys::hear_of_parents_end().and_then(|()| reaper::run(socket));
+        let done = sys::hear_of_parents_end().and_then(|()| reaper::run(socket, &self.quiet));
         sys::exit(done.is_err().into())
     }
 
@@ -206,25 +218,26 @@ impl Hub {
         let _ = rustix::thread::set_name(c"outpost-worker");
         let pid = getpid().as_raw_nonzero().get().unsigned_abs();
         if sys::hear_of_parents_end().and_then(|()| socket.send(&News::Started { job: 0, pid }.encode(), &[])).is_ok() {
-            (self.worker)(socket);
+            (self.worker)(socket, &self.quiet);
         }
         sys::exit(0)
     }
 
-    fn become_cell(&mut self, socket: Channel, description: &[u8], shared: confine::Network) -> ! {
+    fn become_cell(&mut self, socket: Channel, description: &[u8], shared: confine::Network, ends: Option<Ends>) -> ! {
         self.let_go();
         let _ = rustix::thread::set_name(c"outpost-cell");
         // Told by this name, because inside it may get another one.
         let pid = getpid().as_raw_nonzero().get().unsigned_abs();
         let settled =
-            sys::hear_of_parents_end().map_err(|error| (Cause::Policy, error.to_string())).and_then(|()| settle(description, shared));
-        let (ready, network) = match settled {
-            Ok(network) => (News::Ready { pid }, network),
-            Err((cause, reason)) => (News::Refused { cause, reason }, confine::Network::default()),
+            sys::hear_of_parents_end().map_err(|error| (Cause::Policy, error.to_string())).and_then(|()| settle(description, shared, ends));
+        let done = match settled {
+            Ok(Settled { network, quiet }) => {
+                let sent = socket.send(&News::Ready { pid }.encode(), &network.descriptors());
+                drop(network);
+                sent.and_then(|()| run(socket, Role::Cell, self.worker, quiet))
+            }
+            Err((cause, reason)) => socket.send(&News::Refused { cause, reason }.encode(), &[]),
         };
-        let sent = socket.send(&ready.encode(), &network.descriptors());
-        drop(network);
-        let done = sent.and_then(|()| if matches!(ready, News::Ready { .. }) { run(socket, Role::Cell, self.worker) } else { Ok(()) });
         sys::exit(done.is_err().into())
     }
 

@@ -11,6 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitStatus, getpid, kill_process_group, set_child_subreaper};
 
+use super::confine::{Quiet, mount_at};
 use super::kin::{self, Left};
 use crate::channel::Channel;
 use crate::child::Exit;
@@ -29,6 +30,7 @@ struct Reaper<'a> {
     job: Option<Job>,
     /// Everything has to go.
     killing: bool,
+    quiet: &'a Quiet,
 }
 
 struct Job {
@@ -38,9 +40,9 @@ struct Job {
     exited: bool,
 }
 
-pub fn run(socket: &Channel) -> io::Result<()> {
+pub fn run(socket: &Channel, quiet: &Quiet) -> io::Result<()> {
     set_child_subreaper(Some(getpid()))?;
-    let mut reaper = Reaper { socket, signals: Signals::listen()?, job: None, killing: false };
+    let mut reaper = Reaper { socket, signals: Signals::listen()?, job: None, killing: false, quiet };
     while reaper.wait()? {}
     reaper.wind_down();
     Ok(())
@@ -97,6 +99,9 @@ impl Reaper<'_> {
         if self.job.is_some() {
             return self.tell(&News::Failed { job, errno: Errno::BUSY.raw_os_error() });
         }
+        if !self.is_in_place(&start) {
+            return self.tell(&News::Doubtful { job });
+        }
         let spawned = self.signals.unblocked(|| spawn(start, descriptors))?;
         match spawned {
             Ok(leader) => {
@@ -107,6 +112,18 @@ impl Reaper<'_> {
             }
             Err(error) => self.tell(&News::Failed { job, errno: error.raw_os_error().unwrap_or(Errno::IO.raw_os_error()) }),
         }
+    }
+
+    /// Whether everything that the sandbox holds is where it was put: one system call for each, and one for changes that are not
+    /// dealt with yet.
+    fn is_in_place(&self, start: &Start) -> bool {
+        let holds = start.checks.iter().all(|check| match mount_at(&check.path) {
+            Ok(found) => found == check.mount,
+            // Where the sandbox's user does not get to, its programs do not either, unless they can open the way again.
+            Err(Errno::ACCESS) => !check.is_strict || start.was_checked,
+            Err(_) => start.was_checked,
+        });
+        holds && (start.was_checked || self.quiet.is_quiet())
     }
 
     /// Takes the dead, tells of the program's end, and kills what has to go.

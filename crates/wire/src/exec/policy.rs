@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 use serde::{Deserialize, Serialize};
 
 use crate::path::PathUri;
+use crate::{encode_with_serde, notification};
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -162,6 +163,51 @@ impl SandboxContext {
         )
     }
 }
+
+/// A program outside took away something that a sandbox of the session held.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct SandboxLossParams {
+    pub path: PathUri,
+    pub held: Held,
+    pub outcome: LossOutcome,
+}
+
+/// How something was held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub enum Held {
+    Denied,
+    ReadOnly,
+    /// A directory on the way to something that is denied or read-only.
+    Directory,
+    /// A link on the way to it.
+    Link,
+    /// A place of the sandbox itself, such as a workspace root.
+    Root,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub enum LossOutcome {
+    /// It is held again.
+    Restored,
+    /// There is nothing at the path now.
+    Missing,
+    /// Commands that already run are not held there any more; those that are started next are.
+    Open,
+}
+
+encode_with_serde!(SandboxLossParams);
+
+notification!(
+    /// Ours, for clients that ask for `sandboxLosses`.
+    SandboxLoss = "sandbox/loss", SandboxLossParams
+);
 
 #[cfg(test)]
 mod tests {

@@ -8,6 +8,9 @@ use crate::{encode_with_serde, method};
 /// Asks for chunks of lost output to be told as `{seq, gapBytes}`.
 pub const OUTPUT_GAPS: &str = "outputGaps";
 
+/// Asks for `sandbox/loss`.
+pub const SANDBOX_LOSSES: &str = "sandboxLosses";
+
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

@@ -14,19 +14,14 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::Errno;
-use rustix::mount::{
-    MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, mount_change, move_mount, open_tree, unmount,
-};
+use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount};
 use rustix::process::{chdir, pivot_root};
 
+use super::masks::{self, Kind, Mask, QUIET, RDONLY, clone, limit};
 use super::{During, Refused, idmap};
 use crate::level::Level;
-use crate::plan::{Confinement, Identity, Place, Rights};
+use crate::plan::{Confinement, Identity, Place, Rights, Shape};
 use crate::policy::Access;
-use crate::sys;
-
-const RDONLY: u64 = libc::MOUNT_ATTR_RDONLY;
-const QUIET: u64 = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
 
 /// Devices that anybody may use.
 const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
@@ -80,6 +75,24 @@ fn pin(path: &Path) -> Result<OwnedFd, Refused> {
     })
 }
 
+/// The same for a path whose last name may be one.
+fn find(path: &Path) -> Result<OwnedFd, Refused> {
+    masks::find(path)
+        .map_err(|error| match error {
+            Errno::LOOP => format!("{} lies behind a symbolic link that was made meanwhile", path.display()),
+            error => format!("{}: {}", path.display(), io::Error::from(error)),
+        })
+        .map_err(Refused::from)
+}
+
+/// Where a path is while the tree is built.
+fn at(prefix: &str, path: &Path) -> PathBuf {
+    match prefix {
+        "" => path.to_owned(),
+        prefix => Path::new(prefix).join(path.strip_prefix("/").unwrap_or(path)),
+    }
+}
+
 struct View<'a> {
     confinement: &'a Confinement,
     sources: Sources,
@@ -89,13 +102,18 @@ struct View<'a> {
     scaffolds: Vec<PathBuf>,
     /// Directories inside writable places that were mounted on themselves.
     fixed: HashSet<PathBuf>,
+    /// Everything that has to stay where it was put.
+    masks: Vec<Mask>,
+    /// The device that covers what is hidden.
+    nothing: Option<OwnedFd>,
 }
 
-pub fn build(confinement: &Confinement, sources: Sources) -> Result<(), Refused> {
+/// Returns what has to stay where it was put.
+pub fn build(confinement: &Confinement, sources: Sources) -> Result<Vec<Mask>, Refused> {
     mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC).during("the mounts cannot be made private")?;
     let access = access_at(&confinement.places, Path::new("/"));
     let prefix = if access >= Access::Read { "" } else { TEMPORARY };
-    let mut view = View { confinement, sources, prefix, scaffolds: Vec::new(), fixed: HashSet::new() };
+    let mut view = View { confinement, sources, prefix, scaffolds: Vec::new(), fixed: HashSet::new(), masks: Vec::new(), nothing: None };
     // From the tree as it is, before anything covers it.
     let places = view.clones()?;
     let devices = view.device_clones()?;
@@ -134,33 +152,21 @@ pub fn build(confinement: &Confinement, sources: Sources) -> Result<(), Refused>
         view.private_places(temporary)?;
         view.clear_obstacles()?;
     }
+    view.nothing = Some(pin(&view.at(Path::new("/dev/null")))?);
     view.places(places)?;
-    view.finish()
+    view.finish()?;
+    Ok(view.masks)
 }
 
 /// What the innermost place that holds the path allows.
-fn access_at(places: &[Place], path: &Path) -> Access {
+pub fn access_at(places: &[Place], path: &Path) -> Access {
     places.iter().rev().find(|place| path.starts_with(&place.path)).map_or(Access::Deny, |place| place.access)
 }
 
-/// A copy of a mount, attached nowhere.
-fn clone(place: &OwnedFd, recursive: bool) -> io::Result<OwnedFd> {
-    let mut flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC | OpenTreeFlags::AT_EMPTY_PATH;
-    if recursive {
-        flags |= OpenTreeFlags::AT_RECURSIVE;
-    }
-    Ok(open_tree(place, "", flags)?)
-}
-
-fn limit(mount: &OwnedFd, recursive: bool, attributes: u64) -> io::Result<()> {
-    sys::mount_setattr(mount.as_fd(), recursive, &libc::mount_attr { attr_set: attributes, attr_clr: 0, propagation: 0, userns_fd: 0 })
-}
-
-fn attach(mount: &OwnedFd, target: &Path) -> Result<(), Refused> {
+/// Returns the number of the mount.
+fn attach(mount: &OwnedFd, target: &Path) -> Result<u64, Refused> {
     let point = pin(target)?;
-    move_mount(mount, "", &point, "", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH)
-        .map_err(io::Error::from)
-        .during(format!("{} cannot be mounted", target.display()))
+    masks::mount_on(&point, mount).during(format!("{} cannot be mounted", target.display()))
 }
 
 fn tmpfs(target: &Path, options: &str) -> Result<(), Refused> {
@@ -173,10 +179,7 @@ fn tmpfs(target: &Path, options: &str) -> Result<(), Refused> {
 
 impl View<'_> {
     fn at(&self, path: &Path) -> PathBuf {
-        match self.prefix {
-            "" => path.to_owned(),
-            prefix => Path::new(prefix).join(path.strip_prefix("/").unwrap_or(path)),
-        }
+        at(self.prefix, path)
     }
 
     /// Whether the tree at this path is one that we put there, so that nothing of the machine shows through.
@@ -188,7 +191,7 @@ impl View<'_> {
     fn clones(&mut self) -> Result<Vec<(Place, OwnedFd)>, Refused> {
         let mut clones = Vec::new();
         for place in &self.confinement.places {
-            if place.access == Access::Deny || is_made_here(&place.path) {
+            if place.access == Access::Deny || place.shape == Shape::Link || is_made_here(&place.path) {
                 continue;
             }
             let pinned = match pin(&place.path) {
@@ -286,7 +289,7 @@ impl View<'_> {
     fn proc(&self, machine: Option<OwnedFd>) -> Result<(), Refused> {
         let target = self.point(Path::new("/proc"), true)?;
         if let Some(machine) = machine {
-            return attach(&machine, &target);
+            return attach(&machine, &target).map(drop);
         }
         let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
         mount("proc", &target, "proc", flags, None).map_err(io::Error::from).during("a process table of its own cannot be shown")
@@ -354,25 +357,87 @@ impl View<'_> {
     }
 
     fn places(&mut self, mut clones: Vec<(Place, OwnedFd)>) -> Result<(), Refused> {
-        for place in self.confinement.places.iter().filter(|place| !is_made_here(&place.path)) {
-            let around = place.path.parent().map_or(Access::Deny, |parent| access_at(&self.confinement.places, parent));
+        let confinement = self.confinement;
+        for place in confinement.places.iter().filter(|place| !is_made_here(&place.path)) {
+            let around = place.path.parent().map_or(Access::Deny, |parent| access_at(&confinement.places, parent));
             let copy = clones.iter().position(|(known, _)| known == place).map(|index| clones.swap_remove(index).1);
-            let in_temporary = is_in_temporary(&self.confinement.places, &place.path);
+            let in_temporary = is_in_temporary(&confinement.places, &place.path);
+            let in_writable = around == Access::Write && !in_temporary;
             if place.fixed {
                 self.fix_way(&place.path)?;
             }
+            let mask = |kind: Kind| Mask { path: place.path.clone(), kind, mount: None, in_writable, by_pattern: place.by_pattern };
             match (place.access, around, copy) {
-                (Access::Write, _, Some(copy)) => self.put(&place.path, &copy)?,
-                (Access::Read, Access::Read | Access::Deny, Some(copy)) if place.rights != Rights::Others => {
-                    self.put(&place.path, &copy)?
+                (access, _, _) if place.shape == Shape::Link => {
+                    if in_writable {
+                        self.masks.push(mask(Kind::Link(access)));
+                        self.cover_last()?;
+                    }
                 }
-                (Access::Read, Access::Write, _) if !in_temporary => self.hold(&place.path)?,
+                (Access::Write, _, Some(copy)) => {
+                    self.masks.push(mask(Kind::Root));
+                    self.put_last(&copy)?;
+                }
+                (Access::Read, Access::Read | Access::Deny, Some(copy)) if place.rights != Rights::Others => {
+                    self.masks.push(mask(Kind::Root));
+                    self.put_last(&copy)?;
+                }
+                (Access::Read, Access::Write, _) if !in_temporary => {
+                    self.masks.push(mask(Kind::Hold));
+                    self.cover_last()?;
+                }
                 // Inside what is the sandbox's own, or was hidden: only what is there has to be shown.
-                (Access::Read, _, Some(copy)) if around != Access::Read || self.is_covered(&place.path) => self.put(&place.path, &copy)?,
-                (Access::Deny, Access::Read | Access::Write, _) if self.is_on_the_way(&place.path) => self.scaffold(&place.path)?,
-                (Access::Deny, Access::Read | Access::Write, _) => self.hide(&place.path, around)?,
+                (Access::Read, _, Some(copy)) if around != Access::Read || self.is_covered(&place.path) => {
+                    self.masks.push(mask(Kind::Root));
+                    self.put_last(&copy)?;
+                }
+                (Access::Deny, Access::Read | Access::Write, _) if self.is_on_the_way(&place.path) => {
+                    self.scaffold(&place.path)?;
+                    let mount = masks::mount_at(&self.at(&place.path)).map_err(io::Error::from).during(place.path.display())?;
+                    self.masks.push(Mask { mount, ..mask(Kind::Root) });
+                }
+                (Access::Deny, Access::Read | Access::Write, _) => {
+                    let can_appear = around == Access::Write && !place.path.starts_with(TEMPORARY);
+                    let is_there = self.at(&place.path).symlink_metadata().is_ok();
+                    if is_there {
+                        self.masks.push(mask(Kind::Hide));
+                        self.cover_last()?;
+                    } else if can_appear && !place.by_pattern {
+                        return Err(format!("{} cannot be denied before it exists", place.path.display()).into());
+                    } else if !in_temporary && !place.by_pattern {
+                        // Where nothing can be made, nothing has to be hidden yet.
+                        self.masks.push(mask(Kind::Hide));
+                    }
+                }
                 _ => {}
             }
+        }
+        Ok(())
+    }
+
+    /// Covers what the last mask is for.
+    fn cover_last(&mut self) -> Result<(), Refused> {
+        let prefix = self.prefix;
+        let (Some(mask), Some(nothing)) = (self.masks.last_mut(), &self.nothing) else { return Ok(()) };
+        let target = at(prefix, &mask.path);
+        let why = match mask.kind {
+            Kind::Hide => "it cannot be denied",
+            Kind::Link(_) => "a link on the way to what is denied or read-only cannot be kept as it is",
+            _ => "it cannot be kept read-only",
+        };
+        let place = find(&target).map_err(|refused| format!("{why}: {refused}"))?;
+        mask.mount = Some(masks::cover(&place, mask.kind, nothing).during(format!("{why}: {}", mask.path.display()))?);
+        Ok(())
+    }
+
+    /// Puts a copy where the last mask is for.
+    fn put_last(&mut self, copy: &OwnedFd) -> Result<(), Refused> {
+        let Some(path) = self.masks.last().map(|mask| mask.path.clone()) else { return Ok(()) };
+        let is_directory = rustix::fs::fstat(copy).is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir());
+        let target = self.point(&path, is_directory)?;
+        let mount = attach(copy, &target)?;
+        if let Some(mask) = self.masks.last_mut() {
+            mask.mount = Some(mount);
         }
         Ok(())
     }
@@ -404,41 +469,11 @@ impl View<'_> {
             }
             if self.fixed.insert(directory.to_owned()) {
                 let copy = clone(&pin(&target)?, true).during(directory.display())?;
-                attach(&copy, &target)?;
+                let mount = Some(attach(&copy, &target)?);
+                self.masks.push(Mask { path: directory.to_owned(), kind: Kind::Way, mount, in_writable: true, by_pattern: false });
             }
         }
         Ok(())
-    }
-
-    fn put(&self, path: &Path, copy: &OwnedFd) -> Result<(), Refused> {
-        let is_directory = rustix::fs::fstat(copy).is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir());
-        let target = self.point(path, is_directory)?;
-        attach(copy, &target)
-    }
-
-    /// Makes something inside a writable place read-only: a mount on itself, which can be neither moved nor removed.
-    fn hold(&self, path: &Path) -> Result<(), Refused> {
-        let target = self.at(path);
-        let pinned = pin(&target).map_err(|refused| format!("it cannot be kept read-only: {refused}"))?;
-        let copy = clone(&pinned, true).during(path.display())?;
-        limit(&copy, true, RDONLY | QUIET).during(path.display())?;
-        attach(&copy, &target)
-    }
-
-    fn hide(&self, path: &Path, around: Access) -> Result<(), Refused> {
-        let target = self.at(path);
-        let Ok(metadata) = target.symlink_metadata() else {
-            // Where nothing can be made, nothing has to be hidden.
-            let can_appear = around == Access::Write && !path.starts_with(TEMPORARY);
-            return if can_appear { Err(format!("{} cannot be denied before it exists", path.display()).into()) } else { Ok(()) };
-        };
-        if metadata.is_dir() {
-            return tmpfs(&target, "mode=0000,size=4k").and_then(|()| limit(&pin(&target)?, false, RDONLY).during(path.display()));
-        }
-        // A device that may not be opened.
-        let nothing = clone(&pin(&self.at(Path::new("/dev/null")))?, false).during(path.display())?;
-        limit(&nothing, false, RDONLY | QUIET | libc::MOUNT_ATTR_NOEXEC).during(path.display())?;
-        attach(&nothing, &target)
     }
 
     fn finish(&self) -> Result<(), Refused> {
@@ -457,12 +492,12 @@ impl View<'_> {
 }
 
 /// What every sandbox has of its own, whatever the policy says about the machine's.
-fn is_made_here(path: &Path) -> bool {
+pub fn is_made_here(path: &Path) -> bool {
     [Path::new("/"), Path::new(TEMPORARY)].contains(&path) || path.starts_with("/dev") || path.starts_with("/proc")
 }
 
 /// Whether the innermost place around a path is the sandbox's own `/tmp`.
-fn is_in_temporary(places: &[Place], path: &Path) -> bool {
+pub fn is_in_temporary(places: &[Place], path: &Path) -> bool {
     let Some(parent) = path.parent() else { return false };
     let around = places.iter().rev().find(|place| parent.starts_with(&place.path));
     around.is_none_or(|place| place.path == Path::new(TEMPORARY) || Path::new(TEMPORARY).starts_with(&place.path))

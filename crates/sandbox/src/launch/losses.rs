@@ -1,0 +1,118 @@
+//! What programs outside take away from sandboxes while something runs in them: heard from the guards of cells, told to whoever
+//! wants to know, and put back where the executor has to help.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::net::unix::pipe;
+
+use super::{LaunchError, Shared, State};
+use crate::cell::Cell;
+use crate::channel::{self, Channel};
+use crate::message::{Loss, Outcome};
+
+/// A file that an editor replaces may be missing for so long before a placeholder takes its place.
+const REFILL: Duration = Duration::from_millis(100);
+
+/// Whom losses are told to.
+#[derive(Clone, Default)]
+pub struct LossSink(Option<Arc<dyn Fn(Loss) + Send + Sync>>);
+
+impl LossSink {
+    pub fn new(tell: impl Fn(Loss) + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(tell)))
+    }
+}
+
+impl fmt::Debug for LossSink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LossSink({})", self.0.is_some())
+    }
+}
+
+/// What is needed to keep the cells of an owner.
+#[derive(Clone)]
+pub(super) struct Keeping {
+    pub(super) shared: Arc<Shared>,
+    pub(super) state: Weak<Mutex<State>>,
+}
+
+impl Keeping {
+    /// Has the guard of a cell look at everything, and makes what it needs for that. Returns why the cell cannot be used any more.
+    pub(super) fn put_in_order(&self, cell: &Cell) -> Result<Option<String>, LaunchError> {
+        let Ok(mut checked) = cell.check() else { return Ok(Some("its guard is gone".into())) };
+        if !checked.missing.is_empty() {
+            self.hold(&checked.missing)?;
+            match cell.check() {
+                Ok(again) => checked = again,
+                Err(_) => return Ok(Some("its guard is gone".into())),
+            }
+        }
+        Ok(checked.stale)
+    }
+
+    /// Puts placeholders where something is missing that sandboxed code must not make.
+    fn hold(&self, missing: &[PathBuf]) -> Result<(), LaunchError> {
+        let home = self.shared.settings.home.as_ref().and_then(|home| home.canonicalize().ok());
+        let scratch = self.shared.scratch()?;
+        let Some(state) = self.state.upgrade() else { return Err(LaunchError::Ended) };
+        for path in missing {
+            let held = scratch.hold_place(path, home.as_deref())?;
+            let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+            if state.ended {
+                drop(state);
+                scratch.release_places(&held);
+                return Err(LaunchError::Ended);
+            }
+            state.places.extend(held);
+        }
+        Ok(())
+    }
+
+    /// Hears the guard of a cell from now on, where tasks can be spawned.
+    pub(super) fn listen(self, reports: Channel, cell: &Arc<Cell>) {
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let Ok(reports) = pipe::Receiver::from_owned_fd_unchecked(reports.into_descriptor()) else { return };
+        let cell = Arc::downgrade(cell);
+        runtime.spawn(async move {
+            let refilling = Arc::new(Mutex::new(BTreeSet::new()));
+            while let Some(loss) = next(&reports).await {
+                if loss.outcome == Outcome::Missing && refilling.lock().unwrap_or_else(PoisonError::into_inner).insert(loss.path.clone()) {
+                    tokio::spawn(self.clone().refill(cell.clone(), loss.path.clone(), refilling.clone()));
+                }
+                let sink = self.state.upgrade().map(|state| state.lock().unwrap_or_else(PoisonError::into_inner).losses.clone());
+                if let Some(LossSink(Some(tell))) = sink {
+                    tell(loss);
+                }
+            }
+        });
+    }
+
+    /// What is missing is about to be made again as a rule, by whoever took it away.
+    async fn refill(self, cell: Weak<Cell>, path: PathBuf, refilling: Arc<Mutex<BTreeSet<PathBuf>>>) {
+        tokio::time::sleep(REFILL).await;
+        refilling.lock().unwrap_or_else(PoisonError::into_inner).remove(&path);
+        let _ = tokio::task::spawn_blocking(move || {
+            if let Some(cell) = cell.upgrade() {
+                let _ = self.put_in_order(&cell);
+            }
+        })
+        .await;
+    }
+}
+
+async fn next(reports: &pipe::Receiver) -> Option<Loss> {
+    loop {
+        reports.readable().await.ok()?;
+        match reports.try_io(|| channel::receive(reports.as_fd())) {
+            Ok(Some(message)) => return Loss::decode(&message.bytes).ok(),
+            Ok(None) => return None,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(_) => return None,
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! X2: what is denied or protected stays so while links are changed inside, and while files are replaced outside.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use outpost_testkit::Client;
+use outpost_testkit::bench::{connect, with};
+use outpost_wire::PathUri;
+use serde_json::{Value, json};
+
+use crate::as_root_and_user;
+use crate::support::{Ground, Who, directory, entry, give, number};
+
+fn special(kind: &str, access: &str) -> Value {
+    json!({"path": {"type": "special", "value": {"kind": kind}}, "access": access})
+}
+
+fn policy(ground: &Ground, denied: &[Value]) -> Value {
+    let mut entries = vec![special("root", "read"), special("project_roots", "write")];
+    entries.extend_from_slice(denied);
+    ground.policy(json!(entries))
+}
+
+fn pattern(pattern: &str) -> Value {
+    json!({"path": {"type": "glob_pattern", "pattern": pattern}, "access": "deny"})
+}
+
+/// A file of the workspace's owner, written as editors do: aside, and then renamed.
+fn save(who: Who, path: &Path, text: &str) {
+    let aside = path.with_file_name(format!("aside-{}", number()));
+    fs::write(&aside, text).unwrap();
+    give(who, &aside);
+    fs::rename(&aside, path).unwrap();
+}
+
+fn make_directory(who: Who, path: &Path) {
+    fs::create_dir(path).unwrap();
+    give(who, path);
+}
+
+/// A client that hears what sandboxes lose.
+async fn listening(ground: &Ground) -> Client {
+    let mut client = Client::new(connect(ground.executor.url()).await);
+    client.greet(json!({"clientName": "test", "extensions": ["sandboxLosses"]})).await;
+    client
+}
+
+async fn loss(client: &mut Client, path: &Path) -> Value {
+    let uri = PathUri::from_native(path).unwrap().to_string();
+    client.until(|message| message["method"] == "sandbox/loss" && message["params"]["path"] == uri.as_str()).await["params"].clone()
+}
+
+/// Neither a command nor a file call reads a secret.
+async fn assert_secret(ground: &Ground, client: &mut Client, sandbox: &Value, file: &Path) {
+    let (code, output) = ground.run(client, sandbox, &format!("cat '{}'", file.display())).await;
+    assert!(code != 0 && !output.contains("secret"), "{}: {output}", file.display());
+    let uri = PathUri::from_native(file).unwrap().to_string();
+    let answer = client.call("fs/readFile", json!({"path": uri, "sandbox": sandbox})).await;
+    assert!(answer.get("error").is_some(), "{}: {answer}", file.display());
+}
+
+/// Starts a script that waits for the file `go` and then does something.
+async fn waiting(ground: &Ground, client: &mut Client, sandbox: &Value, script: &str) -> String {
+    let id = number();
+    let script = format!("echo ready; until [ -e go ]; do sleep 0.01; done; {script}");
+    client.start(with(ground.shell(&id, &script), json!({"sandbox": sandbox}))).await;
+    client.until(|message| message["method"] == "process/output" && message["params"]["processId"] == id.as_str()).await;
+    id
+}
+
+as_root_and_user! {
+    async fn a_link_that_is_changed_gives_nothing_back(who: Who) {
+        let ground = Ground::new(who);
+        let outside = directory(who);
+        let real = outside.path().canonicalize().unwrap();
+        fs::write(real.join("key"), "secret").unwrap();
+        give(who, &real.join("key"));
+        make_directory(who, &ground.path("decoy"));
+        make_directory(who, &ground.path("deep"));
+        for name in ["link", "deep/link"] {
+            symlink(&real, ground.path(name)).unwrap();
+        }
+        let mut client = ground.client().await;
+        let denied = policy(&ground, &[entry(&ground.path("link"), "deny"), entry(&ground.path("deep/link/key"), "deny")]);
+        for script in ["ln -sfn decoy link", "rm link", "mv link x", "ln -sfn ../decoy deep/link", "mv deep other", "mkdir d && mv -T d deep"] {
+            let (code, output) = ground.run(&mut client, &denied, script).await;
+            assert_ne!(code, 0, "{script}: {output}");
+        }
+        // The link still leads where it led, for those who may go there.
+        assert_eq!(fs::read_link(ground.path("link")).unwrap(), real);
+        // Under a policy that does not speak of it, the same session may change it; where it led stays denied.
+        let (code, output) = ground.run(&mut client, &policy(&ground, &[]), "ln -sfn decoy link && ln -sfn ../decoy deep/link").await;
+        assert_eq!(code, 0, "{output}");
+        assert_secret(&ground, &mut client, &denied, &real.join("key")).await;
+        assert_secret(&ground, &mut client, &denied, &ground.path("link/key")).await;
+        assert_secret(&ground, &mut client, &denied, &ground.path("deep/link/key")).await;
+    }
+
+    async fn where_denied_paths_led_survives_a_kill(who: Who) {
+        let ground = Ground::new(who);
+        let outside = directory(who);
+        let real = outside.path().canonicalize().unwrap();
+        fs::write(real.join("key"), "secret").unwrap();
+        give(who, &real.join("key"));
+        make_directory(who, &ground.path("decoy"));
+        symlink(&real, ground.path("link")).unwrap();
+        let mut client = Client::new(connect(ground.executor.url()).await);
+        let session = client.hello().await;
+        let denied = policy(&ground, &[entry(&ground.path("link"), "deny")]);
+        assert_eq!(ground.run(&mut client, &denied, "true").await.0, 0);
+        let (code, output) = ground.run(&mut client, &policy(&ground, &[]), "ln -sfn decoy link").await;
+        assert_eq!(code, 0, "{output}");
+        drop(client);
+        let ground = ground.killed(who);
+        let mut client = Client::new(connect(ground.executor.url()).await);
+        assert_eq!(client.resume(&session).await, session);
+        assert_secret(&ground, &mut client, &denied, &real.join("key")).await;
+    }
+
+    async fn nothing_is_given_by_a_link_that_sandboxed_code_changed(who: Who) {
+        let ground = Ground::new(who);
+        let (given, other) = (directory(who), directory(who));
+        let (given, other) = (given.path().canonicalize().unwrap(), other.path().canonicalize().unwrap());
+        symlink(&given, ground.path("out")).unwrap();
+        let mut client = ground.client().await;
+        let both = policy(&ground, &[entry(&ground.path("out"), "write")]);
+        assert_eq!(ground.run(&mut client, &both, "echo x > out/file").await, (0, String::new()));
+        let script = format!("ln -sfn {} out", other.display());
+        let (code, output) = ground.run(&mut client, &policy(&ground, &[]), &script).await;
+        assert_eq!(code, 0, "{output}");
+        let start = with(ground.shell(&number(), "echo x > out/file"), json!({"sandbox": both}));
+        let (_, message) = client.error("process/start", start).await;
+        assert!(message.contains("leads to") && message.contains(other.to_str().unwrap()), "{message}");
+        assert!(!other.join("file").exists());
+    }
+
+    async fn a_file_that_is_replaced_outside_stays_denied(who: Who) {
+        let ground = Ground::new(who);
+        save(who, &ground.path(".env"), "secret");
+        save(who, &ground.path(".bashrc"), "old");
+        let mut client = listening(&ground).await;
+        let denied = policy(&ground, &[entry(&ground.path(".env"), "deny")]);
+        let runs = waiting(&ground, &mut client, &denied, "cat .env; echo evil >> .bashrc; echo end").await;
+        // The next command, and a file call before any.
+        for round in 0..3 {
+            save(who, &ground.path(".env"), &format!("secret {round}"));
+            if round == 1 {
+                let answer = client.call("fs/readFile", json!({"path": ground.uri(".env"), "sandbox": denied})).await;
+                assert!(answer.get("error").is_some(), "{answer}");
+            }
+            save(who, &ground.path(".bashrc"), "new");
+            let (_, output) = ground.run(&mut client, &denied, "cat .env; echo evil >> .bashrc; rm -f .bashrc; cat .bashrc").await;
+            assert!(!output.contains("secret") && output.contains("new"), "{output}");
+            assert_eq!(fs::read_to_string(ground.path(".bashrc")).unwrap(), "new");
+        }
+        // Each loss is told, and what already ran is held again.
+        for name in [".env", ".bashrc"] {
+            let told = loss(&mut client, &ground.path(name)).await;
+            assert_eq!(told["outcome"], "restored", "{told}");
+        }
+        fs::write(ground.path("go"), "").unwrap();
+        let (_, output) = client.outcome(&runs).await;
+        let output = String::from_utf8_lossy(&output);
+        assert!(!output.contains("secret") && output.contains("end"), "{output}");
+        assert_eq!(fs::read_to_string(ground.path(".bashrc")).unwrap(), "new");
+    }
+
+    async fn a_repository_that_is_made_anew_outside_stays_as_it_is(who: Who) {
+        let ground = Ground::new(who);
+        let make = || {
+            for name in [".git", ".git/hooks"] {
+                make_directory(who, &ground.path(name));
+            }
+        };
+        make();
+        let mut client = listening(&ground).await;
+        let policy = policy(&ground, &[]);
+        let attack = "echo evil > .git/hooks/pre-commit; mv .git x; echo end";
+        let runs = waiting(&ground, &mut client, &policy, attack).await;
+        for round in 0..3 {
+            fs::rename(ground.path(".git"), ground.path(&format!("old-{round}"))).unwrap();
+            make();
+            let (_, output) = ground.run(&mut client, &policy, attack).await;
+            assert!(output.contains("end"), "{output}");
+            assert!(!ground.path(".git/hooks/pre-commit").exists() && !ground.path("x").exists(), "{output}");
+        }
+        assert_eq!(loss(&mut client, &ground.path(".git")).await["held"], "readOnly");
+        fs::write(ground.path("go"), "").unwrap();
+        let (_, output) = client.outcome(&runs).await;
+        assert!(!ground.path(".git/hooks/pre-commit").exists() && !ground.path("x").exists(), "{}", String::from_utf8_lossy(&output));
+    }
+
+    async fn a_protected_file_that_is_removed_outside_is_not_made_inside(who: Who) {
+        let ground = Ground::new(who);
+        save(who, &ground.path(".bashrc"), "old");
+        let mut client = listening(&ground).await;
+        let policy = policy(&ground, &[]);
+        let runs = waiting(&ground, &mut client, &policy, "echo evil > .bashrc; echo end").await;
+        fs::remove_file(ground.path(".bashrc")).unwrap();
+        let told = loss(&mut client, &ground.path(".bashrc")).await;
+        assert_eq!(told["outcome"], "missing", "{told}");
+        let (_, output) = ground.run(&mut client, &policy, "echo evil > .bashrc; mkdir .bashrc/x; echo end").await;
+        assert!(output.contains("end") && !ground.path(".bashrc").is_file() && !ground.path(".bashrc/x").exists(), "{output}");
+        fs::write(ground.path("go"), "").unwrap();
+        client.outcome(&runs).await;
+        assert!(!ground.path(".bashrc").is_file());
+        // Whoever makes it again outside gets it: the placeholder is an empty directory.
+        fs::remove_dir(ground.path(".bashrc")).unwrap();
+        save(who, &ground.path(".bashrc"), "mine");
+        let (_, output) = ground.run(&mut client, &policy, "echo evil >> .bashrc; cat .bashrc").await;
+        assert!(output.contains("mine") && fs::read_to_string(ground.path(".bashrc")).unwrap() == "mine", "{output}");
+    }
+
+    async fn what_comes_to_match_a_pattern_is_denied(who: Who) {
+        let ground = Ground::new(who);
+        make_directory(who, &ground.path("sub"));
+        save(who, &ground.path("first.env"), "secret");
+        let mut client = ground.client().await;
+        let denied = policy(&ground, &[pattern("**/*.env")]);
+        // It ends as soon as it is refused, or when it has read for five seconds.
+        let reading = "for i in $(seq 500); do cat sub/new/late.env > /dev/null 2>&1 || exit 7; sleep 0.01; done; exit 0";
+        let runs = waiting(&ground, &mut client, &denied, reading).await;
+        save(who, &ground.path("second.env"), "secret");
+        save(who, &ground.path("sub/third.env"), "secret");
+        let (_, output) = ground.run(&mut client, &denied, "cat first.env second.env sub/third.env; echo end").await;
+        assert!(output.contains("end") && !output.contains("secret"), "{output}");
+        // In a directory that is new, and one that came whole.
+        make_directory(who, &ground.path("sub/new"));
+        save(who, &ground.path("sub/new/late.env"), "secret");
+        let whole = directory(who);
+        save(who, &whole.path().join("x.env"), "secret");
+        fs::rename(whole.keep(), ground.path("moved")).unwrap();
+        let (_, output) = ground.run(&mut client, &denied, "cat sub/new/late.env moved/x.env; echo end").await;
+        assert!(output.contains("end") && !output.contains("secret"), "{output}");
+        fs::write(ground.path("go"), "").unwrap();
+        assert_eq!(client.outcome(&runs).await.0, 7);
+        // A flood of names overflows every queue; nothing is forgotten.
+        for number in 0..20_000 {
+            fs::write(ground.path(&format!("sub/{number}.txt")), "").unwrap();
+        }
+        save(who, &ground.path("sub/last.env"), "secret");
+        save(who, &ground.path("first.env"), "secret");
+        let (_, output) = ground.run(&mut client, &denied, "cat sub/last.env first.env; echo end").await;
+        assert!(output.contains("end") && !output.contains("secret"), "{output}");
+    }
+
+    async fn a_workspace_that_is_made_anew_is_held_like_the_first(who: Who) {
+        let ground = Ground::new(who);
+        let root = ground.path("project");
+        let fill = || {
+            make_directory(who, &root);
+            save(who, &root.join(".env"), "secret");
+        };
+        fill();
+        let uri = PathUri::from_native(&root).unwrap().to_string();
+        let denied = with(policy(&ground, &[entry(&root.join(".env"), "deny")]), json!({"cwd": uri, "workspaceRoots": [uri]}));
+        let mut client = listening(&ground).await;
+        let script = format!("cd {} && cat .env; echo x > made && echo evil > .bashrc; echo end", root.display());
+        let (_, output) = ground.run(&mut client, &denied, &script).await;
+        assert!(output.contains("end") && !output.contains("secret") && root.join("made").exists(), "{output}");
+        fs::rename(&root, ground.path("old")).unwrap();
+        fill();
+        let (_, output) = ground.run(&mut client, &denied, &script).await;
+        assert!(output.contains("end") && !output.contains("secret") && root.join("made").exists(), "{output}");
+        assert!(!root.join(".bashrc").is_file());
+        assert_eq!(loss(&mut client, &root).await["held"], "root");
+    }
+
+    async fn a_directory_on_the_way_that_becomes_a_link_shows_nothing(who: Who) {
+        let ground = Ground::new(who);
+        make_directory(who, &ground.path("a"));
+        save(who, &ground.path("a/key"), "secret");
+        make_directory(who, &ground.path("b"));
+        save(who, &ground.path("b/key"), "secret");
+        let mut client = ground.client().await;
+        let denied = policy(&ground, &[entry(&ground.path("a/key"), "deny")]);
+        assert_eq!(ground.run(&mut client, &denied, "true").await.0, 0);
+        fs::rename(ground.path("a"), ground.path("c")).unwrap();
+        symlink("b", ground.path("a")).unwrap();
+        // What the path leads to now is denied, and what it led to is still hidden where it went.
+        assert_secret(&ground, &mut client, &denied, &ground.path("a/key")).await;
+        assert_secret(&ground, &mut client, &denied, &ground.path("b/key")).await;
+    }
+}
