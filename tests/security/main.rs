@@ -21,6 +21,7 @@
 //! | the loopback is switched on; cells of a session share their network | `a_server_is_reached_by_the_next_command…` |
 //! | `/tmp` and `/run` of its own | `temporary_files_are_the_sessions_own`, `the_operator_can_name_a_user` |
 //! | protected paths; our own home | `what_runs_later_outside…`, `x2_what_runs_later…`; `x1_the_executors_own_things…` |
+//! | links are pinned and remembered; mounts are compared and put back; what comes to match is hidden | `moves` (run against the program before: 9 of 10 failed), `layouts` (2 of 3), `leftovers` (1 of 2) |
 //! | file calls are made inside the cell | `x2_no_race_gets_out` (in round 41, and 116), `x1_the_executors_own_things…` |
 //! | refusals name their rule | `x4_…`, `x2_files_are_written…`, `x2_what_runs_later…` |
 //! | children of the dead are killed | `terminate_leaves_nothing` |

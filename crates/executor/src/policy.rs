@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use outpost_sandbox::policy::{Access, Exceeds, Glob, GlobError, Network, Origin, Policy, Rule, Rules, Trace, protected_paths, trace};
+use outpost_sandbox::policy::{Access, Exceeds, Glob, GlobError, Network, Origin, Policy, Rule, Rules, Trace, trace};
 use outpost_wire::exec::policy as wire;
 use outpost_wire::exec::policy::{Entry, EntryPath, FileSystem, Grant, MissingPath, Permissions, SandboxContext, SpecialRoot};
 use outpost_wire::{PathError, PathUri};
@@ -269,16 +269,16 @@ impl Draft<'_> {
         self.trails.may_write(writable.iter().copied().filter(|root| *root != Path::new("/")));
         let given = self.accesses.iter().map(|(path, access)| granted(path, *access));
         let mut rules = Rules::new(self.open.into_iter().chain(given), self.globs, network);
-        for path in writable.iter().flat_map(|root| protected_paths(root)) {
-            // What cannot be followed cannot be written either.
-            let led = trace(&path).unwrap_or_else(|_| Trace { real: path.clone(), links: Vec::new(), is_dangling: false });
-            for target in self.trails.taken(&path, &led)? {
-                // What a request says about exactly such a path is what it wants.
-                if !self.accesses.contains_key(&target) {
-                    rules = rules.protecting(target);
+        for root in &writable {
+            for (path, led) in self.trails.protected(root).iter() {
+                for target in self.trails.taken(path, led)? {
+                    // What a request says about exactly such a path is what it wants.
+                    if !self.accesses.contains_key(&target) {
+                        rules = rules.protecting(target);
+                    }
                 }
+                rules = rules.led_by(led.links.iter().cloned(), Access::Read);
             }
-            rules = rules.led_by(led.links, Access::Read);
         }
         let rules = self.limits.into_iter().fold(rules, Rules::limited);
         Ok(self.links.into_iter().fold(rules, |rules, (links, access)| rules.led_by(links, access)))

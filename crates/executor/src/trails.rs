@@ -3,15 +3,22 @@
 //! What was denied stays denied, wherever its path leads later; what was given is not given anew by a link that sandboxed code
 //! could have changed. Written down in the journal, so that a later start of the executor knows it as well.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use outpost_sandbox::policy::Trace;
+use outpost_sandbox::policy::{Trace, protected_paths, trace};
 
 use crate::journal::FateLog;
 use crate::policy::PolicyError;
 
+/// A change so soon before something was looked at may have been missed: clocks of file systems are coarse.
+const TICK: Duration = Duration::from_millis(100);
+/// What is protected in so many roots is remembered.
+const MAX_ROOTS: usize = 64;
 /// So many places may one path have led to in one session.
 const MAX_TARGETS: usize = 64;
 
@@ -31,6 +38,48 @@ struct State {
     led: Led,
     /// Everything that sandboxed code of the session ever could write.
     writable: BTreeSet<PathBuf>,
+    roots: HashMap<PathBuf, (Stamps, Protected)>,
+}
+
+/// What is protected at the top of a writable root: each path, and where it leads.
+pub type Protected = Arc<Vec<(PathBuf, Trace)>>;
+
+/// By what is seen whether the names at the top of a root, or what git says about it, have changed.
+type Stamps = [Option<Stamp>; 4];
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    device: u64,
+    inode: u64,
+    changed: Duration,
+}
+
+impl Stamp {
+    fn of(path: &Path) -> Option<Self> {
+        let metadata = path.symlink_metadata().ok()?;
+        let seconds = u64::try_from(metadata.ctime()).ok()?;
+        let changed = Duration::new(seconds, u32::try_from(metadata.ctime_nsec()).ok()?);
+        Some(Self { device: metadata.dev(), inode: metadata.ino(), changed })
+    }
+
+    fn all(root: &Path) -> Stamps {
+        let git = root.join(".git");
+        [Self::of(root), Self::of(&root.join(".gitmodules")), Self::of(&git), Self::of(&git.join("worktrees"))]
+    }
+}
+
+/// What is protected in a root, followed. What is no link by its own name needs no more than one look.
+fn protected(root: &Path) -> Vec<(PathBuf, Trace)> {
+    let plain = |path: &PathBuf| Trace { real: path.clone(), links: Vec::new(), is_dangling: false };
+    let follow = |path: PathBuf| {
+        let is_below = path.parent() == Some(root);
+        let is_plain =
+            is_below && path.read_link().is_err_and(|error| matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::NotFound));
+        // What cannot be followed cannot be written either.
+        let led = if is_plain { plain(&path) } else { trace(&path).unwrap_or_else(|_| plain(&path)) };
+        (path, led)
+    };
+    protected_paths(root).into_iter().map(follow).collect()
 }
 
 impl Trails {
@@ -68,6 +117,28 @@ impl Trails {
         }
     }
 
+    /// What is protected in a root, which is a resolved path. Looked for again only if something there has changed.
+    pub fn protected(&self, root: &Path) -> Protected {
+        let stamps = Stamp::all(root);
+        if let Some((known, protected)) = self.lock().roots.get(root)
+            && *known == stamps
+        {
+            return protected.clone();
+        }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let found: Protected = Arc::new(protected(root));
+        let is_settled = stamps[0].is_some() && stamps.iter().flatten().all(|stamp| stamp.changed + TICK < now);
+        let has_links = found.iter().any(|(_, led)| !led.links.is_empty());
+        if is_settled && !has_links {
+            let mut state = self.lock();
+            if state.roots.len() >= MAX_ROOTS {
+                state.roots.clear();
+            }
+            state.roots.insert(root.to_owned(), (stamps, found.clone()));
+        }
+        found
+    }
+
     /// Says what sandboxed code may write from now on.
     pub fn may_write<'a>(&self, roots: impl IntoIterator<Item = &'a PathBuf>) {
         let mut state = self.lock();
@@ -100,6 +171,24 @@ mod tests {
 
     fn led(real: &str, links: &[&str]) -> Trace {
         Trace { real: real.into(), links: links.iter().map(PathBuf::from).collect(), is_dangling: false }
+    }
+
+    #[test]
+    fn what_is_protected_is_looked_for_again_when_it_changed() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().canonicalize().unwrap();
+        let trails = Trails::default();
+        let links = || trails.protected(&root).iter().filter(|(_, led)| !led.links.is_empty()).count();
+        assert_eq!(links(), 0);
+        // At once, and after what was found has been remembered.
+        for name in [".bashrc", ".profile"] {
+            std::os::unix::fs::symlink("x", root.join(name)).unwrap();
+            assert_eq!(links(), 1);
+            std::fs::remove_file(root.join(name)).unwrap();
+            std::thread::sleep(TICK * 2);
+            assert_eq!((links(), links()), (0, 0));
+            assert_eq!(trails.lock().roots.len(), 1);
+        }
     }
 
     #[test]

@@ -14,11 +14,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use outpost_sandbox::policy::{Access, Policy, Refusal, Rules};
+use outpost_wire::exec::attributes::{Attributes, NamedAttributes};
 use outpost_wire::exec::discovery::DiscoveredRoot;
 use outpost_wire::exec::files::{DirectoryEntry, Metadata};
 use outpost_wire::exec::streams::OpenMode;
 use outpost_wire::exec::walk::{WalkOptions, WalkResponse};
-use outpost_wire::{Fault, PathUri};
+use outpost_wire::{Escaped, Fault, PathUri};
 
 use super::redo::{self, Redo};
 use super::worker::{Answer, Call, Done};
@@ -26,7 +27,7 @@ use super::{Follow, OpenFile, RemoveOptions, WriteOptions};
 use crate::discovery::{self, Look};
 use crate::session::Session;
 use crate::threads::blocking;
-use crate::{fault, files, walk};
+use crate::{attributes, fault, files, walk};
 
 const TEMPORARY: &str = "/tmp";
 
@@ -177,6 +178,37 @@ impl Gate {
             Answer::Tree(tree) => Ok(tree),
             _ => Err(garbled()),
         }
+    }
+
+    /// What a name is, and not what it leads to if it is a link.
+    pub async fn attributes(&self, path: &Path) -> Result<Attributes, Fault> {
+        let Some(inside) = &self.inside else { return attributes::get(path) };
+        inside.check(path, Access::Read, Last::AsItIs)?;
+        match inside.quick_call(Call::Attributes { path: path.into() }, Bytes::new(), path).await?.0 {
+            Answer::Attributes(attributes) => Ok(attributes),
+            _ => Err(garbled()),
+        }
+    }
+
+    pub fn list_attributes(&self, path: &Path) -> Result<Vec<NamedAttributes>, Fault> {
+        let Some(inside) = &self.inside else { return attributes::list(path) };
+        inside.check(path, Access::Read, Last::Followed)?;
+        match inside.call(&Call::ListAttributes { path: path.into() }, &[], path)?.0 {
+            Answer::ListedAttributes(entries) => Ok(entries),
+            _ => Err(garbled()),
+        }
+    }
+
+    pub async fn set_mode(&self, path: &Path, mode: u32) -> Result<(), Fault> {
+        let Some(inside) = &self.inside else { return attributes::set_mode(path, mode) };
+        inside.check(path, Access::Write, Last::AsItIs)?;
+        inside.quick_call(Call::SetMode { path: path.into(), mode }, Bytes::new(), path).await.map(drop)
+    }
+
+    pub async fn create_link(&self, path: &Path, target: &Escaped) -> Result<(), Fault> {
+        let Some(inside) = &self.inside else { return attributes::create_link(path, target) };
+        inside.check(path, Access::Write, Last::AsItIs)?;
+        inside.quick_call(Call::CreateLink { path: path.into(), target: target.clone() }, Bytes::new(), path).await.map(drop)
     }
 
     /// Looks at a capability root.

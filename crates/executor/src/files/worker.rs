@@ -16,10 +16,11 @@ use std::time::{Duration, Instant};
 use outpost_sandbox::policy::{Access, Glob, Network, Origin, Policy, Rule, Rules};
 use outpost_sandbox::stage::Quiet;
 use outpost_sandbox::{Channel, LaunchError, Message, Owner, Worker};
+use outpost_wire::exec::attributes::{Attributes, NamedAttributes};
 use outpost_wire::exec::discovery::DiscoveredRoot;
 use outpost_wire::exec::files::{DirectoryEntry, Metadata};
 use outpost_wire::exec::walk::{WalkOptions, WalkResponse};
-use outpost_wire::{Fault, PathUri};
+use outpost_wire::{Escaped, Fault, PathUri};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -27,7 +28,7 @@ use serde::{Deserialize, Serialize};
 use super::atomic::{self, Identity, Written};
 use super::{Follow, RemoveOptions, WriteOptions, native_path};
 use crate::discovery::{self, Look};
-use crate::{fault, files, walk};
+use crate::{attributes, fault, files, walk};
 
 /// How many workers of one policy wait for the next call.
 const SPARE: usize = 2;
@@ -59,13 +60,17 @@ impl WorkerPatience {
             | Call::CreateDirectory { .. }
             | Call::Metadata { .. }
             | Call::Canonicalize { .. }
-            | Call::Rename { .. } => self.one,
+            | Call::Rename { .. }
+            | Call::Attributes { .. }
+            | Call::SetMode { .. }
+            | Call::CreateLink { .. } => self.one,
             Call::Write { .. }
             | Call::Rewrite { .. }
             | Call::ReadDirectory { .. }
             | Call::Remove { .. }
             | Call::Copy { .. }
             | Call::Walk { .. }
+            | Call::ListAttributes { .. }
             | Call::Discover { .. } => self.many,
         }
     }
@@ -135,6 +140,20 @@ pub enum Call {
         path: Native,
         extended: bool,
     },
+    Attributes {
+        path: Native,
+    },
+    ListAttributes {
+        path: Native,
+    },
+    SetMode {
+        path: Native,
+        mode: u32,
+    },
+    CreateLink {
+        path: Native,
+        target: Escaped,
+    },
 }
 
 /// What may be done with a path, on its way to a worker.
@@ -162,6 +181,8 @@ pub enum Answer {
     Entries(Vec<DirectoryEntry>),
     Tree(WalkResponse),
     Discovered(Box<DiscoveredRoot>),
+    Attributes(Attributes),
+    ListedAttributes(Vec<NamedAttributes>),
     /// Nothing was done: what the sandbox holds may have changed.
     Doubtful,
 }
@@ -233,6 +254,10 @@ fn perform(call: Call, data: &[u8], rules: Option<&Rules>) -> Result<(Answer, Op
         Call::Copy { source, destination, recursive } => done(files::copy(&source.0, &destination.0, recursive))?,
         Call::Rename { source, destination } => done(files::rename(&source.0, &destination.0))?,
         Call::Walk { path, options } => Answer::Tree(walk::walk(&path.0, &options)?),
+        Call::Attributes { path } => Answer::Attributes(attributes::get(&path.0)?),
+        Call::ListAttributes { path } => Answer::ListedAttributes(attributes::list(&path.0)?),
+        Call::SetMode { path, mode } => done(attributes::set_mode(&path.0, mode))?,
+        Call::CreateLink { path, target } => done(attributes::create_link(&path.0, &target))?,
         Call::Discover { path, extended } => {
             let may_read = |file: &File| measure(file, None, Access::Read, rules).map_err(fault::file);
             Answer::Discovered(Box::new(discovery::discover(&path.0, &Look { extended, may_read: &may_read })?))
