@@ -22,6 +22,7 @@ pub mod plugins;
 pub mod policy;
 pub mod rules;
 pub mod runtime;
+pub mod settings;
 pub mod skills;
 pub mod surroundings;
 pub mod tools;
