@@ -199,6 +199,10 @@ impl Run {
 
     fn reopen(&mut self) {
         (self.thread, self.context) = self.reopened();
+        // Whoever was asked in what was lost does not answer any more.
+        let asked = |entry: &Entry| if let Fact::ModelAsked(asked) = &entry.fact { asked.provider.clone() } else { None };
+        let asked = self.journal.iter().rev().find_map(asked);
+        self.provider = ALL.into_iter().find(|provider| Some(provider.name()) == asked.as_deref());
     }
 
     /// A place in the journal, by a part of 256.
