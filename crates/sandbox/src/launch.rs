@@ -18,7 +18,7 @@ use rustix::process::{getegid, geteuid};
 use thiserror::Error;
 use tokio::task::JoinHandle;
 
-use crate::cell::{self, Cell, Running, Worker};
+use crate::cell::{self, Adopted, Cell, Running, Worker};
 use crate::cgroup::{Group, Hierarchies};
 use crate::child::{Child, ChildEnd, Input, Kin, Output, Terminal};
 use crate::level::{self, Capacity, LEVELS, Level};
@@ -317,9 +317,6 @@ struct Shape {
     level: Level,
     identity: Identity,
 }
-
-/// A cell and the network that it shares, or why there is none.
-type Adopted = Result<(Cell, Vec<OwnedFd>), (Cause, String)>;
 
 #[derive(Debug, Default)]
 pub(crate) struct State {

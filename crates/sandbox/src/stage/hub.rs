@@ -51,7 +51,7 @@ fn settle(description: &[u8], shared: confine::Network) -> Result<confine::Netwo
     let plan = Plan::decode(description).map_err(|error| policy(error.to_string()))?;
     enter(&plan.cgroups).map_err(|reason| (Cause::Groups, reason))?;
     // Processes are counted per user: a sandbox has its own user, or its own count, only once it is confined.
-    let (late, early): (Vec<_>, Vec<_>) = plan.rlimits.iter().partition(|limit| limit.resource == libc::RLIMIT_NPROC);
+    let (late, early): (Vec<_>, Vec<_>) = plan.rlimits.iter().partition(|limit| limit.resource == sys::rlimit::NPROC);
     set_limits(&early).map_err(policy)?;
     let network = match &plan.confinement {
         Some(confinement) => confine::confine(confinement, shared).map_err(|refused| (refused.cause(), refused.into()))?,
