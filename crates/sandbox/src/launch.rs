@@ -508,6 +508,9 @@ impl Owner {
         Ok(match Cell::adopt(control, meter.clone())? {
             Err((Cause::Groups, why)) => {
                 let none = self.shared.do_without_groups(why);
+                if let Some(why) = self.shared.settings.limits.shortfall(&none) {
+                    return Err(LaunchError::Unenforceable(why));
+                }
                 meter.without_group(self.shared.settings.limits.held(&none));
                 plan.rlimits = self.shared.settings.limits.rlimits(&none, policy);
                 plan.cgroups = Vec::new();
@@ -527,6 +530,9 @@ impl Owner {
             Meter::new(limits, &none, self.number)
         });
         let meter = Arc::new(made?);
+        if let Some(why) = limits.shortfall(&self.shared.hierarchies()) {
+            return Err(LaunchError::Unenforceable(why));
+        }
         self.shared.watchdog.watch(&meter, &self.state);
         Ok(self.meter.get_or_init(|| meter).clone())
     }
