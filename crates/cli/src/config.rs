@@ -22,6 +22,8 @@ use toml::{Table, Value};
 use limits::LimitTable;
 use serve::ServeTable;
 
+use crate::home::Home;
+
 /// Everything that a user can set. Keys that are not known are told and ignored.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default)]
@@ -94,6 +96,15 @@ pub enum Durability {
     Effect,
     Turn,
     Stored,
+}
+
+/// The variables that hold keys to providers of models. A configuration that cannot be read names none; whoever needs it
+/// says what is wrong with it.
+pub fn key_variables(overrides: &[String]) -> Vec<String> {
+    let file = Home::from_environment().map(|home| home.config());
+    let Ok(config) = Config::read(file.as_deref(), overrides) else { return Vec::new() };
+    let named = |provider: Provider| provider.env_key.into_iter().chain(provider.env_http_headers.into_values());
+    config.model_providers.into_values().flat_map(named).collect()
 }
 
 impl Config {

@@ -73,7 +73,7 @@ pub fn executor_config(settings: ExecutorSettings, variables: &Variables) -> any
         executor_id,
         home: own_home,
         version: env!("CARGO_PKG_VERSION").into(),
-        variables: variables.all().clone(),
+        variables: variables.for_commands(),
         cwd: std::env::current_dir()?,
         http_allow: settings.http_allow,
         peer: settings.peer,

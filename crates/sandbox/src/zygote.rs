@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::process::geteuid;
 
 use crate::cell::wait_for_news;
@@ -14,6 +16,11 @@ use crate::channel::{self, Channel};
 use crate::message::{News, Order};
 use crate::stage;
 
+/// The running program, whatever became of its file.
+const OWN: &str = "/proc/self/exe";
+const ADVICE: &str = "call outpost_sandbox::stage::run_if_asked first thing in its main";
+/// Seconds in which a stage must have said that it is one.
+const PATIENCE: i64 = 20;
 /// Where systemd keeps the program that puts others into units.
 const SYSTEMD_RUN: [&str; 2] = ["/usr/bin/systemd-run", "/bin/systemd-run"];
 
@@ -117,6 +124,10 @@ impl Zygote {
     }
 
     fn start(&self) -> io::Result<Running> {
+        // Its `main` would do everything once more, and so on.
+        if self.program == Path::new(OWN) && !stage::is_offered() {
+            return Err(io::Error::other(format!("this program is no stage for its own sandboxes: {ADVICE}")));
+        }
         let needs_unit = self.wants_groups && Surroundings::of(std::process::id()).is_ok_and(|own| own.needs_unit(&Kernel));
         if !needs_unit {
             return self.start_here();
@@ -141,7 +152,14 @@ impl Zygote {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()?;
-        Ok(Running { control, process, unit: Unit::Same })
+        let mut running = Running { control, process, unit: Unit::Same };
+        if !running.has_proved() {
+            // Whatever it is, it was not meant to run.
+            let _ = running.process.kill();
+            let _ = running.process.wait();
+            return Err(io::Error::other(format!("{} is no stage: {ADVICE}", self.program.display())));
+        }
+        Ok(running)
     }
 
     /// In a scope of its own that systemd leaves to us: groups that systemd does not know of may only be made in one.
@@ -174,7 +192,7 @@ impl Zygote {
         let sent = running.control.send(&Order::Trial { doors: Vec::new() }.encode(), &[theirs.as_fd()]);
         drop(theirs);
         match sent.and_then(|()| wait_for_news(ours.as_fd())) {
-            Ok(Some(News::Tried { .. })) => Ok(running),
+            Ok(Some(News::Tried { .. })) if running.has_proved() => Ok(running),
             Ok(_) => {
                 let mut said = String::new();
                 let _ = complaints.map(|mut complaints| complaints.read_to_string(&mut said));
@@ -186,5 +204,37 @@ impl Zygote {
                 Err(format!("{tool}: {error}"))
             }
         }
+    }
+}
+
+impl Running {
+    /// Waits until it says that it is a stage.
+    fn has_proved(&self) -> bool {
+        let mut said = [PollFd::new(&self.control, PollFlags::IN)];
+        let patience = Timespec { tv_sec: PATIENCE, tv_nsec: 0 };
+        let is_there = loop {
+            match poll(&mut said, Some(&patience)) {
+                Err(Errno::INTR) => {}
+                other => break other.is_ok_and(|count| count > 0),
+            }
+        };
+        is_there && matches!(self.control.receive(), Ok(Some(message)) if message.bytes == stage::HELLO)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_started_that_is_no_stage() {
+        // The program of this test has a `main` of its own.
+        let refused = |program: &str| Zygote::new(program.into(), false).start().err().unwrap().to_string();
+        let own = refused(OWN);
+        assert!(own.contains("stage::run_if_asked") && own.contains("main"), "{own}");
+        let children = std::fs::read_to_string(format!("/proc/self/task/{}/children", rustix::thread::gettid().as_raw_nonzero())).unwrap();
+        assert_eq!(children, "");
+        let other = refused("/bin/true");
+        assert!(other.contains("/bin/true is no stage") && other.contains("stage::run_if_asked"), "{other}");
     }
 }

@@ -256,6 +256,7 @@ fn print(lines: &[Line]) -> anyhow::Result<()> {
         text.push_str(&serde_json::to_string(line)?);
         text.push('\n');
     }
+    let text = crate::out::on_lines(&text);
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("standard output cannot be written")
 }

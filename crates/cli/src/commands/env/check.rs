@@ -17,6 +17,7 @@ use crate::Process;
 use crate::args::CheckArguments;
 use crate::commands::{FAILED, UNREACHABLE};
 use crate::environments::{self, Known};
+use crate::out;
 use crate::reach::{self, Caller};
 
 const CALLER: Caller = Caller { client: "outpost-env", patience: Duration::from_secs(10) };
@@ -33,7 +34,7 @@ pub async fn run(arguments: CheckArguments, own: &Process) -> anyhow::Result<u8>
         print(&json!({"environments": all}).to_string())?;
     } else {
         table(&std::iter::once(Found::heading()).chain(found.iter().map(Found::row)).collect::<Vec<_>>())?;
-        found.iter().filter_map(Found::complaint).try_for_each(|complaint| print(&complaint))?;
+        found.iter().filter_map(Found::complaint).try_for_each(|complaint| out::print_shown(&complaint))?;
     }
     Ok(found.iter().map(|found| found.code).max().unwrap_or(0))
 }
@@ -137,7 +138,9 @@ impl Found {
         let reason = self.answer.as_ref().err()?;
         let advice = environments::advice(&self.name, reason).filter(|_| self.code == UNREACHABLE);
         let advice = advice.map(|advice| format!("\n  {advice}")).unwrap_or_default();
-        Some(format!("\n{reason}{advice}"))
+        // On a terminal a line of the other side cannot begin where one of ours does.
+        let reason = out::on_lines(reason).replace('\n', "\n  ");
+        Some(format!("\n{reason}{}\n", out::on_lines(&advice)))
     }
 
     fn json(&self) -> Value {
