@@ -165,6 +165,10 @@ async fn less_than_the_minimum_is_refused() {
     assert_eq!(client.outcome("free").await, (0, b"free\n".to_vec()));
 }
 
+/// Writes what is there already: harmless if it works, which it must not.
+const SETTINGS: &str =
+    "cat /proc/sys/kernel/core_pattern > settings; ! cat settings > /proc/sys/kernel/core_pattern && ! echo 0 > /proc/self/oom_score_adj";
+
 /// A workspace on a file system whose users cannot be mapped.
 struct Overlay(tempfile::TempDir);
 
@@ -205,7 +209,7 @@ async fn as_root_a_workspace_without_idmapped_mounts_is_its_owners() {
     let (work_text, beside) = (work.display(), overlay.0.path().join("beside"));
     let script = format!(
         "cd {work_text} && test $(id -u) -ne 0 && echo made > made && ! touch {0} && ! touch /usr/x && ! mount -t tmpfs none /mnt && \
-         ! grep -q '^CapEff:.*[1-9a-f]' /proc/self/status && ! touch .bashrc",
+         ! grep -q '^CapEff:.*[1-9a-f]' /proc/self/status && ! touch .bashrc && {SETTINGS}",
         beside.display()
     );
     let (code, output) = ground.run(&mut client, &policy, &script).await;
@@ -223,8 +227,8 @@ async fn root_without_the_right_to_mount_works_as_the_owner() {
         Ground::after(Who::Root, "exec setpriv --bounding-set=-sys_admin,-sys_ptrace --inh-caps=-all -- \"$0\" executor --no-auth");
     let mut client = ground.client().await;
     assert_eq!(row(&mut client, "a level of the sandbox").await["mechanism"], json!("full"));
-    let script = "test $(id -u) -ne 0 && echo x > made && ! touch .git/x && ! touch /usr/x && ! cat /proc/sys/kernel/nothing";
-    let (code, output) = ground.run(&mut client, &ground.workspace_write(), script).await;
+    let script = format!("test $(id -u) -ne 0 && echo x > made && ! touch .git/x && ! touch /usr/x && {SETTINGS}");
+    let (code, output) = ground.run(&mut client, &ground.workspace_write(), &script).await;
     assert_eq!(code, 0, "{output}");
     assert_eq!(std::fs::metadata(ground.path("made")).unwrap().uid(), 0);
 }

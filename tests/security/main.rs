@@ -19,6 +19,7 @@
 //! | users and capabilities are dropped | `nobody_inside_is_root…`, `files_that_lend_rights…`, `the_kernel_and_other_processes…`, `what_is_denied…` and more |
 //! | the network's and the process table's own namespace | `the_kernel_and_other_processes…`, `the_machines_loopback_stays_closed` |
 //! | the loopback is switched on; cells of a session share their network | `a_server_is_reached_by_the_next_command…` |
+//! | the process table is read-only for root by name | `as_root_a_workspace_without_idmapped_mounts…`, `root_without_the_right_to_mount…` |
 //! | `/tmp` and `/run` of its own | `temporary_files_are_the_sessions_own`, `the_operator_can_name_a_user` |
 //! | protected paths; our own home | `what_runs_later_outside…`, `x2_what_runs_later…`; `x1_the_executors_own_things…` |
 //! | links are pinned and remembered; mounts are compared and put back; what comes to match is hidden | `moves` (run against the program before: 9 of 10 failed), `layouts` (2 of 3), `leftovers` (1 of 2) |

@@ -66,11 +66,7 @@ pub struct Reaper {
 impl Cell {
     /// Takes over the socket of a cell once that says that it is ready. With it comes the network that it shares with later
     /// cells of its session, if it has one.
-    pub fn adopt(
-        control: Channel,
-        requests: Option<Channel>,
-        meter: Arc<Meter>,
-    ) -> io::Result<Result<(Self, Vec<OwnedFd>), (Cause, String)>> {
+    pub fn adopt(control: Channel, requests: Option<Channel>, meter: Arc<Meter>) -> io::Result<Adopted> {
         Ok(hear(&control)?.map(|(pid, network)| {
             meter.watch_cell(pid);
             let cell = Self {
@@ -363,6 +359,9 @@ impl Running {
 pub fn answer(control: &Channel) -> io::Result<Result<(), (Cause, String)>> {
     Ok(hear(control)?.map(drop))
 }
+
+/// A cell and the network that it shares, or why there is none.
+pub type Adopted = Result<(Cell, Vec<OwnedFd>), (Cause, String)>;
 
 type Heard = Result<(u32, Vec<OwnedFd>), (Cause, String)>;
 

@@ -101,6 +101,7 @@ impl Hierarchies {
             file_size: None,
             free_space: None,
             cpu_seconds: None,
+            required: false,
         };
         let only = |wanted: bool| wanted.then(|| place.clone());
         let alone = Self { tree: self.tree.clone(), processes: only(!is_memory), memory: only(is_memory), why: Vec::new() };

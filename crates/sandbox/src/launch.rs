@@ -345,7 +345,7 @@ struct Made {
 }
 
 /// A new cell, or why there is none.
-type Adopted = Result<Made, (Cause, String)>;
+type Outcome = Result<Made, (Cause, String)>;
 
 #[derive(Debug, Default)]
 pub(crate) struct State {
@@ -568,12 +568,15 @@ impl Owner {
         self.adopt(plan, policy, meter, state)?.map_err(|(_, reason)| LaunchError::Unenforceable(reason))
     }
 
-    fn adopt(&self, mut plan: Plan, policy: &Policy, meter: &Arc<Meter>, state: &State) -> Result<Adopted, LaunchError> {
+    fn adopt(&self, mut plan: Plan, policy: &Policy, meter: &Arc<Meter>, state: &State) -> Result<Outcome, LaunchError> {
         plan.rlimits = self.shared.settings.limits.rlimits(&self.shared.hierarchies(), policy);
         plan.cgroups = meter.doors();
         Ok(match self.fork_cell(&plan, meter, state)? {
             Err((Cause::Groups, why)) => {
                 let none = self.shared.do_without_groups(why);
+                if let Some(why) = self.shared.settings.limits.shortfall(&none) {
+                    return Err(LaunchError::Unenforceable(why));
+                }
                 meter.without_group(self.shared.settings.limits.held(&none));
                 plan.rlimits = self.shared.settings.limits.rlimits(&none, policy);
                 plan.cgroups = Vec::new();
@@ -583,7 +586,7 @@ impl Owner {
         })
     }
 
-    fn fork_cell(&self, plan: &Plan, meter: &Arc<Meter>, state: &State) -> Result<Adopted, LaunchError> {
+    fn fork_cell(&self, plan: &Plan, meter: &Arc<Meter>, state: &State) -> Result<Outcome, LaunchError> {
         let (ends, reports) = self.shared.zygote.cell(&plan.encode(), &state.network)?;
         // Only mounts have a guard that keeps them in place.
         let is_guarded = plan.confinement.as_ref().is_some_and(|confinement| confinement.level > Level::Landlock);
@@ -602,6 +605,9 @@ impl Owner {
             Meter::new(limits, &none, self.number)
         });
         let meter = Arc::new(made?);
+        if let Some(why) = limits.shortfall(&self.shared.hierarchies()) {
+            return Err(LaunchError::Unenforceable(why));
+        }
         self.shared.watchdog.watch(&meter, &self.state);
         Ok(self.meter.get_or_init(|| meter).clone())
     }

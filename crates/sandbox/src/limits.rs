@@ -25,6 +25,8 @@ pub struct Limits {
     pub free_space: Option<u64>,
     /// Seconds of processor time of one process.
     pub cpu_seconds: Option<u64>,
+    /// Whether nothing is started where no control group holds processes and memory.
+    pub required: bool,
 }
 
 impl Default for Limits {
@@ -36,6 +38,7 @@ impl Default for Limits {
             file_size: Some(32 << 30),
             free_space: Some(256 << 20),
             cpu_seconds: None,
+            required: false,
         }
     }
 }
@@ -88,6 +91,19 @@ pub const FREE_SPACE: &str = "bytes of free space";
 pub const CPU: &str = "seconds of processor time";
 
 impl Limits {
+    /// Why nothing may be started, if these have to be held by control groups and are not.
+    pub fn shortfall(&self, hierarchies: &Hierarchies) -> Option<String> {
+        let is_held =
+            (self.processes.is_none() || hierarchies.processes().is_some()) && (self.memory.is_none() || hierarchies.memory().is_some());
+        (self.required && !is_held).then(|| {
+            format!(
+                "limits.required is set, and no control group holds the limits here ({}); run the executor in a unit with Delegate=yes, \
+                 give its container a writable /sys/fs/cgroup, or take limits.required out of config.toml",
+                hierarchies.why()
+            )
+        })
+    }
+
     /// What every limit is held by on this machine.
     pub fn held(&self, hierarchies: &Hierarchies) -> Vec<Limit> {
         let of = |what, value: Option<u64>, mechanism| value.map(|value| Limit { what, value, mechanism });

@@ -21,6 +21,13 @@ pub enum Identity {
     Owner { uid: u32, gid: u32, id: u32 },
 }
 
+impl Identity {
+    /// Whether what runs is root to the kernel, although it has none of its rights.
+    pub fn is_root_by_name(self) -> bool {
+        matches!(self, Self::Owner { uid: 0, .. })
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     pub path: PathBuf,

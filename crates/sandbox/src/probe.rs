@@ -148,8 +148,7 @@ fn rows(open: Option<&str>, held: Option<&str>, launcher: &Launcher) -> Verdict 
         _ if is_root && capacity.maps_users => format!("mount namespace, idmapped mounts, {second}"),
         _ => format!("user and mount namespaces, {second}"),
     };
-    let owner_may =
-        "modes, owners and times of files elsewhere can be changed by their owner; directories that hold something denied cannot be listed";
+    let owner_may = "modes, owners, times and attributes of files elsewhere can be changed by their owner; directories that hold something denied cannot be listed";
     add(FILES, files, held(), (level == Level::Landlock).then_some(owner_may));
     let names: Vec<_> = PROTECTED_NAMES.iter().chain(STARTUP_FILES).copied().collect();
     let unprotected = format!("Landlock takes nothing away inside a writable root, so these are not protected there: {}", names.join(", "));

@@ -16,6 +16,7 @@ pub struct LimitTable {
     pub file_size: Option<Limit>,
     pub free_space: Option<Limit>,
     pub cpu_seconds: Option<Limit>,
+    pub required: Option<bool>,
 }
 
 impl LimitTable {
@@ -34,6 +35,7 @@ impl LimitTable {
                 *limit = value;
             }
         }
+        limits.required = self.required.unwrap_or(limits.required);
         limits
     }
 }

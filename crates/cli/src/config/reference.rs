@@ -132,6 +132,12 @@ pub const KEYS: &[Key] = &[
     key("limits.free_space", r#""2G""#, "`\"256M\"`", "What stays free where a session writes."),
     key("limits.cpu_seconds", "600", "no limit", "Processor time of one process."),
     key(
+        "limits.required",
+        "true",
+        "`false`",
+        "Whether nothing is started where no control group holds the limits of processes and memory for a session as a whole.",
+    ),
+    key(
         "http_allow",
         r#"["loopback", "10.0.0.0/8"]"#,
         "none",

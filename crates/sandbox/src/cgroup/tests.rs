@@ -286,6 +286,9 @@ fn half_of_what_was_delegated_is_told_and_the_rest_used() {
     let found = tree.probe(&at(UNIT, true));
     assert_eq!((found.processes(), found.memory()), (Some(Mechanism::CgroupV2), None));
     assert!(found.why().contains("`memory` was not left to"), "{}", found.why());
+    let strict = Limits { required: true, ..limits() };
+    assert!(strict.shortfall(&found).unwrap().contains("`memory` was not left to") && limits().shortfall(&found).is_none());
+    assert_eq!(Limits { memory: None, ..strict }.shortfall(&found), None);
     assert_eq!(limits().held(&found).iter().find(|limit| limit.what == MEMORY).unwrap().mechanism, Mechanism::Rlimit);
     // A group that may be entered and not divided is left as it was.
     let closed = Node { divides: false, delegated: true, processes: vec![OWN, STAGE], ..Node::ours() };

@@ -158,6 +158,10 @@ fn forbidden(network: Network, level: Level) -> Result<BpfProgram, Refused> {
     }
     rules.insert(libc::SYS_ioctl, INJECTION.iter().map(|request| rule(&[is(1, *request)])).collect::<Result<_, _>>()?);
     set_id(&mut rules)?;
+    if level < Level::Full {
+        // The limits of others; one's own are number 0.
+        rules.insert(libc::SYS_prlimit64, vec![rule(&[differs(0, 0)])?]);
+    }
     if level == Level::Landlock {
         without_namespaces(&mut rules, network)?;
     } else if network == Network::Restricted {
@@ -174,8 +178,6 @@ fn without_namespaces(rules: &mut Rules, network: Network) -> Result<(), Refused
     let others: Vec<_> = families.iter().map(|family| differs(0, *family)).collect();
     rules.insert(libc::SYS_socket, if others.is_empty() { Vec::new() } else { vec![rule(&others)?] });
     rules.insert(libc::SYS_socketpair, vec![rule(&[differs(0, libc::AF_UNIX as u64)])?]);
-    // The limits of others; one's own are number 0.
-    rules.insert(libc::SYS_prlimit64, vec![rule(&[differs(0, 0)])?]);
     // Emptying a file without being allowed to write it.
     let emptying = |flags: u8| rule(&[has(flags, O_TRUNC), condition(flags, SeccompCmpOp::MaskedEq(3), 0)]);
     rules.entry(libc::SYS_openat).or_default().push(emptying(2)?);

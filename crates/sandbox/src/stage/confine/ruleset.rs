@@ -16,8 +16,8 @@ use crate::policy::{Access, Network};
 
 /// Places outside of any policy that programs have to write to. All of them belong to the sandbox alone.
 const PRIVATE: [&str; 2] = ["/dev", "/proc"];
-/// The same where nothing does: what anybody may write to without leaving anything behind.
-const HARMLESS: [&str; 4] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/tty"];
+/// The same where nothing does: what anybody may use without leaving anything behind. Other devices may hold whole file systems.
+const HARMLESS: [&str; 6] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty"];
 /// How many places may have to be named one by one because something beside them is denied.
 const MANY: usize = 20_000;
 
@@ -39,7 +39,8 @@ pub fn restrict(confinement: &Confinement) -> Result<(), Refused> {
         .during("Landlock")?;
     rules = allow(rules, Path::new("/"), AccessFs::from_read(VERSION))?;
     let writing = confinement.places.iter().filter(|place| place.access == Access::Write).map(|place| place.path.as_path());
-    let own = if confinement.level == Level::Full { &PRIVATE[..] } else { &PRIVATE[..1] };
+    let is_own_table = confinement.level == Level::Full && !confinement.identity.is_root_by_name();
+    let own = if is_own_table { &PRIVATE[..] } else { &PRIVATE[..1] };
     for path in writing.chain(own.iter().map(Path::new)) {
         rules = allow(rules, path, handled())?;
     }
@@ -64,9 +65,9 @@ pub fn restrict_alone(confinement: &Confinement) -> Result<(), Refused> {
         Network::Enabled => rules,
     };
     let mut rules = rules.create().during("Landlock")?;
-    let denied: Vec<&Path> =
-        confinement.places.iter().filter(|place| place.access == Access::Deny).map(|place| place.path.as_path()).collect();
-    for place in confinement.places.iter().filter(|place| place.access != Access::Deny) {
+    let named = confinement.places.iter().filter(|place| place.access == Access::Deny).map(|place| place.path.as_path());
+    let denied: Vec<&Path> = named.chain([Path::new("/dev")]).collect();
+    for place in confinement.places.iter().filter(|place| place.access != Access::Deny && !place.path.starts_with("/dev")) {
         if place.access == Access::Write {
             if let Some(inside) = denied.iter().find(|path| path.starts_with(&place.path)) {
                 return Err(

@@ -291,7 +291,11 @@ impl View<'_> {
         if let Some(machine) = machine {
             return attach(&machine, &target).map(drop);
         }
-        let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+        let mut flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+        // The settings of the kernel ask for no right, only for who it is.
+        if self.confinement.identity.is_root_by_name() {
+            flags |= MountFlags::RDONLY;
+        }
         mount("proc", &target, "proc", flags, None).map_err(io::Error::from).during("a process table of its own cannot be shown")
     }
 
