@@ -14,6 +14,7 @@ mod run;
 mod schema;
 mod shell;
 mod thread;
+mod written;
 
 const OUTPOST: &str = env!("CARGO_BIN_EXE_outpost");
 

@@ -86,6 +86,7 @@ fn commands_that_did_not_run_are_not_said_to_have_run() {
     let output = me.command(&["exec", "--provider", "offline", "@box $ true"]).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout), "1 command did not run; the reason is above.\n", "{output:?}");
     assert!(String::from_utf8_lossy(&output.stderr).contains("[box] $ true\n  environment `box` is not ready"), "{output:?}");
+    assert_eq!(output.status.code(), Some(1));
 }
 
 /// As ssh to a far machine does: the first connection takes longer than a step waits for a machine.
@@ -295,7 +296,7 @@ fn a_home_can_be_worked_in() {
     let me = Newcomer::new();
     std::fs::write(me.work.path().join(".profile"), "export FROM_PROFILE=it-was-read\n").unwrap();
     let prompt =
-        "$ git config --global --list && echo git is fine; bash -lc 'echo $FROM_PROFILE'; echo x >> ~/.bash_login; mv ~/.gitconfig y";
+        "$ git config --global --list && echo git is fine; bash -lc 'echo $FROM_PROFILE'; echo x >> ~/.bash_login; mv ~/.gitconfig y; true";
     let (told, code) = me.told(&["exec", prompt]);
     assert_eq!(code, Some(0), "{told}");
     assert!(told.contains("  git is fine\n  it-was-read\n"), "{told}");
@@ -310,7 +311,7 @@ fn a_limit_that_stops_a_command_is_named() {
     let me = Newcomer::new();
     let script = "for n in $(seq 600); do echo $n >> f; sleep 0.1; done";
     let (told, code) = me.told(&["exec", "-c", "limits.free_space=\"999T\"", &format!("$ {script}")]);
-    assert_eq!(code, Some(0), "{told}");
+    assert_eq!(code, Some(1), "{told}");
     assert!(told.contains("exit code 137: stopped by the limit of 1047527424 MiB of free space"), "{told}");
     let (told, code) = me.told(&["run", "-c", "limits.free_space=\"999T\"", "--", "sh", "-c", script]);
     assert_eq!((told.as_str(), code), ("outpost: the command was stopped by the limit of 1047527424 MiB of free space\n", Some(137)));

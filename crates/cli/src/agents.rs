@@ -6,10 +6,11 @@ use anyhow::{Context, bail};
 use futures_util::future::join_all;
 use outpost_environment::{Definition, Registry};
 use outpost_runtime::live::LiveThread;
+use outpost_runtime::model::WireApi;
 use outpost_runtime::policy::ApprovalPolicy;
 use outpost_runtime::{Runtime, StartThread};
-use outpost_store::ListQuery;
-use outpost_thread::{Fact, Raw, SelectionChanged, Settings, SettingsChanged, Thread, ThreadId};
+use outpost_store::{ListQuery, PageRequest};
+use outpost_thread::{Fact, Raw, SelectionChanged, Settings, SettingsChanged, Thread, ThreadId, TurnKind, TurnStatus};
 use outpost_wire::PathUri;
 use outpost_wire::intent::{Attachment, CapabilityRoot, EnvironmentId, Selection};
 
@@ -110,6 +111,25 @@ impl Agents {
     /// Why the provider is not the one that a newcomer expects, if this thread is asked to use it.
     pub fn note(&self, thread: &Thread) -> Option<&str> {
         self.assembly.note.as_deref().filter(|_| thread.settings.model_provider.is_none())
+    }
+
+    /// Whether the thread runs what the user writes, without any intelligence in between.
+    pub async fn is_scripted(&self, thread: &LiveThread) -> anyhow::Result<bool> {
+        let settings = thread.snapshot().await?.settings;
+        let models = self.runtime().models();
+        let provider = settings.model_provider.as_deref().unwrap_or(models.default_provider());
+        Ok(models.providers().get(provider).is_some_and(|provider| provider.wire_api == WireApi::Offline))
+    }
+
+    /// Whether the last turn of a thread ended before its work was done, and nothing will go on by itself.
+    pub async fn was_cut_short(&self, before: &Thread) -> anyhow::Result<bool> {
+        if before.turn.is_some() || !before.queued.is_empty() || before.turns == 0 {
+            return Ok(false);
+        }
+        let page = self.runtime().store().page(before.id, PageRequest { turns: 1, ..PageRequest::default() }).await?;
+        let is_regular = page.entries.iter().all(|entry| !matches!(&entry.fact, Fact::TurnStarted(turn) if turn.kind != TurnKind::Regular));
+        let last = page.entries.iter().rev().find_map(|entry| if let Fact::TurnFinished(end) = &entry.fact { Some(end.status) } else { None });
+        Ok(is_regular && last.is_some_and(|status| status != TurnStatus::Completed))
     }
 
     pub async fn open(&self, which: &Which, birth: Birth) -> anyhow::Result<Open> {

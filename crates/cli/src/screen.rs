@@ -15,6 +15,7 @@ use rustix::termios::tcgetwinsize;
 use serde_json::Value;
 
 use crate::agent_args::Colour;
+use crate::streamed::Streamed;
 use crate::variables::Variables;
 
 /// So many lines of a command's output are shown.
@@ -29,6 +30,8 @@ pub struct Screen {
     is_drawn: bool,
     /// Calls that run, as they were announced. Several may run at once.
     running: BTreeMap<CallId, String>,
+    /// Commands that the user wrote and that run: all of their output is shown, as it comes.
+    streams: BTreeMap<CallId, Streamed>,
     /// Commands that the model wants to run, by their calls. Not all of them come to be started.
     wanted: BTreeMap<String, String>,
     /// The call that was announced by the line above.
@@ -54,7 +57,7 @@ impl Screen {
             Colour::Never => false,
             Colour::Auto => live && !is_set("NO_COLOR"),
         };
-        Self { colours, live, waits_for: None, is_drawn: false, running: BTreeMap::new(), wanted: BTreeMap::new(), above: None, open: None }
+        Self { colours, live, waits_for: None, is_drawn: false, running: BTreeMap::new(), streams: BTreeMap::new(), wanted: BTreeMap::new(), above: None, open: None }
     }
 
     pub fn thread(&mut self, id: ThreadId) {
@@ -69,8 +72,24 @@ impl Screen {
             }
             Event::Mcp(McpEvent::Startup { state, error: Some(error), .. }) if state == "failed" => self.say(Style::Note, error),
             Event::Mcp(McpEvent::Warning { message }) => self.say(Style::Note, message),
+            Event::Output { call, bytes } => self.output(call, bytes),
             _ => {}
         }
+    }
+
+    /// Output of a command that still runs.
+    fn output(&mut self, call: &CallId, bytes: &[u8]) {
+        let Some(stream) = self.streams.get_mut(call) else { return };
+        let lines = stream.push(bytes);
+        lines.iter().for_each(|line| self.line_of(call, Style::Plain, line));
+    }
+
+    /// A line that belongs to a command, below the line that says which one it is.
+    fn line_of(&mut self, call: &CallId, style: Style, line: &str) {
+        let header = self.running.get(call).filter(|_| self.above.as_ref() != Some(call)).cloned();
+        header.into_iter().for_each(|header| self.say(Style::Quiet, &header));
+        self.say(style, &format!("  {line}"));
+        self.above = Some(call.clone());
     }
 
     fn fact(&mut self, fact: &Fact) {
@@ -95,6 +114,9 @@ impl Screen {
                 self.say(Style::Strong, &line);
                 self.wanted.remove(&started.call.to_string());
                 self.running.insert(started.call.clone(), line);
+                if detail["untilItEnds"] == true || detail["source"] == "userShell" {
+                    self.streams.insert(started.call.clone(), Streamed::default());
+                }
                 self.above = Some(started.call.clone());
                 self.wait_for(command);
             }
@@ -124,6 +146,9 @@ impl Screen {
 
     fn finished(&mut self, finished: &CallFinished) {
         let detail: Value = read(finished.detail.as_ref());
+        if let Some(stream) = self.streams.remove(&finished.call).filter(|stream| stream.bytes() > 0) {
+            return self.stream_ended(finished, stream, &detail);
+        }
         // Whose output it is shows only as long as nothing stands between.
         match self.running.remove(&finished.call) {
             Some(line) if self.above.as_ref() != Some(&finished.call) => self.say(Style::Quiet, &line),
@@ -142,20 +167,24 @@ impl Screen {
                 self.say(Style::Quiet, &format!("  … {} more lines", lines.len() - LINES));
             }
         }
-        let end = match finished.outcome {
-            CallOutcome::Completed => match detail["exitCode"].as_i64() {
-                Some(0) | None => return,
-                Some(code) => match detail["limit"].as_str() {
-                    Some(limit) => format!("exit code {code}: stopped by {limit}"),
-                    None => format!("exit code {code}"),
-                },
-            },
-            CallOutcome::Failed => detail["error"].as_str().unwrap_or("it failed").to_owned(),
-            CallOutcome::Declined => "declined".into(),
-            CallOutcome::Lost => "lost: nobody knows what became of it".into(),
-            CallOutcome::Aborted => "stopped".into(),
-        };
-        self.say(Style::Bad, &format!("  {end}"));
+        if let Some(end) = ending(finished, &detail) {
+            self.say(Style::Bad, &format!("  {end}"));
+        }
+    }
+
+    /// The end of a command whose output was shown as it came.
+    fn stream_ended(&mut self, finished: &CallFinished, mut stream: Streamed, detail: &Value) {
+        if let Some(rest) = stream.rest() {
+            self.line_of(&finished.call, Style::Plain, &rest);
+        }
+        let missed = detail["outputBytes"].as_u64().unwrap_or_default().saturating_sub(stream.bytes());
+        if missed > 0 {
+            self.line_of(&finished.call, Style::Quiet, &format!("… {missed} bytes of its output came too fast to be shown"));
+        }
+        if let Some(end) = ending(finished, detail) {
+            self.line_of(&finished.call, Style::Bad, &end);
+        }
+        self.running.remove(&finished.call);
     }
 
     /// The answer.
@@ -284,6 +313,20 @@ impl Style {
             Self::Bad => Some("31"),
         }
     }
+}
+
+/// How a call ended, if that is worth a word.
+fn ending(finished: &CallFinished, detail: &Value) -> Option<String> {
+    Some(match finished.outcome {
+        CallOutcome::Completed => match (detail["exitCode"].as_i64().filter(|code| *code != 0)?, detail["limit"].as_str()) {
+            (code, Some(limit)) => format!("exit code {code}: stopped by {limit}"),
+            (code, None) => format!("exit code {code}"),
+        },
+        CallOutcome::Failed => detail["error"].as_str().unwrap_or("it failed").to_owned(),
+        CallOutcome::Declined => "declined".into(),
+        CallOutcome::Lost => "lost: nobody knows what became of it".into(),
+        CallOutcome::Aborted => "stopped".into(),
+    })
 }
 
 /// The call of a command, and how it is shown.

@@ -10,8 +10,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use outpost_runtime::live::{Event, LiveThread, Status};
-use outpost_thread::{ApprovalId, Decision, Fact, InterruptReason, Thread, ThreadId, TurnFinished, TurnStatus, said};
+use outpost_runtime::live::{Event, LiveThread, NewInput, Status};
+use outpost_thread::{ApprovalId, CallFinished, CallOutcome, Decision, Fact, InterruptReason, Thread, ThreadId, TurnFinished, TurnStatus, said};
 use tokio::signal::unix::SignalKind;
 
 use crate::Process;
@@ -49,9 +49,16 @@ async fn work(request: ExecRequest, own: &Process) -> anyhow::Result<u8> {
     let mut signals = Signals::new()?;
     let mut report =
         if options.json { Report::Lines(Lines::default()) } else { Report::Screen(Screen::new(options.color, &own.variables)) };
-    let mut end = End::default();
+    let mut end = End { is_scripted: agents.is_scripted(&thread).await?, ..End::default() };
+    let input = match input {
+        None if agents.was_cut_short(&before).await? => Some(NewInput::go_on()),
+        input => input,
+    };
     let told = async {
         report.begin(&before, agents.note(&before))?;
+        if input.is_none() && before.turn.is_none() && before.queued.is_empty() {
+            report.note("there is nothing to finish: the last turn came to its end; give a prompt to go on");
+        }
         refuse_open_questions(&thread, &before).await;
         if let Some(input) = input {
             thread.input(input).await?;
@@ -75,6 +82,8 @@ async fn work(request: ExecRequest, own: &Process) -> anyhow::Result<u8> {
     report.end(&end, Some(before.id).filter(|_| interrupted && !options.ephemeral))?;
     Ok(match &end {
         End { broken: Some(_), .. } => commands::FAILED,
+        // What the user wrote is what counts; a model knows by itself what a failure means.
+        End { is_scripted: true, failures, .. } if *failures > 0 => commands::FAILED,
         End { turn: Some(turn), .. } if turn.status != TurnStatus::Completed => commands::FAILED,
         End { turn: None, .. } if which == Which::New => commands::FAILED,
         _ => 0,
@@ -89,6 +98,10 @@ struct End {
     answer: Option<String>,
     /// The thread had to stop.
     broken: Option<String>,
+    /// The commands were written by the user, not by a model.
+    is_scripted: bool,
+    /// So many commands did not run, or did not end well.
+    failures: usize,
 }
 
 impl End {
@@ -100,6 +113,7 @@ impl End {
                 Fact::ModelAnswered(answered) => {
                     self.answer = answered.items.iter().rev().find_map(said).or_else(|| self.answer.take());
                 }
+                Fact::CallFinished(finished) if !ended_well(finished) => self.failures += 1,
                 _ => {}
             },
             Event::Status(Status::Broken { reason }) => self.broken = Some(reason.clone()),
@@ -112,6 +126,11 @@ impl End {
             _ => {}
         }
     }
+}
+
+fn ended_well(finished: &CallFinished) -> bool {
+    let detail: serde_json::Value = finished.detail.as_ref().and_then(|detail| detail.read().ok()).unwrap_or_default();
+    finished.outcome == CallOutcome::Completed && detail["exitCode"] == 0
 }
 
 struct Watching<'a> {
@@ -213,6 +232,13 @@ impl Report {
             }
         }
         Ok(())
+    }
+
+    /// Something that people want to know, and that programs see from the events that do not come.
+    fn note(&mut self, note: &str) {
+        if let Self::Screen(screen) = self {
+            screen.say(Style::Note, note);
+        }
     }
 
     fn event(&mut self, event: &Event) -> anyhow::Result<()> {

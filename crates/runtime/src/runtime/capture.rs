@@ -140,6 +140,7 @@ impl Shared {
             thread: thread.id,
             infos,
             mcp,
+            scripted: wire == Some(WireApi::Offline),
             seen: None,
             view,
         }
