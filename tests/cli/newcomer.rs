@@ -316,3 +316,29 @@ fn a_limit_that_stops_a_command_is_named() {
     let (told, code) = me.told(&["run", "-c", "limits.free_space=\"999T\"", "--", "sh", "-c", script]);
     assert_eq!((told.as_str(), code), ("outpost: the command was stopped by the limit of 1047527424 MiB of free space\n", Some(137)));
 }
+
+/// What cannot be used is named by the run that would have used it, and not only to the model.
+#[test]
+fn what_is_configured_and_broken_is_named_by_exec() {
+    let me = Newcomer::new();
+    me.write("environments.toml", "[[environments]]\nid = \"box\"\nprogram = \"/no/such/executor\"\n");
+    me.write("requirements.toml", "mcp_servers = {");
+    let (told, code) = me.told(&["exec", "--sandbox", "danger-full-access", "$ sleep 0.5"]);
+    assert_eq!(code, Some(0), "{told}");
+    assert!(told.contains("environment `box` cannot be used: cannot run `/no/such/executor`"), "{told}");
+    assert!(told.contains("no MCP server may be used, because the requirements in") && told.contains("requirements.toml"), "{told}");
+    let output = me.command(&["exec", "--json", "--sandbox", "danger-full-access", "$ sleep 0.5"]).output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stdout).contains("cannot run `/no/such/executor`"), "{output:?}");
+}
+
+#[test]
+fn an_entry_without_a_usable_id_fails_the_check() {
+    let me = Newcomer::new();
+    me.write("environments.toml", "[[environments]]\nid = \"local\"\nurl = \"ws://127.0.0.1:1\"\n");
+    let output = me.command(&["env", "check"]).output().unwrap();
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{table}");
+    assert!(table.contains("environments.toml:1  failed") && table.contains("reserved"), "{table}");
+    let output = me.command(&["env", "check", "--json"]).output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stdout).contains("\"id\":\"environments.toml:1\""), "{output:?}");
+}

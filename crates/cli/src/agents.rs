@@ -1,10 +1,11 @@
 //! What the verbs that run an agent share: from their options to a thread that is open and followed.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use futures_util::future::join_all;
-use outpost_environment::{Definition, Registry};
+use outpost_environment::{Definition, InfoError, Registry};
 use outpost_runtime::live::LiveThread;
 use outpost_runtime::model::WireApi;
 use outpost_runtime::policy::ApprovalPolicy;
@@ -12,6 +13,7 @@ use outpost_runtime::{Runtime, StartThread};
 use outpost_store::{ListQuery, PageRequest};
 use outpost_thread::{Fact, Raw, SelectionChanged, Settings, SettingsChanged, Thread, ThreadId, TurnKind, TurnStatus};
 use outpost_wire::PathUri;
+use outpost_wire::exec::environment::EnvironmentInfo;
 use outpost_wire::intent::{Attachment, CapabilityRoot, EnvironmentId, Selection};
 
 use crate::Process;
@@ -85,6 +87,8 @@ impl Agents {
             model: options.model.clone(),
             questions: audience == Audience::User,
             keeps_sessions: true,
+            // A conversation lasts; a single turn has what there was when it began.
+            follows_environments: audience == Audience::User,
         };
         let assembly = Assembly::new(&home, wish, own).await?;
         for attached in &options.attached {
@@ -246,7 +250,7 @@ impl Here {
 
     /// `-e ENV[=CWD]`.
     async fn named(&self, runtime: &Runtime) -> anyhow::Result<Selection> {
-        self.wake(runtime).await;
+        let mut infos = self.wake(runtime).await;
         let mut attachments = Vec::new();
         for wish in &self.environments {
             let (name, directory) = wish.split_once('=').map_or((wish.as_str(), None), |(name, directory)| (name, Some(directory)));
@@ -262,7 +266,11 @@ impl Here {
                 Some(directory) => PathUri::from_syntax(directory).with_context(|| format!("`{wish}`: the directory must be absolute"))?,
                 None if id.is_local() => self.cwd.clone(),
                 None => {
-                    let info = runtime.registry().info(&id).await?;
+                    // A machine that does not answer is not waited for twice.
+                    let info = match infos.remove(&id) {
+                        Some(info) => info?,
+                        None => runtime.registry().info(&id).await?,
+                    };
                     info.cwd.or(info.user_home_dir).with_context(|| format!("`{id}` tells no directory; write {id}=/DIRECTORY"))?
                 }
             };
@@ -273,16 +281,17 @@ impl Here {
 
     /// Connects the machines that were named, all at once, and waits until each of them is there or known not to be: a first
     /// connection by ssh takes longer than a step waits.
-    async fn wake(&self, runtime: &Runtime) {
+    async fn wake(&self, runtime: &Runtime) -> HashMap<EnvironmentId, Result<EnvironmentInfo, InfoError>> {
         let names = self.environments.iter().map(|wish| wish.split('=').next().unwrap_or(wish));
         let ids = names.filter_map(|name| EnvironmentId::parse(name).ok()).filter(|id| !id.is_local());
         let ids: Vec<EnvironmentId> = ids.filter(|id| runtime.registry().status(id).is_some()).collect();
-        join_all(ids.iter().map(|id| async move {
-            if let Err(error) = runtime.registry().info(id).await {
-                tracing::debug!(%id, %error, "it is not there; whoever uses it is told so");
-            }
+        join_all(ids.into_iter().map(|id| async move {
+            let info = runtime.registry().info(&id).await;
+            (id, info)
         }))
-        .await;
+        .await
+        .into_iter()
+        .collect()
     }
 
     /// `--cd` and `--add-dir` are about this machine and change nothing elsewhere.

@@ -10,8 +10,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
+use outpost_environment::{News, Standing, Watcher};
 use outpost_runtime::live::{Event, LiveThread, NewInput, Status};
 use outpost_thread::{ApprovalId, CallFinished, CallOutcome, Decision, Fact, InterruptReason, Thread, ThreadId, TurnFinished, TurnStatus, said};
+use outpost_wire::intent::{Attachment, EnvironmentId};
 use tokio::signal::unix::SignalKind;
 
 use crate::Process;
@@ -49,6 +51,8 @@ async fn work(request: ExecRequest, own: &Process) -> anyhow::Result<u8> {
     let mut signals = Signals::new()?;
     let mut report =
         if options.json { Report::Lines(Lines::default()) } else { Report::Screen(Screen::new(options.color, &own.variables)) };
+    // From here on, so that a machine that cannot be reached is named, whether or not a command asks for it.
+    let mut machines = Machines::of(&agents, &thread).await?;
     let mut end = End { is_scripted: agents.is_scripted(&thread).await?, ..End::default() };
     let input = match input {
         None if agents.was_cut_short(&before).await? => Some(NewInput::go_on()),
@@ -63,7 +67,8 @@ async fn work(request: ExecRequest, own: &Process) -> anyhow::Result<u8> {
         if let Some(input) = input {
             thread.input(input).await?;
         }
-        watch(&thread, &mut follow, &mut Watching { report: &mut report, signals: &mut signals, end: &mut end }).await
+        let mut watching = Watching { report: &mut report, signals: &mut signals, machines: &mut machines, end: &mut end };
+        watch(&thread, &mut follow, &mut watching).await
     };
     let told = told.await;
     if told.is_err() {
@@ -136,7 +141,34 @@ fn ended_well(finished: &CallFinished) -> bool {
 struct Watching<'a> {
     report: &'a mut Report,
     signals: &'a mut Signals,
+    machines: &'a mut Machines,
     end: &'a mut End,
+}
+
+/// The environments of the thread, as far as they fail.
+struct Machines {
+    selected: Vec<EnvironmentId>,
+    watcher: Watcher,
+}
+
+impl Machines {
+    async fn of(agents: &Agents, thread: &LiveThread) -> anyhow::Result<Self> {
+        let selection = thread.snapshot().await?.effective_selection().cloned().unwrap_or_default();
+        let selected = Vec::from(selection).into_iter().map(|attachment: Attachment| attachment.environment_id).collect();
+        Ok(Self { selected, watcher: agents.assembly.runtime.registry().watch() })
+    }
+
+    /// The next one that cannot be used, and why. Each is told once.
+    async fn failed(&mut self) -> String {
+        loop {
+            if let News::Environment { id, standing: Standing::Failed { reason, .. }, .. } = self.watcher.next().await.news
+                && let Some(at) = self.selected.iter().position(|selected| *selected == id)
+            {
+                self.selected.remove(at);
+                return format!("environment `{id}` cannot be used: {reason}");
+            }
+        }
+    }
 }
 
 /// Tells everything until the thread is at rest.
@@ -152,6 +184,10 @@ async fn watch(thread: &LiveThread, follow: &mut Follow, watching: &mut Watching
                 event = follow.next() => event,
                 reason = watching.signals.next() => {
                     thread.interrupt(None, reason).await?;
+                    continue;
+                }
+                problem = watching.machines.failed() => {
+                    watching.report.warn(&problem)?;
                     continue;
                 }
                 _ = ticks.tick() => {
@@ -230,6 +266,15 @@ impl Report {
                 first.extend(note.map(|note| lines.warning(note.to_owned())));
                 print(&first)?;
             }
+        }
+        Ok(())
+    }
+
+    /// Something that did not end the turn.
+    fn warn(&mut self, warning: &str) -> anyhow::Result<()> {
+        match self {
+            Self::Screen(screen) => screen.say(Style::Note, warning),
+            Self::Lines(lines) => print(&[lines.warning(warning.to_owned())])?,
         }
         Ok(())
     }
