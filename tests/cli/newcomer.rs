@@ -75,7 +75,7 @@ fn a_model_that_cannot_be_asked_is_told_before_there_is_a_thread() {
     assert_eq!(String::from_utf8_lossy(&listed.stdout), "no threads; `outpost exec PROMPT` starts one\n");
     // Where it was looked for is told, in few words.
     let nowhere = ["-c", "model_providers.box.base_url=http://me:secret@127.0.0.1:1/v1", "-c", "model_providers.box.request_max_retries=0"];
-    let (told, _) = me.told(&[&["exec", "--provider", "box"], &nowhere[..], &["hi"]].concat());
+    let (told, _) = me.told(&[&["exec", "--provider", "box", "--model", "m"], &nowhere[..], &["hi"]].concat());
     assert!(told.contains("box cannot be reached: http://127.0.0.1:1/v1: Connection refused"), "{told}");
 }
 

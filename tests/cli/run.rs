@@ -152,7 +152,12 @@ fn a_sandbox_can_be_asked_for() {
     let script = format!("touch inside; touch {}/outside", elsewhere.path().display());
     let run = |mode: &[&str]| {
         let mut command = Command::new(OUTPOST);
-        command.arg("run").args(mode).args(["--", "sh", "-c", &script]).current_dir(work.path()).env("OUTPOST_HOME", work.path().join("home"));
+        command
+            .arg("run")
+            .args(mode)
+            .args(["--", "sh", "-c", &script])
+            .current_dir(work.path())
+            .env("OUTPOST_HOME", work.path().join("home"));
         let _ = std::fs::remove_file(work.path().join("inside"));
         let _ = std::fs::remove_file(elsewhere.path().join("outside"));
         let output = command.stdin(Stdio::null()).output().unwrap();

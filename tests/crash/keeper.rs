@@ -217,7 +217,7 @@ async fn a_home_that_cannot_be_written_is_told() {
 }
 
 fn bridge_command(home: &KeptHome, arguments: &[&str]) -> tokio::process::Command {
-    let mut command = tokio::process::Command::new(OUTPOST);
+    let mut command = tokio::process::Command::from(outpost_testkit::readable(Path::new(OUTPOST)));
     command.args(["executor", "--listen", "stdio", "--keep"]).args(arguments).env("OUTPOST_HOME", home.path()).kill_on_drop(true);
     command
 }

@@ -127,7 +127,8 @@ async fn the_time_for_the_handshake_includes_every_attempt() {
         args: vec!["-c".into(), script],
         ..outpost_environment::CommandLine::default()
     };
-    let options = EnvironmentOptions { initialize_timeout: Duration::from_millis(500), connect_timeout: Duration::from_secs(5), ..options() };
+    let options =
+        EnvironmentOptions { initialize_timeout: Duration::from_millis(500), connect_timeout: Duration::from_secs(5), ..options() };
     let environment = Environment::new(Connector::program(line), options);
     let error = environment.connect().await.unwrap_err().to_string();
     assert!(error.contains("no answer to the handshake within 500ms"), "{error}");

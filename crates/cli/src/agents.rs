@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 use futures_util::future::join_all;
 use outpost_environment::{Definition, InfoError, Registry};
 use outpost_runtime::live::LiveThread;
-use outpost_runtime::model::WireApi;
+use outpost_runtime::model::{WireApi, built_in};
 use outpost_runtime::policy::ApprovalPolicy;
 use outpost_runtime::{Runtime, StartThread};
 use outpost_store::{ListQuery, PageRequest};
@@ -30,6 +30,8 @@ pub struct Agents {
     pub assembly: Assembly,
     /// What was said explicitly and is to stay with the thread.
     settings: Settings,
+    /// Nothing says which model is meant, and the provider is none of those that are built in.
+    has_no_model: bool,
     here: Here,
 }
 
@@ -81,6 +83,9 @@ impl Agents {
             config.approval_policy = Some(config.approval_policy.unwrap_or(ApprovalPolicy::Never));
         }
         let here = Here::new(options)?;
+        let provider = options.provider().or_else(|| config.model_provider.clone());
+        let has_no_model =
+            options.model.is_none() && config.model.is_none() && provider.is_some_and(|provider| !built_in().contains_key(&provider));
         let wish = Wish {
             config,
             provider: options.provider(),
@@ -105,7 +110,7 @@ impl Agents {
             sandbox: names_sandbox.then(|| Raw::of(&runtime.sandbox)).transpose()?,
             ..Settings::default()
         };
-        Ok(Self { assembly, settings, here })
+        Ok(Self { assembly, settings, has_no_model, here })
     }
 
     fn runtime(&self) -> &Runtime {
@@ -132,7 +137,8 @@ impl Agents {
         }
         let page = self.runtime().store().page(before.id, PageRequest { turns: 1, ..PageRequest::default() }).await?;
         let is_regular = page.entries.iter().all(|entry| !matches!(&entry.fact, Fact::TurnStarted(turn) if turn.kind != TurnKind::Regular));
-        let last = page.entries.iter().rev().find_map(|entry| if let Fact::TurnFinished(end) = &entry.fact { Some(end.status) } else { None });
+        let last =
+            page.entries.iter().rev().find_map(|entry| if let Fact::TurnFinished(end) = &entry.fact { Some(end.status) } else { None });
         Ok(is_regular && last.is_some_and(|status| status != TurnStatus::Completed))
     }
 
@@ -166,7 +172,12 @@ impl Agents {
 
     async fn start(&self, birth: Birth) -> anyhow::Result<Open> {
         // Better told before there is a thread that cannot do anything.
-        self.runtime().models().get(self.settings.model_provider.as_deref())?;
+        let model = self.runtime().models().get(self.settings.model_provider.as_deref())?;
+        // Another provider's name for a model would be sent as it is, and refused with words that explain nothing.
+        if self.has_no_model && model.provider().wire_api != WireApi::Offline {
+            let name = self.settings.model_provider.as_deref().unwrap_or(self.runtime().models().default_provider());
+            bail!("provider `{name}` has no model of its own: say --model NAME, or set `model` in config.toml");
+        }
         let mut start = StartThread::new();
         start.created.source = Some(Raw::from(serde_json::Value::from(birth.source)));
         start.created.thread_source = birth.thread_source;

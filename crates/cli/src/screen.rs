@@ -57,7 +57,17 @@ impl Screen {
             Colour::Never => false,
             Colour::Auto => live && !is_set("NO_COLOR"),
         };
-        Self { colours, live, waits_for: None, is_drawn: false, running: BTreeMap::new(), streams: BTreeMap::new(), wanted: BTreeMap::new(), above: None, open: None }
+        Self {
+            colours,
+            live,
+            waits_for: None,
+            is_drawn: false,
+            running: BTreeMap::new(),
+            streams: BTreeMap::new(),
+            wanted: BTreeMap::new(),
+            above: None,
+            open: None,
+        }
     }
 
     pub fn thread(&mut self, id: ThreadId) {

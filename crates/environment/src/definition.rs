@@ -54,7 +54,9 @@ pub enum DefinitionError {
     Destination(String),
     #[error("the ceiling is empty")]
     Ceiling,
-    #[error("only an executor that is started through `ssh` can be given a ceiling from here; start the other one with `outpost executor --ceiling FILE`")]
+    #[error(
+        "only an executor that is started through `ssh` can be given a ceiling from here; start the other one with `outpost executor --ceiling FILE`"
+    )]
     CeilingElsewhere,
 }
 

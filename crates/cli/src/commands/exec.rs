@@ -12,7 +12,9 @@ use std::time::Duration;
 use anyhow::Context;
 use outpost_environment::{News, Standing, Watcher};
 use outpost_runtime::live::{Event, LiveThread, NewInput, Status};
-use outpost_thread::{ApprovalId, CallFinished, CallOutcome, Decision, Fact, InterruptReason, Thread, ThreadId, TurnFinished, TurnStatus, said};
+use outpost_thread::{
+    ApprovalId, CallFinished, CallOutcome, Decision, Fact, InterruptReason, Thread, ThreadId, TurnFinished, TurnStatus, said,
+};
 use outpost_wire::intent::{Attachment, EnvironmentId};
 use tokio::signal::unix::SignalKind;
 

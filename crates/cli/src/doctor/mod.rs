@@ -28,12 +28,8 @@ pub struct Patient<'a> {
 
 /// Looks at everything. What is elsewhere is looked at at the same time, because some of it may be slow.
 pub async fn examine(patient: &Patient<'_>) -> Report {
-    let (environments, threads, model, servers) = tokio::join!(
-        environments::findings(patient),
-        threads::findings(patient),
-        model::findings(patient),
-        servers::findings(patient)
-    );
+    let (environments, threads, model, servers) =
+        tokio::join!(environments::findings(patient), threads::findings(patient), model::findings(patient), servers::findings(patient));
     Report {
         version: env!("CARGO_PKG_VERSION"),
         sections: vec![

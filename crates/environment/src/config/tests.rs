@@ -161,7 +161,10 @@ fn s16_paths_and_timeouts() {
     assert_eq!(read.entries[2].definition.as_ref().unwrap().ceiling.as_deref(), Some("c"));
     for way in ["url='ws://a:1'", "program='x'"] {
         let read = snapshot(&format!("[[environments]]\nid='a'\n{way}\nceiling='c'\n"));
-        assert!(read.entries[0].definition.as_ref().unwrap_err().contains("environments.toml:4: environment `a`: `ceiling`: only"), "{way}");
+        assert!(
+            read.entries[0].definition.as_ref().unwrap_err().contains("environments.toml:4: environment `a`: `ceiling`: only"),
+            "{way}"
+        );
     }
     assert!(
         matches!(&url.way, Way::Listening { token: crate::connector::Token::File(path), .. } if path == Path::new("/home/me/.outpost/tokens/u"))
