@@ -25,6 +25,7 @@ use crate::commands;
 use crate::commands::exec::lines::{Lines, failed};
 use crate::commands::exec::shapes::Line;
 use crate::follow::Follow;
+use crate::frame::line;
 use crate::screen::{Screen, Style, why};
 use crate::signals::Watched;
 
@@ -61,7 +62,8 @@ async fn work(request: ExecRequest, own: &Process) -> anyhow::Result<u8> {
         input => input,
     };
     let told = async {
-        report.begin(&before, agents.note(&before))?;
+        let shortfall = agents.assembly.shortfall();
+        report.begin(&before, &[shortfall.as_deref(), agents.note(&before)])?;
         if input.is_none() && before.turn.is_none() && before.queued.is_empty() {
             report.note("there is nothing to finish: the last turn came to its end; give a prompt to go on");
         }
@@ -257,15 +259,17 @@ enum Report {
 }
 
 impl Report {
-    fn begin(&mut self, thread: &Thread, note: Option<&str>) -> anyhow::Result<()> {
+    /// `shortfall` comes first: whoever reads only one line should read that.
+    fn begin(&mut self, thread: &Thread, [shortfall, note]: &[Option<&str>; 2]) -> anyhow::Result<()> {
         match self {
             Self::Screen(screen) => {
+                shortfall.iter().for_each(|shortfall| screen.say(Style::Note, shortfall));
                 screen.thread(thread.id);
-                note.into_iter().for_each(|note| screen.say(Style::Note, note));
+                note.iter().for_each(|note| screen.say(Style::Note, note));
             }
             Self::Lines(lines) => {
                 let mut first = lines.begin(thread);
-                first.extend(note.map(|note| lines.warning(note.to_owned())));
+                first.extend([shortfall, note].into_iter().flatten().map(|note| lines.warning((*note).to_owned())));
                 print(&first)?;
             }
         }
@@ -275,7 +279,8 @@ impl Report {
     /// Something that did not end the turn.
     fn warn(&mut self, warning: &str) -> anyhow::Result<()> {
         match self {
-            Self::Screen(screen) => screen.say(Style::Note, warning),
+            // The reason may be what another machine says.
+            Self::Screen(screen) => screen.say(Style::Note, &line(warning)),
             Self::Lines(lines) => print(&[lines.warning(warning.to_owned())])?,
         }
         Ok(())
@@ -326,6 +331,7 @@ fn print(lines: &[Line]) -> anyhow::Result<()> {
         text.push_str(&serde_json::to_string(line)?);
         text.push('\n');
     }
+    let text = crate::out::on_lines(&text);
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("standard output cannot be written")
 }
