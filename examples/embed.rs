@@ -11,7 +11,7 @@ use outpost_environment::{CommandLine, Definition, Registry, RegistryOptions};
 use outpost_runtime::feed::Read;
 use outpost_runtime::{Event, NewInput, Parts, Runtime, RuntimeConfig, StartThread};
 use outpost_store::{MemoryStore, Store};
-use outpost_thread::{Fact, said};
+use outpost_thread::{CallOutcome, Fact, said};
 use outpost_wire::PathUri;
 use outpost_wire::intent::{Attachment, EnvironmentId, Selection};
 
@@ -45,12 +45,14 @@ pub async fn one_turn(outpost: &str, home: &Path, directory: &Path) -> Result<(S
     // Whatever happens is told to everybody who listens; what is an entry is stored by then.
     let mut feed = thread.subscribe();
     thread.input(NewInput::text("$ echo made by a library > made.txt; cat made.txt\n> Done.")).await?;
-    let (mut output, mut answer) = (String::new(), String::new());
+    let (mut output, mut answer, mut problem) = (String::new(), String::new(), None);
     loop {
         match feed.next().await {
             Read::Event(Event::Output { bytes, .. }) => output.push_str(&String::from_utf8_lossy(&bytes)),
             Read::Event(Event::Entry(entry)) => match &entry.fact {
                 Fact::ModelAnswered(answered) => answer = answered.items.iter().rev().find_map(said).unwrap_or(answer),
+                // What could not be started says why.
+                Fact::CallFinished(call) if call.outcome != CallOutcome::Completed => problem = call.detail.clone(),
                 Fact::TurnFinished(_) => break,
                 _ => {}
             },
@@ -59,7 +61,10 @@ pub async fn one_turn(outpost: &str, home: &Path, directory: &Path) -> Result<(S
         }
     }
     runtime.shutdown(std::time::Duration::from_secs(5)).await;
-    Ok((output, answer))
+    match problem {
+        Some(problem) => Err(format!("the command did not run: {}", problem.get()).into()),
+        None => Ok((output, answer)),
+    }
 }
 
 /// Milliseconds since 1970.

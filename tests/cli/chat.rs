@@ -94,6 +94,29 @@ async fn a_conversation_with_steering_an_interrupt_and_a_way_back() {
     assert_eq!(terminal.exit_code(), Some(0), "{}", terminal.text());
 }
 
+/// A shell that runs a script in the background, or a `trap`, hands on that Ctrl-C is ignored. Who sits at a terminal means it.
+#[tokio::test(flavor = "multi_thread")]
+async fn ctrl_c_is_taken_on_a_terminal_whatever_was_inherited() {
+    let scene = Scene::new(vec![Reply::Items(vec![run("a", "echo endless; sleep 1000")])]).await;
+    let chat = scene.command(&["chat", "--cd", scene.work.path().to_str().unwrap()]);
+    let mut trapped = Command::new("sh");
+    trapped.args(["-c", "trap '' INT; exec \"$@\"", "sh"]).arg(chat.get_program()).args(chat.get_args());
+    for (name, value) in chat.get_envs() {
+        match value {
+            Some(value) => trapped.env(name, value),
+            None => trapped.env_remove(name),
+        };
+    }
+    let mut terminal = TestTerminal::start(&trapped);
+    terminal.wait_for("> ");
+    terminal.type_keys("never end\r");
+    terminal.wait_for("[local] $ sh -c");
+    terminal.type_keys("\x03");
+    terminal.wait_for("the turn was interrupted");
+    terminal.type_keys("\x03");
+    assert_eq!(terminal.exit_code(), Some(0), "{}", terminal.text());
+}
+
 fn journal_has(scene: &Scene, text: &str) -> bool {
     let found = Command::new("grep").args(["-rqs", text]).arg(scene.home.path()).status().unwrap();
     found.success()

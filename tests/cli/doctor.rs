@@ -98,7 +98,7 @@ fn both_faces_say_the_same_and_the_exit_code_follows() {
     assert_eq!((text.status.code(), json.status.code()), (Some(if report["holds"] == true { 0 } else { 1 }), text.status.code()));
     let sections = report["sections"].as_array().unwrap();
     let names: Vec<&str> = sections.iter().map(|section| section["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["host", "doors", "sandbox", "configuration", "environments", "threads", "model"]);
+    assert_eq!(names, ["host", "doors", "sandbox", "configuration", "environments", "MCP servers", "threads", "model"]);
     for section in sections {
         for finding in section["findings"].as_array().unwrap() {
             assert!(text_text.contains(finding["what"].as_str().unwrap()), "{finding} is not in {text_text}");
@@ -121,4 +121,21 @@ fn a_token_that_others_may_have_read_is_found_and_told_without_secrets() {
     assert_eq!(output.status.code(), Some(1));
     assert!(text.contains("FAIL  token of the executor") && text.contains("-> rm "), "{text}");
     assert!(text.contains("[redacted]") && !text.contains("/very/secret/path"), "{text}");
+}
+
+#[test]
+fn what_is_wrong_with_mcp_servers_and_programs_is_named() {
+    let home = tempfile::tempdir().unwrap();
+    assert_found(&findings(home.path()), "MCP servers", "good", "none");
+    fs::write(home.path().join("config.toml"), "[mcp_servers.gone]\ncommand = \"/no/such/server\"\n").unwrap();
+    let file = "[[environments]]\nid = \"box\"\nprogram = \"/no/such/executor\"\n\n[[environments]]\nurl = \"ws://127.0.0.1:1\"\n";
+    fs::write(home.path().join("environments.toml"), file).unwrap();
+    let found = findings(home.path());
+    assert_found(&found, "MCP server gone", "broken", "/no/such/server");
+    assert_found(&found, "box", "broken", "cannot run `/no/such/executor`");
+    assert_found(&found, "environments.toml:5", "broken", "without `id`");
+    fs::write(home.path().join("requirements.toml"), "mcp_servers = {").unwrap();
+    let found = findings(home.path());
+    assert_found(&found, "requirements.toml", "broken", "no MCP server may be used");
+    assert!(!doctor(home.path(), &[]).status.success());
 }

@@ -15,6 +15,7 @@ mod schema;
 mod shell;
 mod shown;
 mod thread;
+mod written;
 
 const OUTPOST: &str = env!("CARGO_BIN_EXE_outpost");
 

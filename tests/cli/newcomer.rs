@@ -75,7 +75,7 @@ fn a_model_that_cannot_be_asked_is_told_before_there_is_a_thread() {
     assert_eq!(String::from_utf8_lossy(&listed.stdout), "no threads; `outpost exec PROMPT` starts one\n");
     // Where it was looked for is told, in few words.
     let nowhere = ["-c", "model_providers.box.base_url=http://me:secret@127.0.0.1:1/v1", "-c", "model_providers.box.request_max_retries=0"];
-    let (told, _) = me.told(&[&["exec", "--provider", "box"], &nowhere[..], &["hi"]].concat());
+    let (told, _) = me.told(&[&["exec", "--provider", "box", "--model", "m"], &nowhere[..], &["hi"]].concat());
     assert!(told.contains("box cannot be reached: http://127.0.0.1:1/v1: Connection refused"), "{told}");
 }
 
@@ -86,6 +86,7 @@ fn commands_that_did_not_run_are_not_said_to_have_run() {
     let output = me.command(&["exec", "--provider", "offline", "@box $ true"]).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stdout), "1 command did not run; the reason is above.\n", "{output:?}");
     assert!(String::from_utf8_lossy(&output.stderr).contains("[box] $ true\n  environment `box` is not ready"), "{output:?}");
+    assert_eq!(output.status.code(), Some(1));
 }
 
 /// As ssh to a far machine does: the first connection takes longer than a step waits for a machine.
@@ -295,7 +296,7 @@ fn a_home_can_be_worked_in() {
     let me = Newcomer::new();
     std::fs::write(me.work.path().join(".profile"), "export FROM_PROFILE=it-was-read\n").unwrap();
     let prompt =
-        "$ git config --global --list && echo git is fine; bash -lc 'echo $FROM_PROFILE'; echo x >> ~/.bash_login; mv ~/.gitconfig y";
+        "$ git config --global --list && echo git is fine; bash -lc 'echo $FROM_PROFILE'; echo x >> ~/.bash_login; mv ~/.gitconfig y; true";
     let (told, code) = me.told(&["exec", prompt]);
     assert_eq!(code, Some(0), "{told}");
     assert!(told.contains("  git is fine\n  it-was-read\n"), "{told}");
@@ -310,8 +311,34 @@ fn a_limit_that_stops_a_command_is_named() {
     let me = Newcomer::new();
     let script = "for n in $(seq 600); do echo $n >> f; sleep 0.1; done";
     let (told, code) = me.told(&["exec", "-c", "limits.free_space=\"999T\"", &format!("$ {script}")]);
-    assert_eq!(code, Some(0), "{told}");
+    assert_eq!(code, Some(1), "{told}");
     assert!(told.contains("exit code 137: stopped by the limit of 1047527424 MiB of free space"), "{told}");
     let (told, code) = me.told(&["run", "-c", "limits.free_space=\"999T\"", "--", "sh", "-c", script]);
     assert_eq!((told.as_str(), code), ("outpost: the command was stopped by the limit of 1047527424 MiB of free space\n", Some(137)));
+}
+
+/// What cannot be used is named by the run that would have used it, and not only to the model.
+#[test]
+fn what_is_configured_and_broken_is_named_by_exec() {
+    let me = Newcomer::new();
+    me.write("environments.toml", "[[environments]]\nid = \"box\"\nprogram = \"/no/such/executor\"\n");
+    me.write("requirements.toml", "mcp_servers = {");
+    let (told, code) = me.told(&["exec", "--sandbox", "danger-full-access", "$ sleep 0.5"]);
+    assert_eq!(code, Some(0), "{told}");
+    assert!(told.contains("environment `box` cannot be used: cannot run `/no/such/executor`"), "{told}");
+    assert!(told.contains("no MCP server may be used, because the requirements in") && told.contains("requirements.toml"), "{told}");
+    let output = me.command(&["exec", "--json", "--sandbox", "danger-full-access", "$ sleep 0.5"]).output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stdout).contains("cannot run `/no/such/executor`"), "{output:?}");
+}
+
+#[test]
+fn an_entry_without_a_usable_id_fails_the_check() {
+    let me = Newcomer::new();
+    me.write("environments.toml", "[[environments]]\nid = \"local\"\nurl = \"ws://127.0.0.1:1\"\n");
+    let output = me.command(&["env", "check"]).output().unwrap();
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{table}");
+    assert!(table.contains("environments.toml:1  failed") && table.contains("reserved"), "{table}");
+    let output = me.command(&["env", "check", "--json"]).output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stdout).contains("\"id\":\"environments.toml:1\""), "{output:?}");
 }

@@ -143,3 +143,31 @@ fn a_slow_reader_loses_nothing() {
     let expected: Vec<u8> = (1..=2_000_000).flat_map(|n| format!("{n}\n").into_bytes()).collect();
     assert!(output == expected, "{} bytes came", output.len());
 }
+
+/// Without a word about it a command acts as the user; with one it is confined as an agent's command is.
+#[test]
+fn a_sandbox_can_be_asked_for() {
+    let work = tempfile::tempdir().unwrap();
+    let elsewhere = tempfile::tempdir_in("/var/tmp").unwrap();
+    let script = format!("touch inside; touch {}/outside", elsewhere.path().display());
+    let run = |mode: &[&str]| {
+        let mut command = Command::new(OUTPOST);
+        command
+            .arg("run")
+            .args(mode)
+            .args(["--", "sh", "-c", &script])
+            .current_dir(work.path())
+            .env("OUTPOST_HOME", work.path().join("home"));
+        let _ = std::fs::remove_file(work.path().join("inside"));
+        let _ = std::fs::remove_file(elsewhere.path().join("outside"));
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        (work.path().join("inside").exists(), elsewhere.path().join("outside").exists(), output)
+    };
+    for (mode, inside, outside) in
+        [(&[][..], true, true), (&["--sandbox", "workspace-write"], true, false), (&["--sandbox", "read-only"], false, false)]
+    {
+        let (made, escaped, output) = run(mode);
+        assert_eq!((made, escaped), (inside, outside), "{mode:?}: {output:?}");
+        assert_eq!(output.status.success(), inside && outside, "{mode:?}: {output:?}");
+    }
+}

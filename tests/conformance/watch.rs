@@ -5,8 +5,10 @@ use std::os::unix::fs::symlink;
 use std::time::Duration;
 
 use outpost_testkit::executor::eventually;
-use outpost_testkit::{Bench, Client, over_every_link, over_links};
+use outpost_testkit::{Bench, Client, LinkKind, Setup, over_every_link, over_links};
 use serde_json::{Value, json};
+
+use crate::support::OUTPOST;
 
 /// Long enough for a notification that should not come to be seen.
 const QUIET: Duration = Duration::from_millis(300);
@@ -190,9 +192,11 @@ over_links! { [Memory, WebSocket]
     }
 }
 
-over_links! { [Unix, WebSocket]
-    async fn one_instance_serves_a_connection_and_goes_with_it(bench: Bench) {
-        let Some(pid) = bench.process().map(|process| process.pid()) else { return };
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_instance_serves_a_connection_and_goes_with_it() {
+    for kind in [LinkKind::Unix, LinkKind::WebSocket] {
+        let bench = Bench::with_setup(kind, OUTPOST, &Setup { readable: true, ..Setup::default() });
+        let pid = bench.process().unwrap().pid();
         let mut client = bench.client().await;
         assert_eq!(instances(pid), 0);
         client.result("fs/watch", watch(&bench, "a", "", true)).await;

@@ -6,6 +6,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use outpost_testkit::executor::{eventually, is_alive};
+use outpost_testkit::readable_words;
 
 const OUTPOST: &str = env!("CARGO_BIN_EXE_outpost");
 
@@ -26,7 +27,9 @@ impl KeptHome {
     /// A command that bridges to the keeper and leaves its own number behind, so that it can be killed.
     fn via(&self) -> String {
         let pids = self.path().join("bridges");
-        format!("echo $$ >> {}; exec {OUTPOST} executor --listen stdio --keep", pids.display())
+        // The keeper that it starts is looked at in /proc.
+        let program: Vec<String> = readable_words(Path::new(OUTPOST)).iter().map(|word| word.to_str().unwrap().to_owned()).collect();
+        format!("echo $$ >> {}; exec {} executor --listen stdio --keep", pids.display(), program.join(" "))
     }
 
     fn bridges(&self) -> Vec<u32> {
@@ -214,7 +217,7 @@ async fn a_home_that_cannot_be_written_is_told() {
 }
 
 fn bridge_command(home: &KeptHome, arguments: &[&str]) -> tokio::process::Command {
-    let mut command = tokio::process::Command::new(OUTPOST);
+    let mut command = tokio::process::Command::from(outpost_testkit::readable(Path::new(OUTPOST)));
     command.args(["executor", "--listen", "stdio", "--keep"]).args(arguments).env("OUTPOST_HOME", home.path()).kill_on_drop(true);
     command
 }

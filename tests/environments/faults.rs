@@ -116,6 +116,25 @@ async fn a_command_that_is_no_executor() {
     assert!(refusal(Connector::program(missing)).await.contains("cannot run `/no/such/program`"));
 }
 
+/// The time for the handshake is one for all attempts: a program that hangs up and is started again does not get a new one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_time_for_the_handshake_includes_every_attempt() {
+    let home = tempfile::tempdir().unwrap();
+    let starts = home.path().join("starts");
+    let script = format!("echo x >> {}; exec sleep 1000", starts.display());
+    let line = outpost_environment::CommandLine {
+        program: "/bin/sh".into(),
+        args: vec!["-c".into(), script],
+        ..outpost_environment::CommandLine::default()
+    };
+    let options =
+        EnvironmentOptions { initialize_timeout: Duration::from_millis(500), connect_timeout: Duration::from_secs(5), ..options() };
+    let environment = Environment::new(Connector::program(line), options);
+    let error = environment.connect().await.unwrap_err().to_string();
+    assert!(error.contains("no answer to the handshake within 500ms"), "{error}");
+    assert_eq!(std::fs::read_to_string(&starts).unwrap(), "x\n", "it is not started again");
+}
+
 #[tokio::test]
 async fn a_host_that_dies_during_initialize() {
     let error = refusal(scripted(vec![Value::Null], Then::HangUp)).await;

@@ -12,7 +12,7 @@ use outpost_testkit::LinkKind;
 use outpost_testkit::executor::{eventually, is_alive};
 use tokio::net::TcpListener;
 
-use crate::support::{Site, finish, id, news, options, over_sites, ready, registry, selection, soon, standing, stdio, uri};
+use crate::support::{Site, finish, id, news, options, over_sites, ready, registry, selection, shell, soon, standing, stdio, uri};
 
 fn url(url: &str) -> Definition {
     Definition::url(url, Token::None).unwrap()
@@ -216,11 +216,31 @@ async fn dropping_the_last_handle_ends_its_command() {
     registry.info(&id("box")).await.unwrap();
     let pid: u32 = std::fs::read_to_string(&mark).unwrap().trim().parse().unwrap();
     let held = registry.get(&id("box")).unwrap();
-    registry.remove(&id("box")).unwrap();
-    // Somebody still holds it.
+    registry.add(id("box"), Definition::url("ws://127.0.0.1:1", Token::None).unwrap()).unwrap();
+    // It was replaced, and somebody still holds the old one.
     assert!(held.info().await.is_ok() && is_alive(pid));
     drop(held);
     eventually("the command is ended", || !is_alive(pid)).await;
+}
+
+/// Whatever ran there before, and whoever still holds the handle: a thread keeps the handles of its last step.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn removing_an_environment_ends_its_command_at_once() {
+    let home = tempfile::tempdir().unwrap();
+    let mark = home.path().join("pid");
+    let line = stdio(home.path(), &[]);
+    let script = format!("echo $$ > {}; exec {} {}", mark.display(), line.program, line.args.join(" "));
+    let line = CommandLine { program: "/bin/sh".into(), args: vec!["-c".into(), script], ..line };
+    let registry = registry();
+    registry.add(id("box"), Definition::program(line).unwrap()).unwrap();
+    registry.info(&id("box")).await.unwrap();
+    let held = registry.get(&id("box")).unwrap();
+    let process = held.start(shell("before", "echo ran", home.path())).await.unwrap();
+    assert_eq!(finish(&process).await, ("ran\n".to_owned(), Some(0)));
+    let pid: u32 = std::fs::read_to_string(&mark).unwrap().trim().parse().unwrap();
+    registry.remove(&id("box")).unwrap();
+    eventually("the command is ended", || !is_alive(pid)).await;
+    assert!(held.info().await.unwrap_err().to_string().contains("removed"));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -32,7 +32,7 @@ use tokio::net::TcpStream;
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
-use crate::support::{http, joined, joined_in, listens};
+use crate::support::{http, joined, joined_in, joined_readable, listens};
 
 /// Everything behind the listener in this process, with the offline model.
 struct Hub {
@@ -173,7 +173,7 @@ async fn output(cursor: &mut outpost_runtime::feed::Cursor<Event>, seen: &mut St
 async fn a_command_survives_two_lost_connections_and_runs_once() {
     let hub = Hub::start().await;
     let cutter = Cutter::start(&hub.address, Vec::new()).await;
-    let executor = joined(&cutter.url(), "gpu", &hub.token("gpu"));
+    let executor = joined_readable(&cutter.url(), "gpu", &hub.token("gpu"));
     assert!(!listens(executor.pid()), "it opens no port");
     hub.standing("gpu", |standing| *standing == Standing::Ready).await;
     let generation = hub.runtime.registry().status(&id("gpu")).unwrap().generation;

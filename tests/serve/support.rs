@@ -129,6 +129,14 @@ pub fn joined_in(url: &str, id: &str, token: &str, home: TempDir) -> ExecutorPro
     executor
 }
 
+/// One that has joined and that the test looks at in `/proc`.
+pub fn joined_readable(url: &str, id: &str, token: &str) -> ExecutorProcess {
+    let home = tempfile::tempdir().unwrap();
+    let mut command = outpost_testkit::readable(Path::new(OUTPOST));
+    command.args(["executor", "--join", url, "--id", id]).env("OUTPOST_TOKEN", token).env("HOME", home.path());
+    ExecutorProcess::start_command(command, home)
+}
+
 /// An executor that may not be let in: what it says until it is killed or has said what is waited for.
 pub struct Trying {
     child: Child,

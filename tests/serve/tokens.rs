@@ -6,7 +6,7 @@ use outpost_testkit::RawSocket;
 use outpost_testkit::executor::eventually;
 use serde_json::Value;
 
-use crate::support::{Server, Trying, answer, http, joined, joined_in, listens, outpost};
+use crate::support::{Server, Trying, answer, http, joined, joined_in, joined_readable, listens, outpost};
 
 fn list(home: &Path) -> Vec<Value> {
     let listed = outpost(home, &["token", "list", "--json"]);
@@ -88,7 +88,7 @@ fn a_wrong_token_is_refused_with_a_reason() {
 async fn a_revoked_token_ends_what_is_open_by_it() {
     let server = Server::start();
     let token = server.token(&["--executor", "gpu"]);
-    let executor = joined(server.url(), "gpu", &token);
+    let executor = joined_readable(server.url(), "gpu", &token);
     assert!(!listens(executor.pid()));
     let client = server.token(&["--client"]);
     assert_ne!(server.get("/executors/reach/gpu", Some(&client)).await.0, 404);

@@ -78,3 +78,43 @@ async fn those_who_hear_of_a_thread_hear_of_its_environments() {
     let heard = stranger.quiet(std::time::Duration::from_millis(50)).await;
     assert!(heard.iter().all(|message| message["method"] != "thread/environment/disconnected"), "{heard:?}");
 }
+
+/// What `outpost env add` writes takes effect in a server that runs, and so does what somebody types into the file.
+#[tokio::test]
+async fn the_file_is_followed_while_the_server_runs() {
+    let app = AppServer::start(OUTPOST, vec![]).await;
+    let mut client = app.client().await;
+    client.result("environment/watch", json!({})).await;
+    let outpost = |arguments: &[&str]| {
+        let mut command = std::process::Command::new(OUTPOST);
+        let output = command.args(arguments).env("OUTPOST_HOME", app.home()).env_remove("OUTPOST_EXEC_SERVER_URL").output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    };
+    outpost(&["env", "add", "later", "--url", "ws://127.0.0.1:1"]);
+    let is = |id: &'static str, event: &'static str| {
+        move |message: &serde_json::Value| message["params"]["environmentId"] == id && message["params"]["event"] == event
+    };
+    client.until(is("later", "added")).await;
+    outpost(&["env", "remove", "later"]);
+    client.until(is("later", "removed")).await;
+}
+
+/// An entry that is wrong is shown, also where it has no id that could be shown.
+#[tokio::test]
+async fn an_entry_without_a_usable_id_is_shown_as_failed() {
+    let app = AppServer::start(OUTPOST, vec![]).await;
+    let file = "[[environments]]\nid = \"local\"\nurl = \"ws://127.0.0.1:1\"\n\n[[environments]]\nid = \"a b\"\nurl = \"ws://127.0.0.1:1\"\n\n\
+                [[environments]]\nurl = \"ws://127.0.0.1:1\"\n\n[[environments]]\nid = \"good\"\nurl = \"ws://127.0.0.1:1\"\n";
+    let mut client = app.client().await;
+    client.result("environment/watch", json!({})).await;
+    std::fs::write(app.home().join("environments.toml"), file).unwrap();
+    client.until(|message| message["params"]["environmentId"] == "good").await;
+    let list = client.result("environment/list", json!({})).await;
+    let failed = list["data"].as_array().unwrap().iter().filter(|entry| entry["state"] == "failed");
+    let shown: Vec<(&str, &str)> =
+        failed.map(|entry| (entry["environmentId"].as_str().unwrap(), entry["reason"].as_str().unwrap())).collect();
+    assert_eq!(shown.iter().map(|(id, _)| *id).collect::<Vec<_>>(), ["environments.toml:1", "environments.toml:5", "environments.toml:9"]);
+    for ((_, reason), word) in shown.iter().zip(["reserved", "a b", "without `id`"]) {
+        assert!(reason.contains(word), "{word}: {reason}");
+    }
+}

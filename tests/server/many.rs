@@ -21,7 +21,7 @@ fn held(process: u32) -> (usize, usize, usize) {
 #[tokio::test]
 async fn a_thousand_threads_with_fifty_idle_environments_hold_nothing_open() {
     const THREADS: usize = 1000;
-    let mut app = AppServer::start(OUTPOST, vec![Reply::message("one")]).await;
+    let mut app = AppServer::start_readable(OUTPOST, vec![Reply::message("one")]).await;
     // Whoever connects is seen: nobody takes the connections, but the system keeps them.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();

@@ -50,14 +50,6 @@ pub fn mcp_server() -> anyhow::Result<PathBuf> {
     Ok(program)
 }
 
-/// What the scripted servers of tests are written in, and what gives one a network of its own.
-pub fn mcp_tools() -> anyhow::Result<()> {
-    for (program, package) in [("python3", "python3"), ("ip", "iproute2"), ("unshare", "util-linux")] {
-        need(program, package)?;
-    }
-    Ok(())
-}
-
 /// Clients of the app protocol and of `exec --json` that others wrote, as they are released.
 const NODE_CLIENTS: [&str; 6] = [
     "@openai/codex-sdk@0.163.0",
@@ -100,7 +92,7 @@ pub fn clients() -> anyhow::Result<PathBuf> {
 pub fn python_environment(directory: &Path) -> anyhow::Result<()> {
     need("python3", "python3")?;
     if Command::new("python3").args(["-c", "import ensurepip, venv"]).stderr(Stdio::null()).status().is_ok_and(|status| !status.success()) {
-        debian("python3-venv")?;
+        debian(&["python3-venv"])?;
     }
     sh(Command::new("python3").args(["-m", "venv"]).arg(directory))
 }
@@ -139,46 +131,93 @@ pub fn codex_without_launcher() -> anyhow::Result<PathBuf> {
         .context("the package has another shape")
 }
 
-/// An ssh server and client, and the shells that people have.
-pub fn shells() -> anyhow::Result<()> {
-    for (program, package) in [
-        ("/usr/sbin/sshd", "openssh-server"),
-        ("ssh", "openssh-client"),
-        ("bash", "bash"),
-        ("dash", "dash"),
-        ("busybox", "busybox"),
-        ("tcsh", "tcsh"),
-    ] {
-        need(program, package)?;
-    }
-    Ok(())
-}
-
 /// A Postgres server; Debian keeps its programs off the path.
-pub fn postgres() -> anyhow::Result<()> {
+fn has_postgres() -> bool {
     let installed = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
-    if installed.map(|version| version.path().join("bin/initdb")).any(|initdb| initdb.exists()) {
-        return Ok(());
-    }
-    debian("postgresql")
-}
-
-/// Kills programs exactly at a system call.
-pub fn strace() -> anyhow::Result<()> {
-    need("strace", "strace")
+    installed.map(|version| version.path().join("bin/initdb")).any(|initdb| initdb.exists()) || is_there("initdb")
 }
 
 /// Installs a Debian package if a program is missing.
 pub fn need(program: &str, package: &str) -> anyhow::Result<()> {
-    // Not all of them can be asked for their version.
-    let found = Command::new("sh").args(["-c", "command -v \"$0\"", program]).stdout(Stdio::null()).status();
-    if found.is_ok_and(|status| status.success()) {
-        return Ok(());
-    }
-    debian(package)
+    if is_there(program) { Ok(()) } else { debian(&[package]) }
 }
 
-fn debian(package: &str) -> anyhow::Result<()> {
+// Not all programs can be asked for their version.
+fn is_there(program: &str) -> bool {
+    let found = Command::new("sh").args(["-c", "command -v \"$0\"", program]).stdout(Stdio::null()).status();
+    found.is_ok_and(|status| status.success())
+}
+
+fn debian(packages: &[&str]) -> anyhow::Result<()> {
+    ensure!(can_install(), "missing: {}; install with {}", packages.join(", "), by_hand(packages));
     sh(Command::new("apt-get").arg("update"))?;
-    sh(Command::new("apt-get").args(["install", "-y", "--no-install-recommends", package]))
+    sh(Command::new("apt-get").args(["install", "-y", "--no-install-recommends"]).args(packages))
+}
+
+/// Whether packages can be installed by us: that takes Debian and root.
+fn can_install() -> bool {
+    let is_root = Command::new("id").arg("-u").output().is_ok_and(|output| output.stdout.trim_ascii() == b"0");
+    is_root && is_there("apt-get")
+}
+
+fn by_hand(packages: &[&str]) -> String {
+    format!("`sudo apt-get install {}` (or the packages of those names in your distribution)", packages.join(" "))
+}
+
+/// What the tests need of the system: the program, its package, and which tests need it.
+const NEEDED: [(&str, &str, Tests); 16] = [
+    ("strace", "strace", Tests::Some),
+    ("python3", "python3", Tests::Some),
+    ("ip", "iproute2", Tests::Some),
+    ("unshare", "util-linux", Tests::Some),
+    ("setsid", "util-linux", Tests::Some),
+    ("git", "git", Tests::Some),
+    ("initdb", "postgresql", Tests::Some),
+    ("npm", "npm", Tests::Interop),
+    ("node", "nodejs", Tests::Interop),
+    ("chromium", "chromium", Tests::Interop),
+    ("/usr/sbin/sshd", "openssh-server", Tests::Interop),
+    ("ssh", "openssh-client", Tests::Interop),
+    ("bash", "bash", Tests::Interop),
+    ("dash", "dash", Tests::Interop),
+    ("busybox", "busybox", Tests::Interop),
+    ("tcsh", "tcsh", Tests::Interop),
+];
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Tests {
+    /// Some of those that always run.
+    Some,
+    /// Those with programs of others.
+    Interop,
+}
+
+/// Installs what is missing of the system, all at once; where that cannot be done, says in one message what to install and how.
+/// Returns whether the tests with programs of others can run.
+#[expect(clippy::print_stderr, reason = "this is a program for a terminal")]
+pub fn system() -> bool {
+    let is_missing = |program: &str| if program == "initdb" { !has_postgres() } else { !is_there(program) };
+    let missing: Vec<_> = NEEDED.into_iter().filter(|(program, ..)| is_missing(program)).collect();
+    let packages: Vec<&str> = missing.iter().map(|(_, package, _)| *package).collect();
+    if packages.is_empty() {
+        return true;
+    }
+    if can_install() {
+        match debian(&packages) {
+            Ok(()) => return true,
+            Err(error) => eprintln!("xtask: {error:#}"),
+        }
+    }
+    let interop = !missing.iter().any(|(.., tests)| *tests == Tests::Interop);
+    eprintln!(
+        "xtask: some tests need programs that are not here, and installing them takes root and apt-get.\n  missing: {}\n  install: {}\n  now: {}",
+        missing.iter().map(|(program, ..)| *program).collect::<Vec<_>>().join(", "),
+        by_hand(&packages),
+        if interop {
+            "all tests run; those that need one of these are skipped or fail"
+        } else {
+            "the tests with programs of others (ssh, SDKs, editors, a browser) are left out; all others run"
+        }
+    );
+    interop
 }

@@ -26,7 +26,7 @@ pub fn files(tries: u64) -> anyhow::Result<()> {
 
 /// Threads whose writers are killed, and journals with flipped bits.
 pub fn store(kills: u32, flips: u32) -> anyhow::Result<()> {
-    crate::install::strace()?;
+    crate::install::need("strace", "strace")?;
     let mut run = cargo();
     run.args(["test", "--release", "-p", "outpost-store", "--test", "crash", "--test", "damage", "--", "--nocapture"]);
     sh(run

@@ -1,16 +1,19 @@
 //! What the verbs that run an agent share: from their options to a thread that is open and followed.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use futures_util::future::join_all;
-use outpost_environment::{Definition, Registry};
+use outpost_environment::{Definition, InfoError, Registry};
 use outpost_runtime::live::LiveThread;
+use outpost_runtime::model::{WireApi, built_in};
 use outpost_runtime::policy::ApprovalPolicy;
 use outpost_runtime::{Runtime, StartThread};
-use outpost_store::ListQuery;
-use outpost_thread::{Fact, Raw, SelectionChanged, Settings, SettingsChanged, Thread, ThreadId};
+use outpost_store::{ListQuery, PageRequest};
+use outpost_thread::{Fact, Raw, SelectionChanged, Settings, SettingsChanged, Thread, ThreadId, TurnKind, TurnStatus};
 use outpost_wire::PathUri;
+use outpost_wire::exec::environment::EnvironmentInfo;
 use outpost_wire::intent::{Attachment, CapabilityRoot, EnvironmentId, Selection};
 
 use crate::Process;
@@ -27,6 +30,8 @@ pub struct Agents {
     pub assembly: Assembly,
     /// What was said explicitly and is to stay with the thread.
     settings: Settings,
+    /// Nothing says which model is meant, and the provider is none of those that are built in.
+    has_no_model: bool,
     here: Here,
 }
 
@@ -78,12 +83,17 @@ impl Agents {
             config.approval_policy = Some(config.approval_policy.unwrap_or(ApprovalPolicy::Never));
         }
         let here = Here::new(options)?;
+        let provider = options.provider().or_else(|| config.model_provider.clone());
+        let has_no_model =
+            options.model.is_none() && config.model.is_none() && provider.is_some_and(|provider| !built_in().contains_key(&provider));
         let wish = Wish {
             config,
             provider: options.provider(),
             model: options.model.clone(),
             questions: audience == Audience::User,
             keeps_sessions: true,
+            // A conversation lasts; a single turn has what there was when it began.
+            follows_environments: audience == Audience::User,
         };
         let assembly = Assembly::new(&home, wish, own).await?;
         for attached in &options.attached {
@@ -100,7 +110,7 @@ impl Agents {
             sandbox: names_sandbox.then(|| Raw::of(&runtime.sandbox)).transpose()?,
             ..Settings::default()
         };
-        Ok(Self { assembly, settings, here })
+        Ok(Self { assembly, settings, has_no_model, here })
     }
 
     fn runtime(&self) -> &Runtime {
@@ -110,6 +120,26 @@ impl Agents {
     /// Why the provider is not the one that a newcomer expects, if this thread is asked to use it.
     pub fn note(&self, thread: &Thread) -> Option<&str> {
         self.assembly.note.as_deref().filter(|_| thread.settings.model_provider.is_none())
+    }
+
+    /// Whether the thread runs what the user writes, without any intelligence in between.
+    pub async fn is_scripted(&self, thread: &LiveThread) -> anyhow::Result<bool> {
+        let settings = thread.snapshot().await?.settings;
+        let models = self.runtime().models();
+        let provider = settings.model_provider.as_deref().unwrap_or(models.default_provider());
+        Ok(models.providers().get(provider).is_some_and(|provider| provider.wire_api == WireApi::Offline))
+    }
+
+    /// Whether the last turn of a thread ended before its work was done, and nothing will go on by itself.
+    pub async fn was_cut_short(&self, before: &Thread) -> anyhow::Result<bool> {
+        if before.turn.is_some() || !before.queued.is_empty() || before.turns == 0 {
+            return Ok(false);
+        }
+        let page = self.runtime().store().page(before.id, PageRequest { turns: 1, ..PageRequest::default() }).await?;
+        let is_regular = page.entries.iter().all(|entry| !matches!(&entry.fact, Fact::TurnStarted(turn) if turn.kind != TurnKind::Regular));
+        let last =
+            page.entries.iter().rev().find_map(|entry| if let Fact::TurnFinished(end) = &entry.fact { Some(end.status) } else { None });
+        Ok(is_regular && last.is_some_and(|status| status != TurnStatus::Completed))
     }
 
     pub async fn open(&self, which: &Which, birth: Birth) -> anyhow::Result<Open> {
@@ -142,7 +172,12 @@ impl Agents {
 
     async fn start(&self, birth: Birth) -> anyhow::Result<Open> {
         // Better told before there is a thread that cannot do anything.
-        self.runtime().models().get(self.settings.model_provider.as_deref())?;
+        let model = self.runtime().models().get(self.settings.model_provider.as_deref())?;
+        // Another provider's name for a model would be sent as it is, and refused with words that explain nothing.
+        if self.has_no_model && model.provider().wire_api != WireApi::Offline {
+            let name = self.settings.model_provider.as_deref().unwrap_or(self.runtime().models().default_provider());
+            bail!("provider `{name}` has no model of its own: say --model NAME, or set `model` in config.toml");
+        }
         let mut start = StartThread::new();
         start.created.source = Some(Raw::from(serde_json::Value::from(birth.source)));
         start.created.thread_source = birth.thread_source;
@@ -226,7 +261,7 @@ impl Here {
 
     /// `-e ENV[=CWD]`.
     async fn named(&self, runtime: &Runtime) -> anyhow::Result<Selection> {
-        self.wake(runtime).await;
+        let mut infos = self.wake(runtime).await;
         let mut attachments = Vec::new();
         for wish in &self.environments {
             let (name, directory) = wish.split_once('=').map_or((wish.as_str(), None), |(name, directory)| (name, Some(directory)));
@@ -242,7 +277,11 @@ impl Here {
                 Some(directory) => PathUri::from_syntax(directory).with_context(|| format!("`{wish}`: the directory must be absolute"))?,
                 None if id.is_local() => self.cwd.clone(),
                 None => {
-                    let info = runtime.registry().info(&id).await?;
+                    // A machine that does not answer is not waited for twice.
+                    let info = match infos.remove(&id) {
+                        Some(info) => info?,
+                        None => runtime.registry().info(&id).await?,
+                    };
                     info.cwd.or(info.user_home_dir).with_context(|| format!("`{id}` tells no directory; write {id}=/DIRECTORY"))?
                 }
             };
@@ -253,16 +292,17 @@ impl Here {
 
     /// Connects the machines that were named, all at once, and waits until each of them is there or known not to be: a first
     /// connection by ssh takes longer than a step waits.
-    async fn wake(&self, runtime: &Runtime) {
+    async fn wake(&self, runtime: &Runtime) -> HashMap<EnvironmentId, Result<EnvironmentInfo, InfoError>> {
         let names = self.environments.iter().map(|wish| wish.split('=').next().unwrap_or(wish));
         let ids = names.filter_map(|name| EnvironmentId::parse(name).ok()).filter(|id| !id.is_local());
         let ids: Vec<EnvironmentId> = ids.filter(|id| runtime.registry().status(id).is_some()).collect();
-        join_all(ids.iter().map(|id| async move {
-            if let Err(error) = runtime.registry().info(id).await {
-                tracing::debug!(%id, %error, "it is not there; whoever uses it is told so");
-            }
+        join_all(ids.into_iter().map(|id| async move {
+            let info = runtime.registry().info(&id).await;
+            (id, info)
         }))
-        .await;
+        .await
+        .into_iter()
+        .collect()
     }
 
     /// `--cd` and `--add-dir` are about this machine and change nothing elsewhere.

@@ -413,8 +413,10 @@ Examples:
   outpost run -e ws://127.0.0.1:7000 -- make test    on an executor that listens
   outpost run --via 'ssh -T box outpost executor --listen stdio --keep' -- make test
   outpost run -t -- top                              on a terminal of its own
+  outpost run --sandbox workspace-write -- make test as an agent's command would run
 
-Standard input, signals and the size of the window are passed on; the exit code is the command's own (128 + the signal \
+The command acts as you: without --sandbox it runs without a sandbox, with your rights, your network and your files. \
+An executor with a ceiling refuses that; say --sandbox there. Standard input, signals and the size of the window are passed on; the exit code is the command's own (128 + the signal \
 if one killed it). On a terminal, what its output would make the terminal do is shown instead; -t passes it on. A lost connection is taken up again and no byte of output is lost or doubled. A token for -e ws:// \
 is taken from OUTPOST_TOKEN, or for this machine from OUTPOST_HOME/tokens/executor.";
 
@@ -436,6 +438,9 @@ pub struct RunArguments {
     /// whose names look like secrets (*KEY*, *SECRET*, *TOKEN*) are not inherited otherwise
     #[arg(long = "set-env", value_name = "NAME[=VALUE]", value_parser = name_and_value)]
     pub set: Vec<(String, Option<String>)>,
+    /// Confine it as an agent's command would be; without this it runs as you, without a sandbox
+    #[arg(short, long, value_name = "MODE", value_parser = ["read-only", "workspace-write", "danger-full-access"])]
+    pub sandbox: Option<String>,
     /// Run it on a terminal
     #[arg(short, long)]
     pub tty: bool,
@@ -449,7 +454,8 @@ Examples:
   outpost shell -e box
   outpost shell --via 'docker exec -i web outpost executor --listen stdio --keep'
 
-The user's own shell is started there as a login shell, on a terminal that has the size of this one. A lost connection \
+The shell acts as you, without a sandbox; an executor with a ceiling refuses it. \
+Your own shell is started there as a login shell, on a terminal that has the size of this one. A lost connection \
 is taken up again and the shell never notices. At the beginning of a line, `~.` leaves at once, also while there is no \
 connection; `~~` types a tilde and `~?` lists these keys. The exit code is the shell's own, or 125 for a failure of \
 ours.";
@@ -588,7 +594,7 @@ Examples:
 
 ENV:PATH is a path in an environment; PATH is absolute, or begins in the home there. Anything else, and whatever has a \
 slash before its first colon, is a path of this machine. Permissions are kept and links inside a directory stay links. \
-What is there is replaced in one step when the copy is whole; nothing half-written is left in its place. A lost \
+Files are read and written as you, without a sandbox. What is there is replaced in one step when the copy is whole; nothing half-written is left in its place. A lost \
 connection is taken up again where it broke.";
 
 #[derive(Args)]

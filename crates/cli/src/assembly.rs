@@ -21,10 +21,11 @@ use outpost_store::{Clock, MemoryStore, Store};
 use outpost_thread::ThreadId;
 use outpost_wire::PathUri;
 use serde::Deserialize;
+use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
 use crate::config::{Config, wrong_line};
-use crate::environments::Known;
+use crate::environments::{self, Known};
 use crate::home::Home;
 use crate::reach::{Caller, local};
 use crate::variables::Variables;
@@ -36,6 +37,8 @@ pub struct Assembly {
     executor: Executor,
     /// Why the provider is not the one that a newcomer expects, if so.
     pub note: Option<String>,
+    /// Follows environments.toml for as long as this is here.
+    _environments: Option<AbortOnDropHandle<()>>,
 }
 
 /// What a verb decides about the runtime that it wants.
@@ -47,11 +50,13 @@ pub struct Wish {
     pub questions: bool,
     /// Whether sessions on other machines are kept for the next start of this program.
     pub keeps_sessions: bool,
+    /// Whether changes of environments.toml take effect while it runs.
+    pub follows_environments: bool,
 }
 
 impl Assembly {
     pub async fn new(home: &Home, wish: Wish, own: &Process) -> anyhow::Result<Self> {
-        let Wish { config, provider, model, questions, keeps_sessions } = wish;
+        let Wish { config, provider, model, questions, keeps_sessions, follows_environments } = wish;
         let clock: Clock = Arc::new(store::now);
         home.usable()?;
         let (provider, note) = choose(provider.or_else(|| config.model_provider.clone()), &own.variables);
@@ -61,7 +66,10 @@ impl Assembly {
         if keeps_sessions {
             options.sessions = Some(Arc::new(SessionMemory::new(home.run().join("sessions"))));
         }
-        let registry: Registry = Known::load(&own.variables)?.registry(options, connector)?;
+        let changes = if follows_environments { environments::watch() } else { None };
+        let known = Known::load(&own.variables)?;
+        let registry: Registry = known.registry(options, connector)?;
+        let followed = known.follow(changes, &registry);
         let providers = providers(&config, &own.variables);
         let model = model.or_else(|| config.model.clone()).unwrap_or_else(|| default_model(&provider).to_owned());
         let ids: Arc<dyn Fn() -> String + Send + Sync> = Arc::new(|| Uuid::now_v7().to_string());
@@ -98,7 +106,7 @@ impl Assembly {
         let runtime = Runtime::new(parts);
         let file = home.rules();
         runtime.keep_rules_with(Arc::new(move |rule| keep_rule(&file, rule).map_err(|error| error.to_string())));
-        Ok(Self { runtime, executor, note })
+        Ok(Self { runtime, executor, note, _environments: followed })
     }
 
     /// What the sandbox of this machine does not hold, unless agents run without one.

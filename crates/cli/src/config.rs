@@ -112,8 +112,8 @@ impl Config {
     pub fn load(file: Option<&Path>, overrides: &[String]) -> anyhow::Result<Self> {
         let config = Self::read(file, overrides)?;
         for key in reference::unknown(&config.written) {
-            let is_given = overrides.iter().any(|setting| setting.split('=').next().map(str::trim) == Some(key.as_str()));
-            let place = if is_given { "-c" } else { "config.toml" };
+            let given = overrides.iter().find(|setting| sets(setting, &key));
+            let place = given.map_or_else(|| "config.toml".to_owned(), |setting| format!("-c {setting}"));
             crate::out::say(&format!("{place}: `{key}` is not known and has no effect; docs/configuration.md lists every key"));
         }
         Ok(config)
@@ -170,6 +170,9 @@ impl Config {
             bail!("sandbox_mode is one of read-only, workspace-write and danger-full-access, not `{name}`");
         };
         let own = &self.sandbox_workspace_write;
+        if let Some(root) = own.writable_roots.iter().find(|root| !Path::new(root).is_absolute()) {
+            bail!("sandbox_workspace_write.writable_roots: `{root}` is no absolute path; `~` and relative paths are not understood there");
+        }
         Ok(match mode {
             SandboxMode::WorkspaceWrite { exclude_tmpdir_env_var, exclude_slash_tmp, .. } => SandboxMode::WorkspaceWrite {
                 writable_roots: own.writable_roots.clone(),
@@ -192,13 +195,19 @@ pub fn wrong_line(file: &Path, text: &str, error: &toml::de::Error) -> anyhow::E
 fn wrong_value(file: Option<&Path>, overrides: &[String], error: &toml::de::Error) -> anyhow::Error {
     let shown = error.to_string();
     let key = shown.lines().find_map(|line| line.strip_prefix("in `")).map_or("", |key| key.trim_end_matches('`'));
-    let by_hand = overrides.iter().rev().find(|setting| setting.split('=').next().map(str::trim) == Some(key));
+    let by_hand = overrides.iter().rev().find(|setting| sets(setting, key));
     let place = match (by_hand, file) {
         (Some(setting), _) => format!("-c {setting}"),
         (None, Some(file)) => file.display().to_string(),
         (None, None) => "config.toml".to_owned(),
     };
     anyhow!("{place}: `{key}`: {}; docs/configuration.md shows an example of every key", error.message())
+}
+
+/// Whether a setting is about this key, or about something below it.
+fn sets(setting: &str, key: &str) -> bool {
+    let own = setting.split('=').next().unwrap_or_default().trim();
+    own == key || own.strip_prefix(key).is_some_and(|below| below.starts_with('.'))
 }
 
 /// Sets `a.b.c=value`. A value that is no TOML is a text.

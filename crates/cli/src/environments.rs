@@ -3,11 +3,13 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, anyhow, bail};
+use outpost_environment::config::FileWatch;
 use outpost_environment::{
     Configuration, Connector, Definition, Environment, EnvironmentOptions, Registry, RegistryError, RegistryOptions, Snapshot, Token,
     Variable, Way, config,
 };
 use outpost_wire::EnvironmentId;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::home::Home;
 use crate::tokens;
@@ -63,10 +65,24 @@ impl Known {
         registry.get(id).context("the environment is gone")
     }
 
+    /// Takes over every change of the file for as long as the task is kept, if it is the file that counts.
+    pub fn follow(&self, watch: Option<FileWatch>, registry: &Registry) -> Option<AbortOnDropHandle<()>> {
+        let (file, watch) = (self.file.clone().filter(|_| self.from_file)?, watch?);
+        let registry = registry.clone();
+        Some(AbortOnDropHandle::new(tokio::spawn(async move { registry.follow(&file, watch).await })))
+    }
+
     /// All of them.
     pub fn registry(&self, options: EnvironmentOptions, local: Connector) -> anyhow::Result<Registry> {
         Ok(Registry::configured(RegistryOptions { environment: options, local: Some(local) }, self.configuration.clone())?)
     }
+}
+
+/// Hears changes of the file from now on. Begun before the file is read, so that no change between the two is missed.
+pub fn watch() -> Option<FileWatch> {
+    let home = Home::from_environment()?;
+    home.make().ok()?;
+    FileWatch::new(&home.environments()).inspect_err(|error| tracing::warn!(%error, "its changes take effect at the next start")).ok()
 }
 
 /// A name that nobody has written down, told with those that are.

@@ -26,6 +26,7 @@ mod serve_args;
 mod servers;
 mod signals;
 mod store;
+mod streamed;
 mod terminal;
 mod thread_args;
 mod tokens;

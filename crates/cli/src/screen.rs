@@ -20,6 +20,7 @@ use serde_json::Value;
 
 use crate::agent_args::Colour;
 use crate::frame::{Row, cut, draw, line, lines, plain, word};
+use crate::streamed::Streamed;
 use crate::variables::Variables;
 
 /// So many lines of a command's output are shown.
@@ -38,6 +39,8 @@ pub struct Screen {
     is_drawn: bool,
     /// Calls that run, as they were announced. Several may run at once.
     running: BTreeMap<CallId, Announced>,
+    /// Commands that the user wrote and that run: all of their output is shown, as it comes.
+    streams: BTreeMap<CallId, Streamed>,
     /// Commands that the model wants to run, by their calls. Not all of them come to be started.
     wanted: BTreeMap<String, Announced>,
     /// The call that was announced by the line above.
@@ -73,6 +76,7 @@ impl Screen {
             waits_for: None,
             is_drawn: false,
             running: BTreeMap::new(),
+            streams: BTreeMap::new(),
             wanted: BTreeMap::new(),
             above: None,
             open: None,
@@ -92,8 +96,36 @@ impl Screen {
             }
             Event::Mcp(McpEvent::Startup { state, error: Some(error), .. }) if state == "failed" => self.say(Style::Note, &remark(error)),
             Event::Mcp(McpEvent::Warning { message }) => self.say(Style::Note, &remark(message)),
+            Event::Output { call, bytes } => self.output(call, bytes),
             _ => {}
         }
+    }
+
+    /// Output of a command that still runs.
+    fn output(&mut self, call: &CallId, bytes: &[u8]) {
+        let Some(stream) = self.streams.get_mut(call) else { return };
+        let whole = stream.push(bytes);
+        whole.iter().for_each(|line| self.output_line(call, line));
+    }
+
+    /// A line of a command's output.
+    fn output_line(&mut self, call: &CallId, text: &str) {
+        self.below(call);
+        lines(text, Form::Text).iter().for_each(|line| self.rest(Style::Plain, &format!("  {line}")));
+        self.above = Some(call.clone());
+    }
+
+    /// What we say about a command.
+    fn line_of(&mut self, call: &CallId, style: Style, line: &str) {
+        self.below(call);
+        self.say(style, &format!("  {line}"));
+        self.above = Some(call.clone());
+    }
+
+    /// What comes next belongs to a command; says which one, unless the line above does.
+    fn below(&mut self, call: &CallId) {
+        let header = self.running.get(call).filter(|_| self.above.as_ref() != Some(call)).cloned();
+        header.into_iter().for_each(|header| self.announce(Style::Quiet, &header));
     }
 
     fn fact(&mut self, fact: &Fact) {
@@ -118,6 +150,9 @@ impl Screen {
                 self.announce(Style::Strong, &line);
                 self.wanted.remove(&started.call.to_string());
                 self.running.insert(started.call.clone(), line);
+                if detail["untilItEnds"] == true || detail["source"] == "userShell" {
+                    self.streams.insert(started.call.clone(), Streamed::default());
+                }
                 self.above = Some(started.call.clone());
                 self.wait_for(command);
             }
@@ -148,6 +183,9 @@ impl Screen {
 
     fn finished(&mut self, finished: &CallFinished) {
         let detail: Value = read(finished.detail.as_ref());
+        if let Some(stream) = self.streams.remove(&finished.call).filter(|stream| stream.bytes() > 0) {
+            return self.stream_ended(finished, stream, &detail);
+        }
         // Whose output it is shows only as long as nothing stands between.
         match self.running.remove(&finished.call) {
             Some(line) if self.above.as_ref() != Some(&finished.call) => self.announce(Style::Quiet, &line),
@@ -166,20 +204,24 @@ impl Screen {
                 self.say(Style::Quiet, &format!("  … {} more lines", lines.len() - LINES));
             }
         }
-        let end = match finished.outcome {
-            CallOutcome::Completed => match detail["exitCode"].as_i64() {
-                Some(0) | None => return,
-                Some(code) => match detail["limit"].as_str() {
-                    Some(limit) => format!("exit code {code}: stopped by {}", remark(limit)),
-                    None => format!("exit code {code}"),
-                },
-            },
-            CallOutcome::Failed => remark(detail["error"].as_str().unwrap_or("it failed")),
-            CallOutcome::Declined => "declined".into(),
-            CallOutcome::Lost => "lost: nobody knows what became of it".into(),
-            CallOutcome::Aborted => "stopped".into(),
-        };
-        self.say(Style::Bad, &format!("  {end}"));
+        if let Some(end) = ending(finished, &detail) {
+            self.say(Style::Bad, &format!("  {end}"));
+        }
+    }
+
+    /// The end of a command whose output was shown as it came.
+    fn stream_ended(&mut self, finished: &CallFinished, mut stream: Streamed, detail: &Value) {
+        if let Some(rest) = stream.rest() {
+            self.output_line(&finished.call, &rest);
+        }
+        let missed = detail["outputBytes"].as_u64().unwrap_or_default().saturating_sub(stream.bytes());
+        if missed > 0 {
+            self.line_of(&finished.call, Style::Quiet, &format!("… {missed} bytes of its output came too fast to be shown"));
+        }
+        if let Some(end) = ending(finished, detail) {
+            self.line_of(&finished.call, Style::Bad, &end);
+        }
+        self.running.remove(&finished.call);
     }
 
     /// The answer.
@@ -352,7 +394,22 @@ impl Style {
     }
 }
 
+/// How a call ended, if that is worth a word.
+fn ending(finished: &CallFinished, detail: &Value) -> Option<String> {
+    Some(match finished.outcome {
+        CallOutcome::Completed => match (detail["exitCode"].as_i64().filter(|code| *code != 0)?, detail["limit"].as_str()) {
+            (code, Some(limit)) => format!("exit code {code}: stopped by {}", remark(limit)),
+            (code, None) => format!("exit code {code}"),
+        },
+        CallOutcome::Failed => remark(detail["error"].as_str().unwrap_or("it failed")),
+        CallOutcome::Declined => "declined".into(),
+        CallOutcome::Lost => "lost: nobody knows what became of it".into(),
+        CallOutcome::Aborted => "stopped".into(),
+    })
+}
+
 /// A command as it is announced.
+#[derive(Clone)]
 struct Announced {
     /// The badge of its environment; ids of environments are plain words.
     place: String,

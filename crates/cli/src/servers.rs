@@ -24,6 +24,11 @@ pub fn source(home: &Home, config: &Config) -> Source {
     Source::new(read).with_changes(move || follow(files.clone()))
 }
 
+/// What is required of every server of this home.
+pub fn required(home: &Home) -> Requirements {
+    requirements(&[PathBuf::from(REQUIREMENTS), home.requirements()])
+}
+
 /// A file that is not there requires nothing; one that cannot be read lets nothing through.
 fn requirements(files: &[PathBuf]) -> Requirements {
     let mut requirements = Requirements::default();

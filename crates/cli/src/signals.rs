@@ -1,6 +1,6 @@
 //! Signals that are meant for the command, not for us.
 
-use std::io;
+use std::io::{self, IsTerminal};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::sync::Arc;
 
@@ -33,6 +33,13 @@ impl Watched {
         Ok(Self { signal: unix::signal(kind)?, counts })
     }
 
+    /// Ctrl-C for a program that its user talks to: it counts there whatever the program was started with, because a shell that
+    /// runs a script in the background, or a `trap`, did not mean the person who sits at the terminal now.
+    pub fn keyboard() -> io::Result<Self> {
+        let watched = Self::new(SignalKind::interrupt())?;
+        Ok(Self { counts: watched.counts || has_terminal(), ..watched })
+    }
+
     pub async fn recv(&mut self) {
         while self.signal.recv().await.is_some() {
             if self.counts {
@@ -41,6 +48,12 @@ impl Watched {
         }
         std::future::pending().await
     }
+}
+
+/// Whether standard input is a terminal whose keys reach this program: those of one in the background go to another.
+fn has_terminal() -> bool {
+    let stdin = io::stdin();
+    stdin.is_terminal() && rustix::termios::tcgetpgrp(&stdin).is_ok_and(|group| group == rustix::process::getpgrp())
 }
 
 /// Whether this program was started with a signal ignored.

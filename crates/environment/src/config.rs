@@ -15,7 +15,7 @@ use thiserror::Error;
 use toml::de::{DeTable, DeValue};
 
 use crate::definition::Definition;
-use crate::provider::{DefaultChoice, Entry, Snapshot};
+use crate::provider::{DefaultChoice, Entry, Nameless, Snapshot};
 
 pub use watch::{FileWatch, WatchError};
 
@@ -69,7 +69,7 @@ pub fn parse(text: &str, path: &Path) -> Result<Snapshot, ConfigError> {
     for index in 0..found.len() {
         let Some(id) = &found[index].id else {
             if let Err(what) = &found[index].definition {
-                snapshot.nameless.push(what.clone());
+                snapshot.nameless.push(Nameless { line: found[index].line, reason: what.clone() });
             }
             continue;
         };

@@ -54,6 +54,10 @@ pub enum DefinitionError {
     Destination(String),
     #[error("the ceiling is empty")]
     Ceiling,
+    #[error(
+        "only an executor that is started through `ssh` can be given a ceiling from here; start the other one with `outpost executor --ceiling FILE`"
+    )]
+    CeilingElsewhere,
 }
 
 /// How long connecting, and the handshake after it, may take by default.
@@ -109,6 +113,7 @@ impl Definition {
     pub fn with_ceiling(self, ceiling: &str) -> Result<Self, DefinitionError> {
         match ceiling.trim() {
             "" => Err(DefinitionError::Ceiling),
+            _ if !matches!(self.way, Way::Ssh(_)) => Err(DefinitionError::CeilingElsewhere),
             ceiling => Ok(Self { ceiling: Some(ceiling.to_owned()), ..self }),
         }
     }
@@ -168,6 +173,10 @@ mod tests {
         assert!(why(Definition::url("ws://127.0.0.1:1", Token::Bearer("a\nb".into()))).contains("header"));
         assert!(why(Definition::url("ws://far:1", Token::Bearer("t".into()))).contains("in the clear"));
         assert_eq!(why(Definition::program(CommandLine::default())), "the program is empty");
+        let program = Definition::program(CommandLine { program: "x".into(), ..CommandLine::default() }).unwrap();
+        for way in [Definition::url("ws://127.0.0.1:1", Token::None).unwrap(), program] {
+            assert!(why(way.with_ceiling("c")).contains("outpost executor --ceiling FILE"), "it would have no effect");
+        }
         for bad in ["", "-oProxyCommand=x", "a b"] {
             assert!(Definition::ssh(bad, vec![]).is_err(), "{bad}");
         }

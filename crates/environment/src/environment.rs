@@ -137,6 +137,8 @@ pub struct Environment(Arc<Shared>);
 pub(crate) struct Shared {
     label: Label,
     policy: ConnectPolicy,
+    /// The connection is a program that was started for it.
+    is_program: bool,
     state: watch::Receiver<State>,
     wanted: Arc<Notify>,
     /// Until the first use there is no task.
@@ -161,7 +163,7 @@ impl Environment {
         let (wanted, stop) = (Arc::new(Notify::new()), CancellationToken::new());
         let (processes, identity) = (Arc::new(Processes::default()), Arc::new(Mutex::new(None)));
         let (bodies, watches) = (Arc::new(Bodies::default()), Arc::new(Watches::default()));
-        let policy = options.connect;
+        let (policy, is_program) = (options.connect, connector.needs_keeper());
         let supervisor = Supervisor {
             name: label.name.clone(),
             connector,
@@ -180,6 +182,7 @@ impl Environment {
         Self(Arc::new(Shared {
             label,
             policy,
+            is_program,
             state,
             wanted,
             idle,
@@ -313,6 +316,22 @@ impl Environment {
         if let Some(supervisor) = idle {
             supervisor.retired();
         }
+    }
+
+    /// Ends the handle because its environment was removed. A program that was started for it is ended, whatever it did before and
+    /// whoever still holds the handle: nothing else could be asked to end it. Any other connection is left to those who hold it.
+    pub(crate) fn dismiss(&self) {
+        if !self.0.is_program || !matches!(&*self.0.state.borrow(), State::Ready(_) | State::Recovering { .. }) {
+            return self.retire();
+        }
+        let stop = self.0.stop.clone();
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return stop.cancel() };
+        let leaving = self.clone();
+        runtime.spawn(async move {
+            // A keeper on the other side would hold the session otherwise until its grace is over.
+            let _ = timeout(GOODBYE, leaving.end()).await;
+            stop.cancel();
+        });
     }
 
     /// One attempt; a lost connection leaves its outcome unknown.

@@ -40,7 +40,7 @@ pub use inbox::ProcessEvent;
 pub use memory::SessionMemory;
 pub use pending::{Provided, ReportError};
 pub use process::{ProcessStart, RemoteProcess};
-pub use provider::{Configuration, DefaultChoice, Entry, Snapshot, Variable};
+pub use provider::{Configuration, DefaultChoice, Entry, Nameless, Snapshot, Variable};
 pub use registry::{Cause, Change, Event, InfoError, News, Origin, Registry, RegistryError, RegistryOptions, Standing, Status, Watcher};
 pub use state::{Connected, Failure, FailureKind, Identity, State};
 pub use transfer::{Location, Progress, Summary, Transfer, TransferError, TransferOptions};

@@ -17,7 +17,23 @@ pub struct Snapshot {
     pub entries: Vec<Entry>,
     pub default: DefaultChoice,
     /// Entries that are wrong and have not even a name to be listed under.
-    pub nameless: Vec<String>,
+    pub nameless: Vec<Nameless>,
+}
+
+/// A configured entry whose id is missing, malformed or reserved.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Nameless {
+    /// Where it stands in the file.
+    pub line: usize,
+    /// What is wrong, with the place.
+    pub reason: String,
+}
+
+impl Nameless {
+    /// What it is called in lists: its place. No id looks like that.
+    pub fn label(&self) -> String {
+        format!("environments.toml:{}", self.line)
+    }
 }
 
 /// One configured environment. A wrong one stays visible and is never connected.

@@ -25,7 +25,7 @@ use crate::connector::{Connector, Door};
 use crate::definition::Definition;
 use crate::environment::{ConnectPolicy, Environment, EnvironmentError, EnvironmentOptions, Label};
 use crate::pending::ReportError;
-use crate::provider::SnapshotError;
+use crate::provider::{Nameless, SnapshotError};
 use crate::selection::Catalogue;
 use crate::state::{Identity, State};
 use crate::view::{Captured, StepView};
@@ -64,7 +64,7 @@ struct Inside {
     entries: Entries,
     /// What a thread gets that asks for nothing, in order.
     defaults: Vec<EnvironmentId>,
-    nameless: Vec<String>,
+    nameless: Vec<Nameless>,
     is_off: bool,
     generation: u64,
     /// Who last answered behind an id. Outlives handles, so that a replacement can be told apart.
@@ -160,14 +160,15 @@ impl Registry {
         Ok(event)
     }
 
-    /// Forgets an environment. A thread that names it finds it missing; a step that holds its handle keeps it.
+    /// Forgets an environment. A thread that names it finds it missing; a step that holds its handle keeps it, except where the
+    /// connection is a program of ours: that ends at once.
     pub fn remove(&self, id: &EnvironmentId) -> Result<(), RegistryError> {
         let mut inside = self.lock();
         inside.check_open(id)?;
         let entry = inside.entries.remove(id).ok_or_else(|| RegistryError::Unknown(id.clone()))?;
         inside.tell(id, entry.generation, Standing::Missing, Event::Removed);
         drop(inside);
-        entry.handle().into_iter().for_each(Environment::retire);
+        entry.handle().into_iter().for_each(Environment::dismiss);
         Ok(())
     }
 
@@ -216,7 +217,7 @@ impl Registry {
     }
 
     /// Configured entries that are wrong and have no id to be listed under.
-    pub fn nameless(&self) -> Vec<String> {
+    pub fn nameless(&self) -> Vec<Nameless> {
         self.lock().nameless.clone()
     }
 
@@ -333,12 +334,14 @@ impl Registry {
 /// What is left to do once the lock is released: handles tell the registry what becomes of them.
 #[derive(Default)]
 struct After {
+    removed: Vec<Environment>,
     retired: Vec<Environment>,
     eager: Vec<Environment>,
 }
 
 impl After {
     fn finish(self) {
+        self.removed.iter().for_each(Environment::dismiss);
         self.retired.iter().for_each(Environment::retire);
         self.eager.iter().for_each(Environment::want);
     }

@@ -63,6 +63,12 @@ enum Refused {
     Unprovided(String),
 }
 
+/// The time for the handshakes of a handle that has no session yet: one for all attempts, counted from the first link on.
+#[derive(Default)]
+struct FirstHandshake {
+    deadline: Option<Instant>,
+}
+
 /// What is over, and why.
 struct Loss {
     kind: FailureKind,
@@ -149,11 +155,12 @@ impl Supervisor {
         let mut backoff = Backoff::new(self.options.recovery, self.options.jitter_seed);
         let mut session: Option<String> = None;
         let mut patience = self.options.connect_timeout;
+        let mut first = FirstHandshake::default();
         loop {
             let started = Instant::now();
-            let conversation = match self.left_behind(session.is_none()).await {
+            let conversation = match self.left_behind(session.is_none(), &mut first).await {
                 Some(conversation) => conversation,
-                None => match self.reach(session.as_deref(), patience, &mut backoff).await {
+                None => match self.reach(session.as_deref(), patience, &mut first, &mut backoff).await {
                     Ok(conversation) => conversation,
                     Err(loss) => return loss,
                 },
@@ -192,11 +199,11 @@ impl Supervisor {
 
     /// The session of an earlier start of this program, if it is still there. It is given up only when the executor says
     /// that it is over.
-    async fn left_behind(&self, is_new: bool) -> Option<Conversation> {
+    async fn left_behind(&self, is_new: bool, first: &mut FirstHandshake) -> Option<Conversation> {
         let sessions = self.options.sessions.as_ref().filter(|_| is_new)?;
         let left = || self.left.lock().unwrap_or_else(PoisonError::into_inner);
         let session = left().take().or_else(|| sessions.recall(&self.name))?;
-        match self.connect(Some(&session)).await {
+        match self.connect(Some(&session), Some(first)).await {
             Ok(conversation) => return Some(conversation),
             Err(Refused::ForNow(_) | Refused::Absent(_)) => *left() = Some(session),
             Err(_) => tracing::debug!(environment = self.name, "the session of an earlier start is over"),
@@ -213,11 +220,19 @@ impl Supervisor {
     }
 
     /// Connects, trying as often as patience allows if there is a session to get back.
-    async fn reach(&self, session: Option<&str>, patience: Duration, backoff: &mut Backoff) -> Result<Conversation, Loss> {
-        let deadline = Instant::now() + patience;
+    async fn reach(
+        &self,
+        session: Option<&str>,
+        patience: Duration,
+        first: &mut FirstHandshake,
+        backoff: &mut Backoff,
+    ) -> Result<Conversation, Loss> {
+        let until = Instant::now() + patience;
         let kind = if session.is_some() { FailureKind::SessionLost } else { FailureKind::Unreachable };
         loop {
-            let reason = match self.connect(session).await {
+            let connecting = if session.is_none() { self.connect(session, Some(first)).await } else { self.connect(session, None).await };
+            let deadline = first.deadline.filter(|_| session.is_none()).unwrap_or(until);
+            let reason = match connecting {
                 Ok(conversation) => return Ok(conversation),
                 Err(Refused::ForGood(reason)) => return Err(Loss { kind, reason }),
                 Err(Refused::Stranger(reason)) => return Err(Loss { kind: FailureKind::OtherExecutor, reason }),
@@ -227,11 +242,14 @@ impl Supervisor {
                 Err(Refused::ForNow(reason) | Refused::Absent(reason)) => reason,
             };
             tracing::debug!(environment = self.name, reason, "cannot connect yet");
-            self.pause(backoff, reason).await;
+            let paused = timeout_at(deadline, self.pause(backoff, reason.clone())).await;
+            if paused.is_err() && session.is_none() {
+                return Err(Loss { kind, reason });
+            }
         }
     }
 
-    async fn connect(&self, session: Option<&str>) -> Result<Conversation, Refused> {
+    async fn connect(&self, session: Option<&str>, first: Option<&mut FirstHandshake>) -> Result<Conversation, Refused> {
         self.connector.provided().await.map_err(Refused::Unprovided)?;
         let Line { link, pulse } = match timeout(self.options.connect_timeout, self.connector.connect()).await {
             Ok(Ok(line)) => line,
@@ -245,7 +263,8 @@ impl Supervisor {
             Arc::new(Listener { processes: self.processes.clone(), bodies: self.bodies.clone(), watches: self.watches.clone() })
         });
         let mut driver = AbortOnDropHandle::new(tokio::spawn(driver));
-        let deadline = Instant::now() + self.options.initialize_timeout;
+        let now = Instant::now() + self.options.initialize_timeout;
+        let deadline = first.map_or(now, |first| *first.deadline.get_or_insert(now));
         let greeting = match timeout_at(deadline, greet(&peer, &self.options.client_name, session.map(str::to_owned))).await {
             Ok(Ok(greeting)) if session.is_none_or(|id| id == greeting.session_id) => greeting,
             Ok(Ok(_)) => return Err(Refused::ForGood("the executor answered with another session than the one asked for".into())),

@@ -48,7 +48,7 @@ pub struct RuntimeConfig {
 
 /// How much a thread, one of its turns, or a thread with all its agents may use. Nothing is no limit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default)]
 pub struct Budgets {
     pub turn_tokens: Option<u64>,
     pub thread_tokens: Option<u64>,

@@ -92,10 +92,23 @@ pub struct NewInput {
     pub kind: TurnKind,
 }
 
+/// The tag of the message by which a model learns that it is to finish a turn.
+pub(crate) const TURN_RESUMED: &str = "turn_resumed";
+
 impl NewInput {
     /// A text of the user's.
     pub fn text(text: &str) -> Self {
         Self { content: vec![Raw::from(serde_json::json!({"type": "text", "text": text}))], ..Self::default() }
+    }
+
+    /// Asks for the rest of a turn that was interrupted, or that failed.
+    pub fn go_on() -> Self {
+        let text = format!(
+            "<{TURN_RESUMED}>\nThe user wants the last turn finished, which did not come to its end. Look at the present state first: \
+             commands that were stopped may have done a part of their work.\n</{TURN_RESUMED}>"
+        );
+        let item = serde_json::json!({"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]});
+        Self { items: vec![Raw::from(item)], ..Self::text("go on") }
     }
 }
 

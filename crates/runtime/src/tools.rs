@@ -71,6 +71,8 @@ pub struct StepTools {
     pub(crate) infos: Vec<(EnvironmentId, EnvironmentInfo)>,
     /// The MCP servers of this step; calls go through them and no others.
     pub(crate) mcp: Arc<Binding>,
+    /// The model only runs what the user wrote, line by line.
+    pub(crate) scripted: bool,
     /// What the step saw, if that was in an earlier life of the thread: what it asked for is done there or nowhere.
     pub(crate) seen: Option<Vec<StepEnvironment>>,
 }

@@ -10,12 +10,15 @@ use tempfile::TempDir;
 
 use crate::Client;
 use crate::model::{Reply, ScriptedModel};
+use crate::readable::readable;
 
 /// Killed when dropped.
 pub struct AppServer {
     child: Child,
     url: String,
     outpost: String,
+    /// Whether the test looks at it in `/proc`.
+    readable: bool,
     pub model: ScriptedModel,
     home: TempDir,
     work: TempDir,
@@ -27,8 +30,17 @@ impl AppServer {
         Self::start_with(outpost, replies, "approval_policy = \"never\"\nsandbox_mode = \"danger-full-access\"\n").await
     }
 
+    /// The same for a test that looks at it in `/proc`.
+    pub async fn start_readable(outpost: &str, replies: Vec<Reply>) -> Self {
+        Self::launched(outpost, replies, "approval_policy = \"never\"\nsandbox_mode = \"danger-full-access\"\n", true).await
+    }
+
     /// With these lines at the top of its configuration.
     pub async fn start_with(outpost: &str, replies: Vec<Reply>, config: &str) -> Self {
+        Self::launched(outpost, replies, config, false).await
+    }
+
+    async fn launched(outpost: &str, replies: Vec<Reply>, config: &str, readable: bool) -> Self {
         let model = ScriptedModel::with(replies).await;
         let (home, work) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let config = format!(
@@ -37,8 +49,8 @@ impl AppServer {
             model.base_url()
         );
         std::fs::write(home.path().join("config.toml"), config).unwrap();
-        let (child, url) = launch(outpost, home.path(), work.path());
-        Self { child, url, outpost: outpost.to_owned(), model, home, work }
+        let (child, url) = launch(program(outpost, readable), home.path(), work.path());
+        Self { child, url, outpost: outpost.to_owned(), readable, model, home, work }
     }
 
     /// `ws://IP:PORT`.
@@ -68,7 +80,7 @@ impl AppServer {
     pub fn restart(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
-        (self.child, self.url) = launch(&self.outpost, self.home.path(), self.work.path());
+        (self.child, self.url) = launch(program(&self.outpost, self.readable), self.home.path(), self.work.path());
     }
 
     /// A connection on which nothing was said yet.
@@ -91,8 +103,12 @@ impl Drop for AppServer {
     }
 }
 
-fn launch(outpost: &str, home: &Path, work: &Path) -> (Child, String) {
-    let mut child = Command::new(outpost)
+fn program(outpost: &str, is_readable: bool) -> Command {
+    if is_readable { readable(Path::new(outpost)) } else { Command::new(outpost) }
+}
+
+fn launch(mut program: Command, home: &Path, work: &Path) -> (Child, String) {
+    let mut child = program
         .args(["app-server", "--listen", "ws://127.0.0.1:0", "--no-auth"])
         .env("OUTPOST_HOME", home)
         // Whatever the login shell of whoever runs the tests does, it is not done here.

@@ -1,7 +1,7 @@
 //! One executor and a way to reach it, the same for every kind of link.
 
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +19,7 @@ use uuid::Uuid;
 
 use crate::client::Client;
 use crate::executor::ExecutorProcess;
+use crate::readable::readable;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LinkKind {
@@ -48,6 +49,8 @@ pub struct Setup<'a> {
     pub worker_patience: WorkerPatience,
     /// What may wait for processes that do not read; only for an executor in memory.
     pub input: InputLimits,
+    /// Whether the test looks at the executor in `/proc`; only for one in a process that outlives its connections.
+    pub readable: bool,
 }
 
 enum Server {
@@ -85,7 +88,9 @@ impl Bench {
         let outpost = PathBuf::from(outpost);
         let home = tempfile::tempdir().unwrap();
         let process = |listen: &[&str], home| {
-            ExecutorProcess::start_with(&outpost, &[listen, USUAL, setup.arguments].concat(), setup.variables, home)
+            let mut command = if setup.readable { readable(&outpost) } else { Command::new(&outpost) };
+            command.arg("executor").args([listen, USUAL, setup.arguments].concat()).envs(setup.variables.iter().copied());
+            ExecutorProcess::start_command(command, home)
         };
         let server = match kind {
             LinkKind::Memory => {

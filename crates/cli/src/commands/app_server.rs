@@ -86,7 +86,7 @@ async fn serve(listen: &AppListen, rules: Option<DoorRules>, own: &Process) -> a
 pub async fn assemble(home: &Home, own: &Process) -> anyhow::Result<(Assembly, Server)> {
     let config = Config::load(Some(&home.config()), &own.settings)?;
     let shown = config.shown();
-    let wish = Wish { config, provider: None, model: None, questions: true, keeps_sessions: true };
+    let wish = Wish { config, provider: None, model: None, questions: true, keeps_sessions: true, follows_environments: true };
     let assembly = Assembly::new(home, wish, own).await?;
     if let Some(note) = &assembly.note {
         say(note);

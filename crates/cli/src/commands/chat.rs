@@ -115,7 +115,7 @@ impl Chat {
     /// Whether anything was ever said.
     async fn talk(&mut self) -> anyhow::Result<bool> {
         let mut keyboard = Keyboard::start();
-        let mut interrupt = Watched::new(SignalKind::interrupt())?;
+        let mut interrupt = Watched::keyboard()?;
         let (mut terminate, mut hangup) = (Watched::new(SignalKind::terminate())?, Watched::new(SignalKind::hangup())?);
         let mut ticks = tokio::time::interval(TICK);
         let mut said_something = false;
@@ -236,7 +236,7 @@ impl Chat {
                 self.screen.stream(delta)?;
                 self.streamed.push_str(delta);
             }
-            Event::Progress { progress: Progress::Retrying { .. }, .. } | Event::Mcp(_) => {
+            Event::Progress { progress: Progress::Retrying { .. }, .. } | Event::Mcp(_) | Event::Output { .. } => {
                 self.end_stream();
                 self.screen.show(event);
             }

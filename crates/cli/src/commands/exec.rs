@@ -10,8 +10,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context;
-use outpost_runtime::live::{Event, LiveThread, Status};
-use outpost_thread::{ApprovalId, Decision, Fact, InterruptReason, Thread, ThreadId, TurnFinished, TurnStatus, said};
+use outpost_environment::{News, Standing, Watcher};
+use outpost_runtime::live::{Event, LiveThread, NewInput, Status};
+use outpost_thread::{
+    ApprovalId, CallFinished, CallOutcome, Decision, Fact, InterruptReason, Thread, ThreadId, TurnFinished, TurnStatus, said,
+};
+use outpost_wire::intent::{Attachment, EnvironmentId};
 use tokio::signal::unix::SignalKind;
 
 use crate::Process;
@@ -21,6 +25,7 @@ use crate::commands;
 use crate::commands::exec::lines::{Lines, failed};
 use crate::commands::exec::shapes::Line;
 use crate::follow::Follow;
+use crate::frame::line;
 use crate::screen::{Screen, Style, why};
 use crate::signals::Watched;
 
@@ -49,15 +54,25 @@ async fn work(request: ExecRequest, own: &Process) -> anyhow::Result<u8> {
     let mut signals = Signals::new()?;
     let mut report =
         if options.json { Report::Lines(Lines::default()) } else { Report::Screen(Screen::new(options.color, &own.variables)) };
-    let mut end = End::default();
+    // From here on, so that a machine that cannot be reached is named, whether or not a command asks for it.
+    let mut machines = Machines::of(&agents, &thread).await?;
+    let mut end = End { is_scripted: agents.is_scripted(&thread).await?, ..End::default() };
+    let input = match input {
+        None if agents.was_cut_short(&before).await? => Some(NewInput::go_on()),
+        input => input,
+    };
     let told = async {
         let shortfall = agents.assembly.shortfall();
         report.begin(&before, &[shortfall.as_deref(), agents.note(&before)])?;
+        if input.is_none() && before.turn.is_none() && before.queued.is_empty() {
+            report.note("there is nothing to finish: the last turn came to its end; give a prompt to go on");
+        }
         refuse_open_questions(&thread, &before).await;
         if let Some(input) = input {
             thread.input(input).await?;
         }
-        watch(&thread, &mut follow, &mut Watching { report: &mut report, signals: &mut signals, end: &mut end }).await
+        let mut watching = Watching { report: &mut report, signals: &mut signals, machines: &mut machines, end: &mut end };
+        watch(&thread, &mut follow, &mut watching).await
     };
     let told = told.await;
     if told.is_err() {
@@ -76,6 +91,8 @@ async fn work(request: ExecRequest, own: &Process) -> anyhow::Result<u8> {
     report.end(&end, Some(before.id).filter(|_| interrupted && !options.ephemeral))?;
     Ok(match &end {
         End { broken: Some(_), .. } => commands::FAILED,
+        // What the user wrote is what counts; a model knows by itself what a failure means.
+        End { is_scripted: true, failures, .. } if *failures > 0 => commands::FAILED,
         End { turn: Some(turn), .. } if turn.status != TurnStatus::Completed => commands::FAILED,
         End { turn: None, .. } if which == Which::New => commands::FAILED,
         _ => 0,
@@ -90,6 +107,10 @@ struct End {
     answer: Option<String>,
     /// The thread had to stop.
     broken: Option<String>,
+    /// The commands were written by the user, not by a model.
+    is_scripted: bool,
+    /// So many commands did not run, or did not end well.
+    failures: usize,
 }
 
 impl End {
@@ -101,6 +122,7 @@ impl End {
                 Fact::ModelAnswered(answered) => {
                     self.answer = answered.items.iter().rev().find_map(said).or_else(|| self.answer.take());
                 }
+                Fact::CallFinished(finished) if !ended_well(finished) => self.failures += 1,
                 _ => {}
             },
             Event::Status(Status::Broken { reason }) => self.broken = Some(reason.clone()),
@@ -115,10 +137,42 @@ impl End {
     }
 }
 
+fn ended_well(finished: &CallFinished) -> bool {
+    let detail: serde_json::Value = finished.detail.as_ref().and_then(|detail| detail.read().ok()).unwrap_or_default();
+    finished.outcome == CallOutcome::Completed && detail["exitCode"] == 0
+}
+
 struct Watching<'a> {
     report: &'a mut Report,
     signals: &'a mut Signals,
+    machines: &'a mut Machines,
     end: &'a mut End,
+}
+
+/// The environments of the thread, as far as they fail.
+struct Machines {
+    selected: Vec<EnvironmentId>,
+    watcher: Watcher,
+}
+
+impl Machines {
+    async fn of(agents: &Agents, thread: &LiveThread) -> anyhow::Result<Self> {
+        let selection = thread.snapshot().await?.effective_selection().cloned().unwrap_or_default();
+        let selected = Vec::from(selection).into_iter().map(|attachment: Attachment| attachment.environment_id).collect();
+        Ok(Self { selected, watcher: agents.assembly.runtime.registry().watch() })
+    }
+
+    /// The next one that cannot be used, and why. Each is told once.
+    async fn failed(&mut self) -> String {
+        loop {
+            if let News::Environment { id, standing: Standing::Failed { reason, .. }, .. } = self.watcher.next().await.news
+                && let Some(at) = self.selected.iter().position(|selected| *selected == id)
+            {
+                self.selected.remove(at);
+                return format!("environment `{id}` cannot be used: {reason}");
+            }
+        }
+    }
 }
 
 /// Tells everything until the thread is at rest.
@@ -134,6 +188,10 @@ async fn watch(thread: &LiveThread, follow: &mut Follow, watching: &mut Watching
                 event = follow.next() => event,
                 reason = watching.signals.next() => {
                     thread.interrupt(None, reason).await?;
+                    continue;
+                }
+                problem = watching.machines.failed() => {
+                    watching.report.warn(&problem)?;
                     continue;
                 }
                 _ = ticks.tick() => {
@@ -216,6 +274,23 @@ impl Report {
             }
         }
         Ok(())
+    }
+
+    /// Something that did not end the turn.
+    fn warn(&mut self, warning: &str) -> anyhow::Result<()> {
+        match self {
+            // The reason may be what another machine says.
+            Self::Screen(screen) => screen.say(Style::Note, &line(warning)),
+            Self::Lines(lines) => print(&[lines.warning(warning.to_owned())])?,
+        }
+        Ok(())
+    }
+
+    /// Something that people want to know, and that programs see from the events that do not come.
+    fn note(&mut self, note: &str) {
+        if let Self::Screen(screen) = self {
+            screen.say(Style::Note, note);
+        }
     }
 
     fn event(&mut self, event: &Event) -> anyhow::Result<()> {

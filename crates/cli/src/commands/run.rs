@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use outpost_environment::{ProcessEvent, ProcessStart, RemoteProcess};
-use outpost_wire::PathUri;
+use outpost_runtime::permissions::SandboxMode;
 use outpost_wire::exec::environment::EnvironmentInfo;
 use outpost_wire::exec::process::{EnvPolicy, Inherit, Stream};
 use outpost_wire::shown::{Form, Showing};
+use outpost_wire::{Attachment, EnvironmentId, PathUri};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
@@ -46,7 +47,9 @@ async fn run_to_end(arguments: RunArguments, own: &Process) -> anyhow::Result<u8
     let start = ProcessStart { pipe_stdin, env: set, ..start(&arguments, &info, reached.is_here())? };
     let what = format!("cannot run `{}` in {} on {}", arguments.command[0], start.cwd.to_syntax(), environment.name());
     let listening = Signals::listen().context("signals cannot be passed on")?;
-    let process = Arc::new(environment.start(start).await.context(what)?);
+    let sandbox = arguments.sandbox.as_deref().and_then(SandboxMode::named);
+    let sandbox = sandbox.and_then(|mode| mode.context(&Attachment::new(EnvironmentId::local(), start.cwd.clone())));
+    let process = Arc::new(environment.start_within(start, sandbox).await.context(what)?);
     let forwarding = Forwarding { process: process.clone(), environment: environment.clone(), capabilities: info.capabilities.clone() };
     let given_up = AbortOnDropHandle::new(tokio::spawn(signals::forward(forwarding, listening, arguments.tty)));
     let _input = pipe_stdin.then(|| AbortOnDropHandle::new(tokio::spawn(forward_input(process.clone(), info.clone()))));

@@ -20,7 +20,12 @@ const fn key(name: &'static str, example: &'static str, default: &'static str, w
 }
 
 pub const KEYS: &[Key] = &[
-    key("model", r#""gpt-5""#, "the provider's own", "The model of threads that choose none."),
+    key(
+        "model",
+        r#""gpt-5""#,
+        "the provider's own",
+        "The model of threads that choose none. `openai`: `gpt-5`, `ollama`: `qwen3`; a provider of your own has none, so name one.",
+    ),
     key(
         "model_provider",
         r#""ollama""#,
@@ -174,13 +179,38 @@ fn collect<'a>(table: &'a Table, path: &mut Vec<&'a str>, unknown: &mut Vec<Stri
         // What is in a server's own table is told by whoever reads it.
         if path.first() != Some(&"mcp_servers") {
             match (standing(path), value) {
-                (Standing::Key, _) => {}
+                (Standing::Key, _) => below(path, value, unknown),
                 (Standing::Table, Value::Table(inner)) => collect(inner, path, unknown),
                 (Standing::Table, _) => {} // A wrong type is an error of its own.
                 (Standing::Unknown, _) => unknown.push(path.join(".")),
             }
         }
         path.pop();
+    }
+}
+
+/// The keys of values that are tables themselves, or lists of them.
+const BELOW: [(&str, &[&str]); 3] = [
+    ("approval_policy", &["granular"]),
+    ("approval_policy.granular", &["sandbox_approval", "rules", "mcp_elicitations", "request_permissions", "skill_approval"]),
+    ("skills.config", &["name", "path", "enabled"]),
+];
+
+/// What is not known below a key.
+fn below(path: &[&str], value: &Value, unknown: &mut Vec<String>) {
+    let name = path.join(".");
+    let Some((_, known)) = BELOW.iter().find(|(key, _)| *key == name) else { return };
+    let tables = match value {
+        Value::Table(table) => vec![table],
+        Value::Array(items) => items.iter().filter_map(Value::as_table).collect(),
+        _ => vec![],
+    };
+    for (key, inner) in tables.into_iter().flatten() {
+        if known.contains(&key.as_str()) {
+            below(&[path, &[key.as_str()]].concat(), inner, unknown);
+        } else {
+            unknown.push(format!("{name}.{key}"));
+        }
     }
 }
 
@@ -208,6 +238,18 @@ fn standing(path: &[&str]) -> Standing {
 pub fn page() -> String {
     let mut page = String::from(
         "# Configuration\n\n\
+         A whole `config.toml` for a model of your own, with a sandbox that may use the network:\n\n\
+         ```toml\n\
+         model_provider = \"box\"\n\
+         model = \"qwen3-coder\"\n\
+         approval_policy = \"on-request\"\n\n\
+         [model_providers.box]\n\
+         base_url = \"http://10.0.0.7:8000/v1\"\n\
+         wire_api = \"chat\"\n\
+         env_key = \"BOX_KEY\"\n\n\
+         [sandbox_workspace_write]\n\
+         network_access = true\n\
+         ```\n\n\
          `config.toml` lies in the home (`OUTPOST_HOME`, by default `~/.outpost`). `-c KEY=VALUE` on the command line is put over it, with the same keys. A \
          key that is not known is told and has no effect; a value that makes no sense is an error that names it.\n\n\
          Environments have a file of their own, [environments.toml](environments.md#environmentstoml), and so have rules about commands, \
@@ -222,13 +264,25 @@ pub fn page() -> String {
         "\n## Variables\n\n\
          | variable | what it is |\n|---|---|\n\
          | `OUTPOST_HOME` | the home |\n\
-         | `OUTPOST_EXEC_SERVER_URL` | the one environment, by its address; `none` switches all of them off, whatever files and clients say |\n\
+         | `OUTPOST_EXEC_SERVER_URL` | the one environment, by its address; `none` switches all of them off for agents, whatever files and clients say. `run`, `shell` and `cp` \
+         without `-e` still work on this machine: they act as you |\n\
          | `OUTPOST_TOKEN` | the token for an address that is given on the command line |\n\
          | `OUTPOST_LOG` | what is logged, in the syntax of `RUST_LOG` |\n\
          | `SSL_CERT_FILE` | certificates of authorities that are trusted instead of the machine's own |\n\
          | `NO_COLOR` | no colours |\n\
-         | `OPENAI_API_KEY`, `CODEX_API_KEY` | the key of the built-in provider `openai` |\n\n\
-         Commands find `OUTPOST_THREAD_ID`, `OUTPOST_ENVIRONMENT_ID`, `OUTPOST_AGENT=1` and `NO_COLOR=1` in their environment, and none of the others.\n",
+         | `OPENAI_API_KEY`, `CODEX_API_KEY` | the key of the built-in provider `openai` |\n\
+         | `OPENAI_BASE_URL` | where that provider is; `openai_base_url` counts before it |\n\
+         | `HTTP_PROXY`, `HTTPS_PROXY`, `ALL_PROXY`, `NO_PROXY` | proxies for requests to models |\n\n\
+         Commands of agents find `OUTPOST_THREAD_ID`, `OUTPOST_ENVIRONMENT_ID`, `OUTPOST_AGENT=1`, `NO_COLOR=1`, `TERM=dumb`, `PAGER=cat` and `GIT_PAGER=cat`, and the executor's own \
+         variables except those that look like secrets, `OUTPOST_*` and the keys of model providers.\n\n\
+         ## Questions one by one\n\n\
+         `approval_policy = { granular = { … } }` is `on-request` with kinds of questions switched off; what would be asked is refused then. Each is `true` unless you say otherwise.\n\n\
+         | key of `granular` | the question |\n|---|---|\n\
+         | `sandbox_approval` | may a command leave the sandbox, or have more than it |\n\
+         | `rules` | a rule of rules.toml asks for it |\n\
+         | `mcp_elicitations` | an MCP server asks something |\n\
+         | `request_permissions` | the model asks for a path or the network |\n\
+         | `skill_approval` | taken for the sake of other clients, without effect: skills ask nothing |\n",
     );
     page
 }

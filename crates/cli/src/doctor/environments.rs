@@ -28,10 +28,14 @@ pub async fn findings(patient: &Patient<'_>) -> Vec<Finding> {
         return vec![Finding::weak("environments", "switched off by OUTPOST_EXEC_SERVER_URL=none", "unset it to use machines again")];
     };
     let names: Vec<String> = snapshot.ids().iter().filter(|id| !id.is_local()).map(ToString::to_string).collect();
-    if names.is_empty() {
+    let nameless = snapshot.nameless.iter().map(|wrong| {
+        Finding::broken(wrong.label(), &wrong.reason, "give that entry an id of its own in environments.toml; see docs/environments.md")
+    });
+    let nameless: Vec<Finding> = nameless.collect();
+    if names.is_empty() && nameless.is_empty() {
         return vec![Finding::good("environments", "only this machine; `outpost env add` knows more")];
     }
-    join_all(names.iter().map(|name| look(name, patient.own))).await.into_iter().flatten().collect()
+    join_all(names.iter().map(|name| look(name, patient.own))).await.into_iter().flatten().chain(nameless).collect()
 }
 
 async fn look(name: &str, own: &Process) -> Vec<Finding> {

@@ -9,6 +9,7 @@ mod environments;
 mod host;
 mod model;
 mod sandbox;
+mod servers;
 mod threads;
 
 use std::fmt::Write;
@@ -27,8 +28,8 @@ pub struct Patient<'a> {
 
 /// Looks at everything. What is elsewhere is looked at at the same time, because some of it may be slow.
 pub async fn examine(patient: &Patient<'_>) -> Report {
-    let (environments, threads, model) =
-        tokio::join!(environments::findings(patient), threads::findings(patient), model::findings(patient));
+    let (environments, threads, model, servers) =
+        tokio::join!(environments::findings(patient), threads::findings(patient), model::findings(patient), servers::findings(patient));
     Report {
         version: env!("CARGO_PKG_VERSION"),
         sections: vec![
@@ -37,6 +38,7 @@ pub async fn examine(patient: &Patient<'_>) -> Report {
             Section { name: "sandbox", findings: sandbox::findings(patient) },
             Section { name: "configuration", findings: configuration::findings(patient) },
             Section { name: "environments", findings: environments },
+            Section { name: "MCP servers", findings: servers },
             Section { name: "threads", findings: threads },
             Section { name: "model", findings: model },
         ],

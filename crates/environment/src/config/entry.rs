@@ -125,7 +125,7 @@ pub fn define(text: &Text<'_>, table: &DeTable<'_>, line: usize) -> Result<Defin
         };
     }
     if let (Some(text), Some(value)) = (members.text("ceiling")?, members.get("ceiling")) {
-        definition = definition.with_ceiling(text).or_else(|error| members.wrong(value, error.to_string()))?;
+        definition = definition.with_ceiling(text).or_else(|error| members.wrong(value, format!("`ceiling`: {error}")))?;
     }
     Ok(definition)
 }

@@ -111,7 +111,7 @@ fn s15_wrong_ids_have_no_name_to_be_listed_under() {
     ] {
         let read = snapshot(&format!("[[environments]]\n{line}\nurl='ws://a:1'\n"));
         assert!(read.entries.is_empty());
-        assert_eq!(read.nameless[0].replace("/home/me/.outpost/", ""), why);
+        assert_eq!(read.nameless[0].reason.replace("/home/me/.outpost/", ""), why);
     }
 }
 
@@ -146,7 +146,8 @@ fn a_default_that_names_a_wrong_entry_is_not_replaced() {
 fn s16_paths_and_timeouts() {
     let read = snapshot(
         "[[environments]]\nid='p'\nprogram=' run '\nargs=['a']\ncwd='sub'\nenv={A='b'}\ninitialize_timeout_sec=2.5\n\
-         [[environments]]\nid='u'\nurl=' ws://127.0.0.1:1 '\ntoken_file='tokens/u'\nconnect_timeout_sec=3\nconnect='manual'\nceiling='c'\n",
+         [[environments]]\nid='u'\nurl=' ws://127.0.0.1:1 '\ntoken_file='tokens/u'\nconnect_timeout_sec=3\nconnect='manual'\n\
+         [[environments]]\nid='s'\nssh='me@box'\nceiling='c'\n",
     );
     let program = read.entries[0].definition.as_ref().unwrap();
     let Way::Program(line) = &program.way else { panic!() };
@@ -156,7 +157,15 @@ fn s16_paths_and_timeouts() {
     assert_eq!(program.connect, ConnectPolicy::Lazy);
     let url = read.entries[1].definition.as_ref().unwrap();
     assert_eq!((url.connect_timeout, url.initialize_timeout), (Duration::from_secs(3), Duration::from_secs(10)));
-    assert_eq!((url.connect, url.ceiling.as_deref()), (ConnectPolicy::Manual, Some("c")));
+    assert_eq!((url.connect, url.ceiling.as_deref()), (ConnectPolicy::Manual, None));
+    assert_eq!(read.entries[2].definition.as_ref().unwrap().ceiling.as_deref(), Some("c"));
+    for way in ["url='ws://a:1'", "program='x'"] {
+        let read = snapshot(&format!("[[environments]]\nid='a'\n{way}\nceiling='c'\n"));
+        assert!(
+            read.entries[0].definition.as_ref().unwrap_err().contains("environments.toml:4: environment `a`: `ceiling`: only"),
+            "{way}"
+        );
+    }
     assert!(
         matches!(&url.way, Way::Listening { token: crate::connector::Token::File(path), .. } if path == Path::new("/home/me/.outpost/tokens/u"))
     );

@@ -71,7 +71,7 @@ impl Registry {
                 others.push(entry);
             } else {
                 inside.tell(&entry.id, entry.generation, Standing::Missing, Event::Removed);
-                after.retired.extend(entry.live.map(|live| live.handle));
+                after.removed.extend(entry.live.map(|live| live.handle));
             }
         }
         for id in &ids {
@@ -128,8 +128,8 @@ impl Inside {
         for entry in &entries {
             self.tell(&entry.id, entry.generation, Standing::Disabled, Event::Removed);
         }
-        let retired: Vec<Environment> = entries.into_iter().filter_map(|entry| entry.live).map(|live| live.handle).collect();
-        After { retired, eager: Vec::new() }
+        let removed: Vec<Environment> = entries.into_iter().filter_map(|entry| entry.live).map(|live| live.handle).collect();
+        After { removed, ..After::default() }
     }
 }
 

@@ -184,6 +184,7 @@ pub(crate) fn environments(declared: &Declared) -> Vec<EnvironmentId> {
 pub(crate) async fn bind(mcp: &Mcp, bind: Bind<'_>) -> Binding {
     let limits = mcp.pool.limits();
     let Bind { thread, view, mode, approval, mut declared, mut problems, requirements, plugins, takes_machines, patience } = bind;
+    problems.extend(requirements.problems());
     for name in layers::add(&mut declared, plugins) {
         problems.push(format!("a plugin declares an MCP server `{name}`, whose name is taken; it is left out"));
     }

@@ -184,9 +184,9 @@ impl Opening<'_> {
         let calls = Arc::new(Calls::default());
         let (service, stdio) = match launch {
             Launch::Stdio { start, sandbox } => {
-                let id = start.id.clone();
+                let (id, program) = (start.id.clone(), start.argv.first().cloned().unwrap_or_default());
                 let process = match self.finish(deadline, self.environment.start_within(*start, sandbox)).await {
-                    Ok(started) => started.map_err(|error| self.failed(error.to_string()))?,
+                    Ok(started) => started.map_err(|error| self.failed(format!("cannot run `{program}`: {error}")))?,
                     Err(unfinished) => {
                         self.kill(id).await;
                         return Err(self.unfinished(unfinished, String::new()));

@@ -47,6 +47,11 @@ impl Requirements {
         self.0.push(List { source: source.into(), allowed: Err(why.into()) });
     }
 
+    /// Which lists cannot be read. They let nothing through.
+    pub fn problems(&self) -> Vec<String> {
+        self.0.iter().filter_map(List::problem).collect()
+    }
+
     /// Why a server may not be used, if so.
     pub fn refusal(&self, server: &ServerDeclaration) -> Option<String> {
         self.0.iter().find_map(|list| list.refusal(server))
@@ -65,11 +70,16 @@ fn read(servers: &Value) -> Result<BTreeMap<String, Identity>, String> {
 }
 
 impl List {
+    fn problem(&self) -> Option<String> {
+        let why = self.allowed.as_ref().err()?;
+        Some(format!("no MCP server may be used, because the requirements in {} cannot be read: {why}", self.source))
+    }
+
     fn refusal(&self, server: &ServerDeclaration) -> Option<String> {
         let source = &self.source;
         let allowed = match &self.allowed {
             Ok(allowed) => allowed,
-            Err(why) => return Some(format!("no MCP server may be used, because the requirements in {source} cannot be read: {why}")),
+            Err(_) => return self.problem(),
         };
         let Some(identity) = allowed.get(&server.name) else {
             return Some(format!("the requirements in {source} do not allow it"));

@@ -141,6 +141,7 @@ impl Shared {
             thread: thread.id,
             infos,
             mcp,
+            scripted: wire == Some(WireApi::Offline),
             seen: None,
             view,
         }

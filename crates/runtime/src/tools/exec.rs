@@ -29,6 +29,8 @@ use crate::policy::{Course, Request, decide};
 use crate::rules::{self, Verdict};
 
 const DEFAULT_YIELD: u64 = 10_000;
+/// A command that the user wrote is waited for until it ends: no model is there to come back for its output.
+const UNTIL_IT_ENDS: Duration = Duration::MAX;
 const DEFAULT_OUTPUT_TOKENS: usize = 10_000;
 /// So much of a command's output is shown to clients that come later, its beginning and its end.
 const SHOWN_LATER_TOKENS: usize = 2_000;
@@ -166,7 +168,8 @@ impl StepTools {
             env_policy: Some(variables()),
             env: overlay(&self.thread.to_string(), id.as_str()),
             tty: exec.tty,
-            pipe_stdin: !exec.tty,
+            // Nothing will ever be written to a command that the user wrote; one that reads finds the end of its input.
+            pipe_stdin: !exec.tty && !self.scripted,
         };
         sandbox = sandbox.filter(|_| sandboxed);
         if let Some(sandbox) = &mut sandbox {
@@ -192,17 +195,21 @@ impl StepTools {
             origin: Origin::Start { environment: place.handle.clone(), start: Box::new(start), sandbox },
             processes: self.processes.clone(),
             session: session_of(call),
-            yield_time: yield_time(exec.yield_time_ms),
+            yield_time: if self.scripted { UNTIL_IT_ENDS } else { yield_time(exec.yield_time_ms) },
             output_tokens: exec.max_output_tokens.unwrap_or(DEFAULT_OUTPUT_TOKENS).min(DEFAULT_OUTPUT_TOKENS),
             result: asked.result(),
         };
+        let mut detail = command_detail(&exec.cmd, &cwd, &id, "agent");
+        if self.scripted {
+            detail["untilItEnds"] = true.into();
+        }
         Plan::Run(Box::new(Run {
             call: call.id.clone(),
             tool: call.tool.clone(),
             environment: Some(id.clone()),
             process: Some(process),
             repeatable: false,
-            detail: Some(command_detail(&exec.cmd, &cwd, &id, "agent")),
+            detail: Some(detail),
             work: Work::Exec(Box::new(run)),
         }))
     }
@@ -254,7 +261,7 @@ impl StepTools {
                     origin: Origin::Start { environment: place.handle.clone(), start: Box::new(start), sandbox: None },
                     processes: self.processes.clone(),
                     session: 0,
-                    yield_time: Duration::from_secs(3600),
+                    yield_time: UNTIL_IT_ENDS,
                     output_tokens: DEFAULT_OUTPUT_TOKENS,
                     result: ResultType::Function,
                 }))
@@ -278,6 +285,12 @@ impl StepTools {
 
 fn yield_time(wanted_ms: Option<u64>) -> Duration {
     Duration::from_millis(wanted_ms.unwrap_or(DEFAULT_YIELD).clamp(250, 30_000))
+}
+
+/// Whether a command of an earlier life was waited for until it ended: one that the user wrote.
+fn was_awaited(started: &CallStarted) -> bool {
+    let detail: Value = started.detail.as_ref().and_then(|detail| detail.read().ok()).unwrap_or_default();
+    detail["untilItEnds"] == true || detail["source"] == "userShell"
 }
 
 fn command_detail(command: &str, cwd: &PathUri, id: &EnvironmentId, source: &str) -> Value {
@@ -352,7 +365,7 @@ impl ExecRun {
             origin: Origin::Adopt { environment: started.environment.clone()?, process: started.process.clone()? },
             processes,
             session: 0,
-            yield_time: yield_time(exec.as_ref().and_then(|exec| exec.yield_time_ms)),
+            yield_time: if was_awaited(started) { UNTIL_IT_ENDS } else { yield_time(exec.as_ref().and_then(|exec| exec.yield_time_ms)) },
             output_tokens: exec.and_then(|exec| exec.max_output_tokens).unwrap_or(DEFAULT_OUTPUT_TOKENS).min(DEFAULT_OUTPUT_TOKENS),
             result: ResultType::of(item),
         })

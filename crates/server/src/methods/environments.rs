@@ -117,7 +117,19 @@ fn entries(server: &Shared) -> Vec<EnvironmentEntry> {
         address: status.address,
         environment_id: status.id.to_string(),
     };
-    registry.list().into_iter().map(entry).collect()
+    // What is wrong and has no id of its own is shown by its place in the file.
+    let nameless = registry.nameless().into_iter().map(|wrong| EnvironmentEntry {
+        environment_id: wrong.label(),
+        state: "failed".to_owned(),
+        reason: Some(wrong.reason),
+        generation: 0,
+        is_default: false,
+        is_configured: true,
+        executor_id: None,
+        instance_id: None,
+        address: String::new(),
+    });
+    registry.list().into_iter().map(entry).chain(nameless).collect()
 }
 
 async fn list(connection: Arc<Connection>, _params: NoParams) -> Result<EnvironmentListResponse, Fault> {

@@ -171,7 +171,9 @@ impl Run {
     pub async fn end(&mut self, within: Duration) -> anyhow::Result<Vec<Value>> {
         while self.next(within).await?.is_some() {}
         let status = timeout(within, self.child.wait()).await.context("the program does not end")??;
-        if !status.success() {
+        // A command of the turn may fail, and one of the demo does; the turn itself must not.
+        let is_whole = self.read.last().is_some_and(|line| line["type"] == "turn.completed");
+        if !status.success() && !is_whole {
             let last = || self.read.last().map(ToString::to_string).unwrap_or_default();
             let said = tail(&self.log);
             bail!("the turn did not end well: {}", if said.is_empty() { last() } else { said });

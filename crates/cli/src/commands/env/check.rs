@@ -23,12 +23,17 @@ use crate::reach::{self, Caller};
 const CALLER: Caller = Caller { client: "outpost-env", patience: Duration::from_secs(10) };
 
 pub async fn run(arguments: CheckArguments, own: &Process) -> anyhow::Result<u8> {
-    let names = match arguments.names.as_slice() {
-        [] => Known::load(&own.variables)?.snapshot()?.ids().iter().map(ToString::to_string).collect(),
-        names => names.to_vec(),
+    let (names, nameless) = match arguments.names.as_slice() {
+        [] => {
+            let known = Known::load(&own.variables)?;
+            let snapshot = known.snapshot()?;
+            (snapshot.ids().iter().map(ToString::to_string).collect(), snapshot.nameless.clone())
+        }
+        names => (names.to_vec(), Vec::new()),
     };
     // One that is down holds up no other.
-    let found = join_all(names.iter().map(|name| check(name, own))).await;
+    let mut found = join_all(names.iter().map(|name| check(name, own))).await;
+    found.extend(nameless.into_iter().map(|wrong| Found { name: wrong.label(), answer: Err(wrong.reason), code: FAILED }));
     if arguments.json {
         let all: Vec<Value> = found.iter().map(Found::json).collect();
         print(&json!({"environments": all}).to_string())?;

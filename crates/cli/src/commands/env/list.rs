@@ -23,7 +23,10 @@ pub fn run(arguments: &ListArguments, own: &Process) -> anyhow::Result<u8> {
                 |row| json!({"id": row.id, "address": row.address, "connect": row.connect, "default": is_default(row), "error": row.wrong}),
             )
             .collect();
-        print(&json!({"environments": environments, "errors": snapshot.nameless}).to_string())?;
+        print(
+            &json!({"environments": environments, "errors": snapshot.nameless.iter().map(|wrong| &wrong.reason).collect::<Vec<_>>()})
+                .to_string(),
+        )?;
         return Ok(0);
     }
     let mut lines = vec![["NAME", "CONNECT", "ADDRESS"].map(String::from).to_vec()];
@@ -33,8 +36,8 @@ pub fn run(arguments: &ListArguments, own: &Process) -> anyhow::Result<u8> {
         lines.push(vec![format!("{}{mark}", row.id), row.connect.into(), address]);
     }
     table(&lines)?;
-    for what in &snapshot.nameless {
-        say(what);
+    for wrong in &snapshot.nameless {
+        say(&wrong.reason);
     }
     Ok(0)
 }

@@ -3,18 +3,15 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
-use outpost_environment::config::FileWatch;
 use outpost_environment::{Change, News};
 use outpost_wire::EnvironmentId;
 use serde_json::{Value, json};
-use tokio_util::task::AbortOnDropHandle;
 
-use super::{print, say};
+use super::print;
 use crate::Process;
 use crate::args::WatchArguments;
 use crate::confinement::configured_limits;
-use crate::environments::Known;
-use crate::home::Home;
+use crate::environments::{self, Known};
 use crate::out::{ReaderGone, is_unread, on_line, print_shown};
 use crate::reach::{self, Caller};
 use crate::signals::Signals;
@@ -24,6 +21,7 @@ const CALLER: Caller = Caller { client: "outpost-env", patience: Duration::from_
 const LOOK: Duration = Duration::from_secs(1);
 
 pub async fn run(arguments: WatchArguments, own: &Process) -> anyhow::Result<u8> {
+    let changes = environments::watch();
     let known = Known::load(&own.variables)?;
     known.snapshot()?;
     let ids: Vec<EnvironmentId> = arguments.names.iter().map(|name| EnvironmentId::parse(name)).collect::<Result<_, _>>()?;
@@ -34,7 +32,7 @@ pub async fn run(arguments: WatchArguments, own: &Process) -> anyhow::Result<u8>
     let registry = known.registry(CALLER.options(), local)?;
     let mut signals = Signals::listen().context("signals cannot be taken")?;
     let mut watcher = registry.watch();
-    let _file = follow(&known, &registry);
+    let _file = known.follow(changes, &registry);
     for handle in ids.iter().filter_map(|id| registry.get(id)) {
         // Asked for by name, so it is woken. How that goes is told as news.
         tokio::spawn(async move { handle.connect().await.map(|_| ()) });
@@ -52,15 +50,6 @@ pub async fn run(arguments: WatchArguments, own: &Process) -> anyhow::Result<u8>
     };
     executor.shut_down().await;
     ended
-}
-
-/// Takes over every change of the file, if it is the file that counts.
-fn follow(known: &Known, registry: &outpost_environment::Registry) -> Option<AbortOnDropHandle<()>> {
-    let file = known.file.clone().filter(|_| known.from_file)?;
-    Home::from_environment()?.make().ok()?;
-    let watch = FileWatch::new(&file).inspect_err(|error| say(&error.to_string())).ok()?;
-    let registry = registry.clone();
-    Some(AbortOnDropHandle::new(tokio::spawn(async move { registry.follow(&file, watch).await })))
 }
 
 fn tell(change: &Change, wanted: &[EnvironmentId], as_json: bool) -> anyhow::Result<()> {

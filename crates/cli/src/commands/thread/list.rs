@@ -31,7 +31,7 @@ impl Desk {
                 By::Recency => Order::Recency,
             },
             direction: if arguments.reverse { Direction::OldestFirst } else { Direction::NewestFirst },
-            sources: arguments.source,
+            sources: arguments.source.into_iter().map(source).collect(),
             cwds: arguments.cwd.iter().flat_map(|directory| spellings(directory)).collect(),
             kin,
             search: arguments.search,
@@ -103,4 +103,9 @@ fn spellings(directory: &str) -> Vec<String> {
     let mut spellings = vec![typed.to_owned()];
     spellings.extend(here.ok().map(|path| path.to_string_lossy().into_owned()).filter(|path| path != typed));
     spellings
+}
+
+/// As journals spell it, however it was typed.
+fn source(typed: String) -> String {
+    if typed.eq_ignore_ascii_case("subagent") { "subAgent".to_owned() } else { typed }
 }

@@ -19,7 +19,7 @@ pub async fn why(name: &str, store: Option<String>, as_json: bool, own: &Process
     let home = Home::from_environment().context("there is no home: set OUTPOST_HOME")?;
     let mut config = Config::load(Some(&home.config()), &own.settings)?;
     config.store = store.or(config.store);
-    let wish = Wish { config, provider: None, model: None, questions: false, keeps_sessions: false };
+    let wish = Wish { config, provider: None, model: None, questions: false, keeps_sessions: false, follows_environments: false };
     let assembly = Assembly::new(&home, wish, own).await?;
     let desk = Desk { store: assembly.runtime.store().clone(), json: as_json };
     let found = async {

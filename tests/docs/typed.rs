@@ -1,0 +1,257 @@
+//! What the pages tell people to type is typed: every command line of ours in them must be one that the program takes, and every
+//! flag, variable, key and exit code that a page names must be one that there is.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use crate::pages::{all, project};
+
+const OUTPOST: &str = env!("CARGO_BIN_EXE_outpost");
+
+/// A piece of code in a page.
+struct Block {
+    page: String,
+    language: String,
+    text: String,
+}
+
+fn read(page: &Path) -> String {
+    std::fs::read_to_string(project().join(page)).unwrap()
+}
+
+/// The pages for people who use the program.
+fn pages() -> Vec<std::path::PathBuf> {
+    let is_for_users = |page: &std::path::PathBuf| !page.starts_with("docs/decisions") && page != Path::new("CHANGELOG.md");
+    all().into_iter().filter(is_for_users).collect()
+}
+
+fn blocks() -> Vec<Block> {
+    let mut blocks = Vec::new();
+    for page in pages() {
+        let mut open: Option<Block> = None;
+        for line in read(&page).lines() {
+            match (line.trim_start().strip_prefix("```"), open.take()) {
+                (Some(language), None) => {
+                    open = Some(Block { page: page.display().to_string(), language: language.trim().to_owned(), text: String::new() });
+                }
+                (Some(_), Some(block)) => blocks.push(block),
+                (None, Some(mut block)) => {
+                    block.text.push_str(line);
+                    block.text.push('\n');
+                    open = Some(block);
+                }
+                (None, None) => {}
+            }
+        }
+    }
+    blocks
+}
+
+/// A shell in which our program only looks at its arguments, and all others do nothing.
+const SHELL: &str = r#"
+outpost() {
+    local words=() seen= word
+    for word in "$@"; do
+        if [ "$word" = -- ] && [ -z "$seen" ]; then seen=1; words+=(--help); fi
+        words+=("$word")
+    done
+    [ -n "$seen" ] || words+=(--help)
+    "$PROGRAM" "${words[@]}" < /dev/null > /dev/null 2> "$SAID" || printf '%s\n' "outpost $*: $(cat "$SAID")"
+}
+for name in cargo codex openssl git ssh docker curl kubectl systemctl loginctl rm cp npm rustup sudo ollama echo; do
+    eval "$name() { :; }"
+done
+"#;
+
+/// With `--help` in its arguments the program reads all of them, refuses what it does not know, and does nothing.
+#[test]
+fn every_command_line_of_a_page_is_one_that_the_program_takes() {
+    let said = tempfile::NamedTempFile::new().unwrap();
+    let (mut typed, mut wrong) = (0, Vec::new());
+    for block in blocks().iter().filter(|block| block.language == "sh" && block.text.contains("outpost ")) {
+        let script = SHELL.to_owned() + &block.text.replace('…', "x");
+        let mut command = Command::new("bash");
+        command.args(["-c", &script]).env("PROGRAM", OUTPOST).env("SAID", said.path());
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        typed += block.text.matches("outpost ").count();
+        let told = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        if !told.is_empty() {
+            wrong.push(format!("{}: {told}", block.page));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(typed > 30, "only {typed} were found");
+    // What is wrong is found.
+    let script = SHELL.to_owned() + "outpost exec --no-such-flag x\noutpost run --no-such -- true";
+    let output = Command::new("bash").args(["-c", &script]).env("PROGRAM", OUTPOST).env("SAID", said.path()).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout).matches("unexpected argument").count(), 2, "{output:?}");
+}
+
+fn help(verbs: &[&str]) -> String {
+    let Output { stdout, .. } = Command::new(OUTPOST).args(verbs).arg("--help").output().unwrap();
+    String::from_utf8(stdout).unwrap()
+}
+
+/// All flags of all verbs. Some are hidden: they are there for programs that pass them.
+fn flags() -> BTreeSet<String> {
+    let hidden =
+        "stdio oss skip-git-repo-check enable disable ask-for-approval search yolo all full-auto dangerously-bypass-approvals-and-sandbox";
+    let mut flags: BTreeSet<String> = hidden.split(' ').map(|flag| format!("--{flag}")).collect();
+    let mut open: Vec<Vec<String>> = vec![vec![]];
+    while let Some(verbs) = open.pop() {
+        let text = help(&verbs.iter().map(String::as_str).collect::<Vec<_>>());
+        flags.extend(words(&text).filter(|word| word.starts_with("--") && word.len() > 2).map(str::to_owned));
+        let commands = text.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| line.starts_with("  "));
+        let names = commands.filter_map(|line| line.strip_prefix("  ")?.split_whitespace().next().filter(|_| !line.starts_with("   ")));
+        open.extend(names.filter(|name| *name != "help").map(|name| [verbs.clone(), vec![name.to_owned()]].concat()));
+    }
+    flags
+}
+
+/// What may stand in a flag or a variable.
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| !c.is_ascii_alphanumeric() && c != '-' && c != '_').map(|word| word.trim_end_matches('-'))
+}
+
+/// Flags of other programs that the pages speak of.
+const OTHERS: [&str; 26] = [
+    "--release",
+    "--locked",
+    "--path",
+    "--example",
+    "--test",
+    "--markdown",
+    "--rounds",
+    "--only",
+    "--small",
+    "--latest",
+    "--remote",
+    "--user",
+    "--now",
+    "--features",
+    "--workspace",
+    "--no-run",
+    "--nocapture",
+    "--build",
+    "--rm",
+    "--security-opt",
+    "--device",
+    "--cap-add",
+    "--privileged",
+    "--tmpfs",
+    "--api-key",
+    "--scope",
+];
+
+#[test]
+fn every_flag_that_a_page_names_is_there() {
+    let known = flags();
+    assert!(known.contains("--sandbox") && known.contains("--ws-token-file") && known.len() > 60, "{known:?}");
+    let mut wrong = BTreeSet::new();
+    for page in pages() {
+        // Flags of other programs are in blocks, beside the program; prose is about ours.
+        let text = read(&page);
+        let prose: Vec<&str> = text.split("```").step_by(2).collect();
+        for code in prose.iter().flat_map(|prose| prose.split('`').skip(1).step_by(2)) {
+            let is_ours = !["cargo", "ssh ", "docker", "codex ", "systemctl", "podman", "git "].iter().any(|other| code.contains(other));
+            for flag in words(code).filter(|word| word.starts_with("--") && word.len() > 2 && is_ours) {
+                if !known.contains(flag) && !OTHERS.contains(&flag) {
+                    wrong.insert(format!("{}: {flag} in `{code}`", page.display()));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "no verb has these:\n{}", wrong.into_iter().collect::<Vec<_>>().join("\n"));
+}
+
+/// The text of every source file below these folders.
+fn sources(folders: &[&str]) -> String {
+    let mut text = String::new();
+    let mut open: Vec<_> = folders.iter().map(|folder| project().join(folder)).collect();
+    while let Some(path) = open.pop() {
+        if path.is_dir() {
+            open.extend(std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()).filter(|path| !path.ends_with("target")));
+        } else if path.extension().is_some_and(|extension| extension == "rs" || extension == "js") {
+            text.push_str(&std::fs::read_to_string(path).unwrap());
+        }
+    }
+    text
+}
+
+#[test]
+fn every_variable_that_a_page_names_is_read_somewhere() {
+    let code = sources(&["crates", "tests/conformance", "tests/interop", "xtask"]);
+    // These are named because they are not read.
+    let not_read = ["CODEX_HOME", "CODEX_PATH", "CODEX_EXEC_SERVER_URL", "CLAUDE_PLUGIN_ROOT"];
+    let is_variable =
+        |word: &&str| ["OUTPOST_", "CODEX_", "OPENAI_"].iter().any(|prefix| word.starts_with(prefix) && word.len() > prefix.len());
+    let mut wrong = BTreeSet::new();
+    for page in pages() {
+        for name in words(&read(&page)).filter(is_variable) {
+            let is_name = name.chars().all(|c| c.is_ascii_uppercase() || c == '_');
+            if is_name && !not_read.contains(&name) && !code.contains(name) {
+                wrong.insert(format!("{}: {name}", page.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "nothing reads these:\n{}", wrong.into_iter().collect::<Vec<_>>().join("\n"));
+}
+
+/// What the program says about a home with this file in it.
+fn with_file(name: &str, text: &str, verb: &[&str]) -> Output {
+    let home = tempfile::tempdir().unwrap();
+    std::fs::write(home.path().join(name), text).unwrap();
+    let mut command = Command::new(OUTPOST);
+    command.args(verb).env("OUTPOST_HOME", home.path()).env("HOME", home.path()).current_dir(home.path()).stdin(Stdio::null());
+    for name in ["OPENAI_API_KEY", "CODEX_API_KEY", "OUTPOST_EXEC_SERVER_URL"] {
+        command.env_remove(name);
+    }
+    command.output().unwrap()
+}
+
+/// Every key in an example of a file of ours is one that there is, and every value makes sense.
+#[test]
+fn every_example_of_a_file_can_be_read() {
+    let mut tried = 0;
+    for Block { page, text, .. } in blocks().into_iter().filter(|block| block.language == "toml") {
+        let (file, verb): (&str, &[&str]) = match &text {
+            text if text.contains("[[environments]]") => ("environments.toml", &["env", "list"]),
+            text if text.contains("[[rules]]") => ("rules.toml", &["exec", "--provider", "offline", "> read"]),
+            text if text.contains("identity") => ("requirements.toml", &["exec", "--provider", "offline", "> read"]),
+            text if text.contains("deny = [") => ("ceiling.toml", &["executor", "--listen", "stdio", "--ceiling", "ceiling.toml"]),
+            _ => ("config.toml", &["exec", "--provider", "offline", "> read"]),
+        };
+        let output = with_file(file, &text, verb);
+        let told = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        // That a database or a server of an example is not there is no mistake in the example.
+        let complaints =
+            ["is not known", "wrong:", "unknown key", "config.toml:", "shows an example of every key", "requirements in", "ceiling.toml:"];
+        let complaint = complaints.iter().find(|complaint| told.contains(**complaint));
+        assert!(complaint.is_none(), "{page}: {complaint:?} in what is said of\n{text}\n{told}");
+        tried += 1;
+    }
+    assert!(tried > 10, "only {tried} were found");
+}
+
+/// The numbers that a page calls exit codes are those that the program has.
+#[test]
+fn every_exit_code_that_a_page_names_is_there() {
+    let code = sources(&["crates/cli/src", "crates/environment/src"]);
+    let consts = code.lines().filter_map(|line| line.split_once(": u8 = ")?.1.split([';', ' ']).next()?.parse::<u32>().ok());
+    let known: BTreeSet<u32> = consts.chain([0, 128]).collect();
+    let mut named = BTreeSet::new();
+    for page in pages() {
+        let text = read(&page);
+        let about = text.lines().skip_while(|line| *line != "## Exit codes").skip(1).take_while(|line| !line.starts_with("## "));
+        let sentences: Vec<&str> = about.flat_map(|line| line.split([';', '.'])).collect();
+        named.extend(sentences.iter().filter_map(|sentence| sentence.split_whitespace().next()?.parse::<u32>().ok()));
+        let said = text.match_indices("exit code ").chain(text.match_indices("exits with "));
+        named.extend(said.filter_map(|(at, word)| words(&text[at + word.len()..]).next()?.parse::<u32>().ok()));
+    }
+    // What a command of an example ends with is its own.
+    let own: BTreeSet<u32> = [3, 7, 137].into();
+    assert!(named.contains(&1) && named.contains(&2), "{named:?}");
+    let wrong: Vec<&u32> = named.difference(&known).filter(|code| !own.contains(code)).collect();
+    assert!(wrong.is_empty(), "{wrong:?} are no exit codes of the program: {known:?}");
+}
