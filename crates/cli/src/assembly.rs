@@ -59,7 +59,7 @@ impl Assembly {
         let caller = Caller { client: "outpost", patience: Duration::from_secs(600) };
         let mut options = caller.options();
         if keeps_sessions {
-            options.sessions = Some(Arc::new(SessionMemory::new(home.run().join("sessions"))));
+            options.sessions = Some(Arc::new(SessionMemory::new(home.seat(&own.variables)?.run.join("sessions"))));
         }
         let registry: Registry = Known::load(&own.variables)?.registry(options, connector)?;
         let providers = providers(&config, &own.variables);

@@ -8,6 +8,7 @@ use thiserror::Error;
 
 use crate::connector::Token;
 use crate::definition::{Definition, DefinitionError};
+use crate::environment::ConnectPolicy;
 
 /// Everything that is configured, in order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -60,6 +61,12 @@ impl Snapshot {
     pub fn ids(&self) -> Vec<EnvironmentId> {
         let local = self.include_local.then(EnvironmentId::local);
         local.into_iter().chain(self.entries.iter().map(|entry| entry.id.clone())).collect()
+    }
+
+    /// Those that nobody wakes without naming them.
+    pub fn asleep(&self) -> Vec<EnvironmentId> {
+        let is_manual = |entry: &&Entry| entry.definition.as_ref().is_ok_and(|definition| definition.connect == ConnectPolicy::Manual);
+        self.entries.iter().filter(is_manual).map(|entry| entry.id.clone()).collect()
     }
 
     /// The default that is meant, if any.

@@ -176,9 +176,10 @@ impl Registry {
             connect: definition.connect,
             connect_timeout: definition.connect_timeout,
             initialize_timeout: definition.initialize_timeout,
+            idle_stop: definition.idle_stop,
             ..self.0.options.environment.clone()
         };
-        Recipe { connector: definition.connector(), options }
+        Recipe { connector: definition.connector(&options.means), options }
     }
 
     /// A new handle, not yet connected to anything.

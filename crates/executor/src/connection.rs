@@ -145,6 +145,8 @@ impl Connection {
         let with_gaps = params.extensions.as_ref().is_some_and(|asked| asked.iter().any(|name| name == OUTPUT_GAPS));
         let session = match &params.resume_session_id {
             None => self.executor.create_session().ok_or_else(fault::shutting_down)?,
+            // The session will be known again to the next start.
+            Some(_) if self.executor.is_closing() => return Err(fault::ending()),
             Some(id) => self.executor.session(id).ok_or_else(|| fault::unknown_session(id))?,
         };
         let attachment = Attachment::new(self.peer.clone(), with_gaps);

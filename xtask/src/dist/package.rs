@@ -135,7 +135,16 @@ impl Stage {
 
 /// Completions are text and the same for every architecture, so the program of this machine prints them.
 fn completions(shell: &str) -> anyhow::Result<String> {
-    output(Command::new(crate::cargo().get_program()).args(["run", "--quiet", "--locked", "--package", "outpost", "--", "completions", shell]))
+    output(Command::new(crate::cargo().get_program()).args([
+        "run",
+        "--quiet",
+        "--locked",
+        "--package",
+        "outpost",
+        "--",
+        "completions",
+        shell,
+    ]))
 }
 
 fn write(path: &Path, text: &str) -> anyhow::Result<()> {

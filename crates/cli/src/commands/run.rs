@@ -145,6 +145,9 @@ pub async fn copy_output(process: &RemoteProcess) -> anyhow::Result<Ended> {
             ProcessEvent::Gap { bytes: Some(bytes) } => lost.push(format!("{bytes} bytes")),
             ProcessEvent::Gap { bytes: None } => lost.push("an unknown number of bytes".into()),
             ProcessEvent::Exited { code: exit, limit, .. } => {
+                if exit < 0 {
+                    say("nobody knows how the command ended: whoever looked after it there was killed");
+                }
                 code = Some(exit);
                 if let Some(limit) = limit {
                     tracing::warn!("the command was stopped by {limit}");
