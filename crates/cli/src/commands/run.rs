@@ -17,6 +17,7 @@ use uuid::Uuid;
 use super::{OURS, complain};
 use crate::Process;
 use crate::args::RunArguments;
+use crate::out::say;
 use crate::outages;
 use crate::reach;
 use crate::signals::{self, Forwarding, Signals};
@@ -146,7 +147,7 @@ pub async fn copy_output(process: &RemoteProcess) -> anyhow::Result<Ended> {
             ProcessEvent::Gap { bytes: None } => lost.push("an unknown number of bytes".into()),
             ProcessEvent::Exited { code: exit, limit, .. } => {
                 if exit < 0 {
-                    say("nobody knows how the command ended: whoever looked after it there was killed");
+                    say("the exit status of the command is not known: the process that waited for it was killed");
                 }
                 code = Some(exit);
                 if let Some(limit) = limit {
