@@ -13,6 +13,7 @@ mod newcomer;
 mod run;
 mod schema;
 mod shell;
+mod shown;
 mod sources;
 mod thread;
 

@@ -1,6 +1,6 @@
 //! The release: static programs for every architecture, and the packages that hold them.
 //!
-//! `cargo xtask dist` writes everything below `target/dist`. Two clones of one commit give the same bytes, wherever they lie: paths are
+//! `cargo xtask dist` writes everything below `target/packages`. Two clones of one commit give the same bytes, wherever they lie: paths are
 //! remapped, times are those of the commit, archives are sorted. A step that fails fails the command.
 
 mod package;
@@ -45,6 +45,8 @@ impl Options {
 struct Release {
     /// Everything that is uploaded.
     directory: PathBuf,
+    /// Where packages are put together.
+    stage: PathBuf,
     version: String,
     /// The time of the commit, for every file in an archive.
     epoch: String,
@@ -52,21 +54,28 @@ struct Release {
 
 #[expect(clippy::print_stderr, reason = "this is a program for a terminal")]
 pub fn run(options: &Options) -> anyhow::Result<()> {
-    let release = Release { directory: target().join("dist"), version: env!("CARGO_PKG_VERSION").to_owned(), epoch: commit_time()? };
+    let release = Release {
+        directory: target().join("packages"),
+        stage: target().join("dist-stage"),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        epoch: commit_time()?,
+    };
     std::fs::create_dir_all(&release.directory)?;
     let all = [Arch::X86_64, Arch::Aarch64];
     let architectures = if options.architectures.is_empty() { &all[..] } else { &options.architectures };
     let toolchain = program::Toolchain::install()?;
     let mut files = Vec::new();
     for arch in architectures {
-        let program = toolchain.build(*arch, &release)?;
-        if !options.programs_only {
-            files.push(package::tarball(*arch, &program, &release)?);
-            files.push(package::deb(*arch, &program, &release)?);
-        }
-        files.push(program);
+        files.push(toolchain.build(*arch, &release)?);
     }
     if !options.programs_only {
+        let native = architectures.iter().zip(&files).find(|(arch, _)| arch.name() == std::env::consts::ARCH);
+        let completions = package::Completions::print(native.map(|(_, program)| program.as_path()))?;
+        for (arch, program) in architectures.iter().zip(files.clone()) {
+            let contents = package::Contents { arch: *arch, program: &program, completions: &completions };
+            files.push(package::tarball(&contents, &release)?);
+            files.push(package::deb(&contents, &release)?);
+        }
         files.push(sbom::write(&release)?);
         files.push(package::container_file(&release)?);
         files.push(package::installer(options.url.as_deref(), &release)?);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use outpost_environment::{Environment, State};
 
-use crate::out::aside;
+use crate::out::{aside, on_error_line};
 
 /// A lost connection that is back sooner is not worth a word.
 const NOTICEABLE: Duration = Duration::from_secs(2);
@@ -25,10 +25,10 @@ pub async fn tell(environment: Environment, end: &'static str) {
         let name = environment.name();
         match environment.state() {
             State::Recovering { reason, needs_login: true, .. } => {
-                aside(&format!("{begin}outpost: connection to {name} lost ({reason}); type `outpost env login {name}` elsewhere{end}"));
+                aside(&format!("{begin}outpost: connection to {name} lost ({}); type `outpost env login {name}` elsewhere{end}", on_error_line(&reason)));
             }
             State::Recovering { reason, .. } => {
-                aside(&format!("{begin}outpost: connection to {name} lost ({reason}); trying to get it back{end}"));
+                aside(&format!("{begin}outpost: connection to {name} lost ({}); trying to get it back{end}", on_error_line(&reason)));
             }
             _ => {}
         }

@@ -145,6 +145,11 @@ impl Executor {
         end
     }
 
+    /// What a sandbox does not hold here, in a line for people, if anything.
+    pub fn shortfall(&self) -> Option<String> {
+        outpost_sandbox::told(&self.0.config.launcher).shortfall()
+    }
+
     /// Ends everything that runs here and waits, for a while, until it is gone. How each process ended is written down and
     /// told to its client before the links are closed; a later start that is reached in the same way can still be asked.
     pub async fn shut_down(&self) {

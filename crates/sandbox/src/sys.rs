@@ -165,6 +165,27 @@ pub fn unshare(flags: libc::c_int) -> io::Result<()> {
     Ok(())
 }
 
+/// Goes over into a namespace of another process.
+pub fn join(namespace: BorrowedFd<'_>, kind: libc::c_int) -> io::Result<()> {
+    // SAFETY: it takes a descriptor and a flag, and there is no other thread that could be surprised.
+    check(unsafe { libc::setns(namespace.as_raw_fd(), kind) }.into())?;
+    Ok(())
+}
+
+/// Switches the loopback device of this network namespace on; its addresses come with that.
+pub fn bring_up_loopback() -> io::Result<()> {
+    let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)?;
+    let mut name = [0; libc::IFNAMSIZ];
+    for (at, byte) in name.iter_mut().zip(b"lo") {
+        *at = byte.cast_signed();
+    }
+    let flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+    let request = libc::ifreq { ifr_name: name, ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_flags: flags } };
+    // SAFETY: the structure is valid for reads, has a name that ends with a zero, and is not kept by the kernel.
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS as _, std::ptr::from_ref(&request)) }.into())?;
+    Ok(())
+}
+
 /// Changes what a mount, or a whole tree of them, allows.
 pub fn mount_setattr(mount: BorrowedFd<'_>, recursive: bool, attributes: &libc::mount_attr) -> io::Result<()> {
     let flags = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };

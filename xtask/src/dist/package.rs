@@ -9,23 +9,50 @@ use anyhow::{Context, ensure};
 
 use super::program::Arch;
 use super::{Release, output};
-use crate::{install, sh, target};
+use crate::{cargo, install, sh};
 
 /// Where the units in `contrib` expect the program; packages put it elsewhere.
 const UNIT_PROGRAM: &str = "%h/.cargo/bin/outpost";
 const UNITS: [&str; 2] = ["outpost-executor.service", "outpost-serve.service"];
 /// Shells, and where each looks for completions below a prefix.
-const COMPLETIONS: [(&str, &str); 3] = [
+const SHELLS: [(&str, &str); 3] = [
     ("bash", "share/bash-completion/completions/outpost"),
     ("zsh", "share/zsh/site-functions/_outpost"),
     ("fish", "share/fish/vendor_completions.d/outpost.fish"),
 ];
 
+/// What a package holds besides documents and units.
+pub struct Contents<'a> {
+    pub arch: Arch,
+    pub program: &'a Path,
+    pub completions: &'a Completions,
+}
+
+/// Completions by their place below a prefix. They are the same for every architecture.
+pub struct Completions(Vec<(&'static str, String)>);
+
+impl Completions {
+    /// Asks the program for them: the one that was just built, if it runs here.
+    pub fn print(native: Option<&Path>) -> anyhow::Result<Self> {
+        let program = || match native {
+            Some(program) => Command::new(program),
+            None => {
+                let mut cargo = cargo();
+                cargo.args(["run", "--quiet", "--locked", "--package", "outpost", "--"]);
+                cargo
+            }
+        };
+        let print = |(shell, place): (&str, &'static str)| Ok((place, output(program().args(["completions", shell]))?));
+        Ok(Self(SHELLS.into_iter().map(print).collect::<anyhow::Result<_>>()?))
+    }
+}
+
 /// `outpost-VERSION-ARCH.tar.gz`: one directory that can be copied over a prefix such as `/usr/local`.
-pub fn tarball(arch: Arch, program: &Path, release: &Release) -> anyhow::Result<PathBuf> {
+pub fn tarball(contents: &Contents, release: &Release) -> anyhow::Result<PathBuf> {
+    let arch = contents.arch;
     let name = format!("outpost-{}-{}", release.version, arch.name());
-    let stage = Stage::new(&name)?;
-    stage.fill(&stage.root.join(&name), program, "/usr/local/bin/outpost")?;
+    let stage = Stage::new(&release.stage, &name)?;
+    stage.fill(&stage.root.join(&name), contents, "/usr/local/bin/outpost")?;
     let path = release.directory.join(format!("{name}.tar.gz"));
     let mut tar = Command::new("tar")
         .args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--format=gnu", "--mode=u+rw,go=rX"])
@@ -49,11 +76,12 @@ pub fn tarball(arch: Arch, program: &Path, release: &Release) -> anyhow::Result<
 }
 
 /// A package for Debian and its relatives.
-pub fn deb(arch: Arch, program: &Path, release: &Release) -> anyhow::Result<PathBuf> {
+pub fn deb(contents: &Contents, release: &Release) -> anyhow::Result<PathBuf> {
+    let arch = contents.arch;
     install::need("dpkg-deb", "dpkg")?;
-    let stage = Stage::new(&format!("deb-{}", arch.name()))?;
-    stage.fill(&stage.root.join("usr"), program, "/usr/bin/outpost")?;
-    let kilobytes = fs::metadata(program)?.len().div_ceil(1024);
+    let stage = Stage::new(&release.stage, &format!("deb-{}", arch.name()))?;
+    stage.fill(&stage.root.join("usr"), contents, "/usr/bin/outpost")?;
+    let kilobytes = fs::metadata(contents.program)?.len().div_ceil(1024);
     let control = format!(
         "Package: outpost\nVersion: {}\nArchitecture: {}\nMaintainer: Outpost maintainers <maintainers@outpost.invalid>\n\
          Installed-Size: {kilobytes}\nSection: devel\nPriority: optional\nRecommends: ca-certificates, openssh-client\n\
@@ -75,7 +103,7 @@ pub fn deb(arch: Arch, program: &Path, release: &Release) -> anyhow::Result<Path
 /// A file that makes an image from the tarball beside it, without a network.
 pub fn container_file(release: &Release) -> anyhow::Result<PathBuf> {
     let path = release.directory.join("Containerfile");
-    let text = fs::read_to_string("contrib/Containerfile")?;
+    let text = fs::read_to_string(sources().join("contrib/Containerfile"))?;
     write(&path, &text.replace("ARG VERSION=0.0.0", &format!("ARG VERSION={}", release.version)))?;
     Ok(path)
 }
@@ -83,7 +111,7 @@ pub fn container_file(release: &Release) -> anyhow::Result<PathBuf> {
 /// The installer, with the address of this release if it is known.
 pub fn installer(url: Option<&str>, release: &Release) -> anyhow::Result<PathBuf> {
     let path = release.directory.join("install.sh");
-    let text = fs::read_to_string("contrib/install.sh")?;
+    let text = fs::read_to_string(sources().join("contrib/install.sh"))?;
     let stamped = text
         .replace("version=${OUTPOST_VERSION:-}", &format!("version=${{OUTPOST_VERSION:-{}}}", release.version))
         .replace("releases=${OUTPOST_RELEASES:-}", &format!("releases=${{OUTPOST_RELEASES:-{}}}", url.unwrap_or_default()));
@@ -99,8 +127,8 @@ struct Stage {
 }
 
 impl Stage {
-    fn new(name: &str) -> anyhow::Result<Self> {
-        let root = target().join("dist-stage").join(name);
+    fn new(directory: &Path, name: &str) -> anyhow::Result<Self> {
+        let root = directory.join(name);
         if root.exists() {
             fs::remove_dir_all(&root)?;
         }
@@ -109,42 +137,33 @@ impl Stage {
     }
 
     /// Lays out a prefix: program, units, completions, documents.
-    fn fill(&self, prefix: &Path, program: &Path, installed: &str) -> anyhow::Result<()> {
+    fn fill(&self, prefix: &Path, contents: &Contents, installed: &str) -> anyhow::Result<()> {
         let place = prefix.join("bin/outpost");
         create_parent(&place)?;
-        fs::copy(program, &place)?;
+        fs::copy(contents.program, &place)?;
         fs::set_permissions(&place, fs::Permissions::from_mode(0o755))?;
         for unit in UNITS {
-            let text = fs::read_to_string(Path::new("contrib").join(unit))?;
+            let text = fs::read_to_string(sources().join("contrib").join(unit))?;
             ensure!(text.contains(UNIT_PROGRAM), "contrib/{unit} does not start {UNIT_PROGRAM}");
             write(&prefix.join("lib/systemd/user").join(unit), &text.replace(UNIT_PROGRAM, installed))?;
         }
-        for (shell, place) in COMPLETIONS {
-            write(&prefix.join(place), &completions(shell)?)?;
+        for (place, text) in &contents.completions.0 {
+            write(&prefix.join(place), text)?;
         }
         let documents = prefix.join("share/doc/outpost");
         for file in ["README.md", "CHANGELOG.md", "SECURITY.md", "ARCHITECTURE.md", "CONTRIBUTING.md"] {
-            write(&documents.join(file), &fs::read_to_string(file)?)?;
+            write(&documents.join(file), &fs::read_to_string(sources().join(file))?)?;
         }
-        write(&documents.join("copyright"), &fs::read_to_string("LICENSE")?)?;
-        copy_tree(Path::new("docs"), &documents.join("docs"))?;
+        write(&documents.join("copyright"), &fs::read_to_string(sources().join("LICENSE"))?)?;
+        copy_tree(&sources().join("docs"), &documents.join("docs"))?;
         // dpkg-deb keeps the modes it finds, and this machine's umask is not part of a release.
         normalise_modes(&self.root)
     }
 }
 
-/// Completions are text and the same for every architecture, so the program of this machine prints them.
-fn completions(shell: &str) -> anyhow::Result<String> {
-    output(Command::new(crate::cargo().get_program()).args([
-        "run",
-        "--quiet",
-        "--locked",
-        "--package",
-        "outpost",
-        "--",
-        "completions",
-        shell,
-    ]))
+/// The root of the repository.
+fn sources() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
 fn write(path: &Path, text: &str) -> anyhow::Result<()> {
@@ -181,4 +200,75 @@ fn normalise_modes(path: &Path) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn release(directory: &Path) -> Release {
+        let made = Release {
+            directory: directory.join("release"),
+            stage: directory.join("stage"),
+            version: "1.2.3".into(),
+            epoch: "1700000000".into(),
+        };
+        fs::create_dir_all(&made.directory).ok();
+        made
+    }
+
+    /// A package of a program that is a script, made in a directory of its own.
+    fn packages(directory: &Path) -> anyhow::Result<[PathBuf; 2]> {
+        let program = directory.join("program");
+        write(&program, "#!/bin/sh\necho outpost 1.2.3\n")?;
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o700))?;
+        let completions = Completions(vec![("share/zsh/site-functions/_outpost", "#compdef outpost\n".into())]);
+        let contents = Contents { arch: Arch::Aarch64, program: &program, completions: &completions };
+        let release = release(directory);
+        Ok([tarball(&contents, &release)?, deb(&contents, &release)?])
+    }
+
+    #[test]
+    fn packages_hold_everything_and_are_the_same_bytes_every_time() -> anyhow::Result<()> {
+        let (first, second) = (tempfile::tempdir()?, tempfile::tempdir()?);
+        let (one, other) = (packages(first.path())?, packages(second.path())?);
+        for (left, right) in one.iter().zip(&other) {
+            assert!(fs::read(left)? == fs::read(right)?, "{} differs", left.display());
+        }
+        let listed = output(Command::new("tar").arg("-tvzf").arg(&one[0]))?;
+        let wanted = [
+            "bin/outpost",
+            "lib/systemd/user/outpost-executor.service",
+            "lib/systemd/user/outpost-serve.service",
+            "share/zsh/site-functions/_outpost",
+            "share/doc/outpost/copyright",
+            "share/doc/outpost/docs/ssh.md",
+        ];
+        for name in wanted {
+            let line = listed.lines().find(|line| line.ends_with(&format!("outpost-1.2.3-aarch64/{name}")));
+            let line = line.with_context(|| format!("{name} is missing:\n{listed}"))?;
+            let mode = if name == "bin/outpost" { "-rwxr-xr-x 0/0" } else { "-rw-r--r-- 0/0" };
+            assert!(line.starts_with(mode), "{line}");
+        }
+        let fields = output(Command::new("dpkg-deb").arg("--field").arg(&one[1]))?;
+        assert!(fields.contains("Version: 1.2.3\n") && fields.contains("Architecture: arm64\n"), "{fields}");
+        Ok(())
+    }
+
+    #[test]
+    fn the_installer_knows_its_release() -> anyhow::Result<()> {
+        let directory = tempfile::tempdir()?;
+        let installer = installer(Some("https://example.org/v1.2.3"), &release(directory.path()))?;
+        let text = fs::read_to_string(installer)?;
+        assert!(text.contains("version=${OUTPOST_VERSION:-1.2.3}\nreleases=${OUTPOST_RELEASES:-https://example.org/v1.2.3}\n"), "{text}");
+        Ok(())
+    }
+
+    #[test]
+    fn the_container_file_names_the_tarball() -> anyhow::Result<()> {
+        let directory = tempfile::tempdir()?;
+        let text = fs::read_to_string(container_file(&release(directory.path()))?)?;
+        assert!(text.contains("ARG VERSION=1.2.3\n"), "{text}");
+        Ok(())
+    }
 }

@@ -108,7 +108,7 @@ impl Toolchain {
 fn remapped(option: &str, separator: &str) -> anyhow::Result<String> {
     let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
     let cargo_home = std::env::var_os("CARGO_HOME").map_or_else(|| home.join(".cargo"), PathBuf::from);
-    let mut places = vec![(cargo_home, "/cargo"), (std::env::current_dir()?, "/outpost"), (target(), "/build")];
+    let mut places = [(cargo_home, "/cargo"), (std::env::current_dir()?, "/outpost"), (target(), "/build")];
     places.sort_by_key(|(place, _)| place.as_os_str().len());
     let options = places.iter().map(|(place, name)| {
         let place = place.to_str().with_context(|| format!("{} is not UTF-8", place.display()))?;
