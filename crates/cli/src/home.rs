@@ -133,7 +133,7 @@ impl Home {
     /// What this host, job or container has of this home.
     pub fn seat(&self, variables: &Variables) -> io::Result<Seat> {
         let home = std::path::absolute(&self.0)?;
-        Seat::take(&home, Place::here(variables.all()), &local_directories())
+        Seat::take(&home, Place::here(&variables.for_commands()), &local_directories())
     }
 }
 

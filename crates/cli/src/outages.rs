@@ -25,7 +25,10 @@ pub async fn tell(environment: Environment, end: &'static str) {
         let name = environment.name();
         match environment.state() {
             State::Recovering { reason, needs_login: true, .. } => {
-                aside(&format!("{begin}outpost: connection to {name} lost ({}); type `outpost env login {name}` elsewhere{end}", on_error_line(&reason)));
+                aside(&format!(
+                    "{begin}outpost: connection to {name} lost ({}); type `outpost env login {name}` elsewhere{end}",
+                    on_error_line(&reason)
+                ));
             }
             State::Recovering { reason, .. } => {
                 aside(&format!("{begin}outpost: connection to {name} lost ({}); trying to get it back{end}", on_error_line(&reason)));

@@ -18,7 +18,7 @@ use thiserror::Error;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::Command;
 
-use crate::connector::marker;
+use crate::connector::{marker, withhold_secrets};
 use crate::definition::{Setup, Ssh};
 use crate::route::{Errand, Manner, Route, quoted};
 
@@ -187,7 +187,9 @@ impl Transport {
         // A program shrinks to less than half.
         let manner = Manner { compress: input.is_some(), ..self.manner.clone() };
         let line = self.route.command_line(Errand { script: &far, companion: None }, &manner);
-        let mut child = Command::new(&line.program)
+        let mut command = Command::new(&line.program);
+        withhold_secrets(&mut command);
+        let mut child = command
             .args(&line.args)
             .stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() })
             .stdout(Stdio::piped())
@@ -230,8 +232,8 @@ impl Transport {
         }
         let destination = self.name();
         // What ssh itself says when it fails.
-        if status.code() == Some(255) && self.route.ssh.is_some() {
-            return Err(BootstrapError::Ssh { destination, status });
+        if let Some(ssh) = self.route.ssh.as_ref().filter(|_| status.code() == Some(255)) {
+            return Err(BootstrapError::Ssh { destination: ssh.destination.clone(), status });
         }
         if self.route.is_inside() && said.trim().is_empty() {
             return Err(BootstrapError::NoWay { destination, status, said: complaint });

@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use outpost_rpc::{Link, LinkError};
 
+pub(crate) use command::withhold_secrets;
 pub use command::{CommandLine, Complaints, NoExecutor, TAKEN_OVER_EXIT};
 pub use joined::{Door, Refusal};
 pub(crate) use journey::marker;

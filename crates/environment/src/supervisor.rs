@@ -308,7 +308,7 @@ impl Supervisor {
             Ok(Ok(line)) => line,
             // A proxy in front of an executor that is being restarted refuses, too.
             Ok(Err(error @ LinkError::Protocol(_))) if session.is_none() => return Err(Refused::ForGood(error.to_string())),
-            Ok(Err(error)) if NoExecutor::of(&error).is_some() => return Err(missing(&error)),
+            Ok(Err(error)) if NoExecutor::of(&error).is_some() => return Err(missing(&error, &self.name)),
             Ok(Err(LinkError::Io(error))) if is_cut(&error) => return Err(Refused::ForNow(error.to_string())),
             Ok(Err(error)) => return Err(Refused::Absent(error.to_string())),
             Err(_) => return Err(Refused::Absent(format!("no connection within {:?}", self.options.connect_timeout))),
@@ -459,9 +459,10 @@ impl Supervisor {
 }
 
 /// What a way that is known to lead nowhere means.
-fn missing(error: &LinkError) -> Refused {
+fn missing(error: &LinkError, name: &str) -> Refused {
     match NoExecutor::of(error) {
-        Some(NoExecutor::NeedsLogin { said }) => Refused::Login(said.clone()),
+        Some(NoExecutor::NeedsLogin { said }) => Refused::Login(said.trim_end_matches('.').to_owned()),
+        Some(NoExecutor::NoProgram) => Refused::Absent(format!("there is no outpost there; type `outpost env upgrade {name}`")),
         Some(NoExecutor::Over { said }) => Refused::ForGood(said.clone()),
         _ => Refused::Absent(error.to_string()),
     }

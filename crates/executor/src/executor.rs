@@ -159,6 +159,11 @@ impl Executor {
             for process in &processes {
                 process.closed().await;
             }
+        })
+        .await;
+        // Only now: those who wait for the processes end with their owners, and with them the knowledge of how each ended.
+        ending.iter().for_each(Session::let_go);
+        let _ = timeout(LAST_WAIT, async {
             for process in &processes {
                 process.told().await;
             }

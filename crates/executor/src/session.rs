@@ -239,8 +239,12 @@ impl Session {
         for process in &processes {
             process.terminate();
         }
-        self.end_owner();
         processes
+    }
+
+    /// Ends what is left after [`Self::stop`].
+    pub fn let_go(self: &Arc<Self>) {
+        self.end_owner();
     }
 
     /// Closes the connection, if there is one, once everything that was said on it has been taken.

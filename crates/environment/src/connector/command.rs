@@ -123,16 +123,21 @@ fn is_withheld(name: &OsStr) -> bool {
     name == "OUTPOST_EXEC_SERVER_URL" || name == "OUTPOST_HIDDEN_VARIABLES" || secret_names::is_secret(name)
 }
 
-pub async fn start(line: &CommandLine) -> Result<Line, LinkError> {
-    let mut command = Command::new(&line.program);
-    command.args(&line.args).stdin(Stdio::piped()).stdout(Stdio::piped());
-    // In a group of its own: an interrupt typed here is for the command that runs there, not for the way to it.
-    command.process_group(0).kill_on_drop(true);
+/// Takes our secrets out of what a command inherits: some ways hand their whole environment on to the other side.
+pub fn withhold_secrets(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         if is_withheld(&name) {
             command.env_remove(&name);
         }
     }
+}
+
+pub async fn start(line: &CommandLine) -> Result<Line, LinkError> {
+    let mut command = Command::new(&line.program);
+    command.args(&line.args).stdin(Stdio::piped()).stdout(Stdio::piped());
+    // In a group of its own: an interrupt typed here is for the command that runs there, not for the way to it.
+    command.process_group(0).kill_on_drop(true);
+    withhold_secrets(&mut command);
     command.envs(&line.env);
     if let Some(cwd) = &line.cwd {
         command.current_dir(cwd);
