@@ -325,6 +325,18 @@ async fn a_keeper_that_is_told_to_end_says_how_its_commands_ended() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(137), &b"last words\n"[..]), "{said}");
     eventually("the keeper is gone", || !is_alive(keeper)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_keeper_that_is_told_to_end_leaves_the_fates_of_a_client_that_is_away() {
+    let home = KeptHome::new();
+    let started = home.path().join("started");
+    let mut running = home.run(&format!("touch {}; sleep 600", started.display())).spawn().unwrap();
+    eventually("the command runs", || started.exists()).await;
+    running.kill().await.unwrap();
+    let keeper = home.keeper().unwrap();
+    assert!(Command::new("kill").arg(keeper.to_string()).status().unwrap().success());
+    eventually("the keeper is gone", || !is_alive(keeper)).await;
     // What it knew is left for the next start that is reached in the same way.
     let journals = std::fs::read_dir(home.path().join("executor")).unwrap().flatten();
     let facts: String = journals.filter_map(|entry| std::fs::read_to_string(entry.path().join("journal.jsonl")).ok()).collect();
