@@ -106,7 +106,7 @@ pub enum Variable {
     /// No environments at all, whatever anybody else says.
     Off,
     /// One environment, `remote`, and this machine is not used.
-    Url(Definition),
+    Url(Box<Definition>),
 }
 
 #[derive(Debug, Clone, Error, PartialEq, Eq)]
@@ -118,7 +118,7 @@ impl Variable {
         match value.map(str::trim) {
             None | Some("") => Ok(Self::Unset),
             Some(text) if text.eq_ignore_ascii_case("none") => Ok(Self::Off),
-            Some(url) => Ok(Self::Url(Definition::url(url, token)?)),
+            Some(url) => Ok(Self::Url(Box::new(Definition::url(url, token)?))),
         }
     }
 }
@@ -140,7 +140,7 @@ impl Configuration {
             Variable::Url(definition) => {
                 // The name is one of ours and keeps the rules.
                 let Ok(id) = EnvironmentId::parse_own("remote") else { return Self::Off };
-                let entries = vec![Entry { id: id.clone(), definition: Ok(definition) }];
+                let entries = vec![Entry { id: id.clone(), definition: Ok(*definition) }];
                 Self::On(Snapshot { include_local: false, entries, default: DefaultChoice::Id(id), nameless: Vec::new() })
             }
         }

@@ -116,7 +116,7 @@ impl Registry {
     /// Adds an environment, or gives one that there is a new handle. The default is never touched.
     pub fn add(&self, id: EnvironmentId, definition: Definition) -> Result<Event, RegistryError> {
         let recipe = self.recipe(&definition);
-        self.put(id, Kind::Defined(definition), recipe)
+        self.put(id, Kind::Defined(Box::new(definition)), recipe)
     }
 
     /// The same for one that must be there.

@@ -134,7 +134,7 @@ pub(super) struct Recipe {
 pub(super) enum Kind {
     /// Configured, and wrong.
     Wrong,
-    Defined(Definition),
+    Defined(Box<Definition>),
     Local,
     /// In a way of the caller's own.
     Attached,
@@ -160,7 +160,7 @@ impl Entry {
     pub fn is_defined_as(&self, wanted: Option<&Result<Definition, String>>) -> bool {
         match (&self.kind, wanted) {
             (Kind::Local, None) => true,
-            (Kind::Defined(definition), Some(Ok(wanted))) => definition == wanted,
+            (Kind::Defined(definition), Some(Ok(wanted))) => **definition == *wanted,
             (Kind::Wrong, Some(Err(wanted))) => matches!(&self.standing, Standing::Failed { reason, .. } if reason == wanted),
             _ => false,
         }
