@@ -134,7 +134,7 @@ fn what_is_wrong_is_told_and_changes_nothing() {
         (vec!["env", "add", "c", "--ssh", "-oProxyCommand=x"], 2, ""),
         (vec!["env", "add", "c", "--ssh=-oProxyCommand=x"], 1, "is no ssh destination"),
         (vec!["env", "remove", "a"], 1, "is the default"),
-        (vec!["run", "-e", "bad", "--", "true"], 125, "one of `url`, `program` and `ssh` is needed"),
+        (vec!["run", "-e", "bad", "--", "true"], 125, "one of `url`, `program`, `ssh`"),
         (vec!["run", "-e", "no/name", "--", "true"], 125, "may hold only"),
     ] {
         home.refused(&arguments, code, why);

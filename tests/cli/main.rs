@@ -14,6 +14,7 @@ mod run;
 mod schema;
 mod shell;
 mod shown;
+mod sources;
 mod thread;
 mod written;
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use outpost_environment::{ConnectPolicy, Connector, Environment, EnvironmentError, FailureKind, News, State};
+use outpost_environment::{ConnectPolicy, Connector, Environment, EnvironmentError, EnvironmentOptions, FailureKind, News, State, Token};
 use outpost_testkit::{ExecutorProcess, LinkKind};
 
 use crate::support::{OUTPOST, Site, finish, id, news, over_sites, ready, registry, selection, soon, state};
@@ -121,4 +121,20 @@ async fn handles_of_one_executor_know_that_they_are() {
     assert!(identity(&one).is_same_executor(&identity(&two)));
     assert!(!identity(&one).is_same_executor(&identity(&other)));
     let _ = Signpost::new(&site);
+}
+
+#[tokio::test]
+async fn a_version_that_is_too_far_is_refused_with_the_command_to_type() {
+    let executor = ExecutorProcess::start(Path::new(OUTPOST), &["--no-auth"]);
+    let with = |version: &str| {
+        let options = EnvironmentOptions { version: version.into(), ..EnvironmentOptions::default() };
+        Environment::new(Connector::target(executor.url().parse().unwrap(), Token::None), options)
+    };
+    let there: Vec<u64> = env!("CARGO_PKG_VERSION").split('.').map(|part| part.parse().unwrap()).collect();
+    let near = with(&format!("{}.{}.9", there[0], there[1] + 2));
+    assert!(near.connect().await.is_ok());
+    let refused = with(&format!("{}.{}.0", there[0], there[1] + 3)).connect().await.unwrap_err().to_string();
+    assert!(refused.contains("more than 2 minor releases apart") && refused.contains("type `outpost env upgrade"), "{refused}");
+    let newer = with(&format!("{}.0.0", there[0] + 1)).connect().await;
+    assert!(newer.is_err());
 }

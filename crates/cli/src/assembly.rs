@@ -64,7 +64,7 @@ impl Assembly {
         let caller = Caller { client: "outpost", patience: Duration::from_secs(600) };
         let mut options = caller.options();
         if keeps_sessions {
-            options.sessions = Some(Arc::new(SessionMemory::new(home.run().join("sessions"))));
+            options.sessions = Some(Arc::new(SessionMemory::new(home.seat(&own.variables)?.run.join("sessions"))));
         }
         let changes = if follows_environments { environments::watch() } else { None };
         let known = Known::load(&own.variables)?;

@@ -110,6 +110,7 @@ pub fn advice(name: &str, reason: &str) -> Option<String> {
             Some(format!("`{name}` is {target} in environments.toml; does an executor listen there, and does the network let you through?"))
         }
         Way::Ssh(ssh) => Some(format!("`{name}` is behind ssh; does `ssh {} true` work without a password?", ssh.destination)),
+        Way::Inside(route) => Some(format!("`{name}` is {route}; does it run, and may you enter it?")),
         Way::Program(line) => Some(format!("`{name}` is behind a command; does `{line}` start an executor?")),
     }
 }

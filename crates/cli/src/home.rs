@@ -1,13 +1,17 @@
 //! `OUTPOST_HOME`: where state lives.
 
-use std::fs::{self, DirBuilder, File};
-use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use outpost_executor::local_directory::LocalDirectories;
+use outpost_executor::place::Place;
+use outpost_executor::seat::Seat;
 use rustix::fs::{Access, access};
-use uuid::Uuid;
+
+use crate::variables::Variables;
 
 /// The name of an executor's token.
 pub const EXECUTOR: &str = "executor";
@@ -116,11 +120,6 @@ impl Home {
         self.0.join("redo")
     }
 
-    /// One journal per start of an executor.
-    pub fn journals(&self) -> PathBuf {
-        self.0.join("executor")
-    }
-
     /// The token that a listener of this home asks for.
     pub fn token(&self, listener: &str) -> PathBuf {
         self.tokens().join(listener)
@@ -131,49 +130,14 @@ impl Home {
         self.0.join("tokens")
     }
 
-    pub fn run(&self) -> PathBuf {
-        self.0.join("run")
-    }
-
-    /// Makes the place of the sockets if it is not there.
-    pub fn make_run(&self) -> io::Result<()> {
-        DirBuilder::new().recursive(true).mode(0o700).create(self.run())
-    }
-
-    /// The identity of this executor install: made once, at random.
-    pub fn executor_id(&self) -> io::Result<String> {
-        let directory = self.0.join("executor");
-        let path = directory.join("identity");
-        if let Some(id) = read_identity(&path)? {
-            return Ok(id);
-        }
-        write_once(&path, &Uuid::now_v7().to_string())?;
-        read_identity(&path)?.ok_or_else(|| io::Error::other(format!("{} vanished", path.display())))
+    /// What this host, job or container has of this home.
+    pub fn seat(&self, variables: &Variables) -> io::Result<Seat> {
+        let home = std::path::absolute(&self.0)?;
+        Seat::take(&home, Place::here(&variables.for_commands()), &local_directories())
     }
 }
 
-/// Makes a file that only its owner can read, with one line in it, unless there is one. Written aside and linked into
-/// place: two that start at once agree on the one that came first.
-pub fn write_once(path: &Path, line: &str) -> io::Result<()> {
-    let directory = path.parent().unwrap_or(Path::new("/"));
-    DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
-    let aside = path.with_extension(Uuid::new_v4().to_string());
-    let mut file = File::options().write(true).create_new(true).mode(0o600).open(&aside)?;
-    let written = writeln!(file, "{line}").and_then(|()| fs::hard_link(&aside, path));
-    fs::remove_file(&aside)?;
-    match written {
-        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-        _ => Ok(()),
-    }
-}
-
-fn read_identity(path: &Path) -> io::Result<Option<String>> {
-    match fs::read_to_string(path) {
-        Ok(text) if Uuid::parse_str(text.trim()).is_ok() => Ok(Some(text.trim().to_owned())),
-        // What a power cut may leave of a file that was just made.
-        Ok(text) if text.trim_matches('\0').is_empty() => fs::remove_file(path).map(|()| None),
-        Ok(_) => Err(io::Error::new(io::ErrorKind::InvalidData, format!("{} holds no id; remove it to get a new one", path.display()))),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
+/// Where this user may have sockets and locks on this machine.
+pub fn local_directories() -> LocalDirectories {
+    LocalDirectories::of_this_user(std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from))
 }

@@ -39,11 +39,11 @@ pub fn executor_config(settings: ExecutorSettings, variables: &Variables) -> any
     if let Some(error) = home.as_ref().and_then(|home| home.close_to_others().err()) {
         tracing::warn!(%error, "the home cannot be closed to others");
     }
-    let executor_id = home
-        .as_ref()
-        .and_then(|home| home.executor_id().inspect_err(|error| tracing::warn!(%error, "this executor cannot keep an identity")).ok());
+    let warn = |error: &std::io::Error| tracing::warn!(%error, "this executor cannot keep an identity");
+    let seat = home.as_ref().and_then(|home| home.seat(variables).inspect_err(warn).ok());
+    let executor_id = seat.as_ref().and_then(|seat| seat.executor_id().inspect_err(warn).ok());
     let launcher = LauncherSettings {
-        scratch: home.as_ref().map(|home| home.run().join("cells")),
+        scratch: seat.as_ref().map(|seat| seat.run.join("cells")),
         sandbox_user: settings.confinement.sandbox_user,
         home: variables.get("HOME").map(Into::into),
         limits: settings.confinement.limits,
@@ -63,7 +63,8 @@ pub fn executor_config(settings: ExecutorSettings, variables: &Variables) -> any
         output: OutputLimits { spool: settings.spool, ..OutputLimits::default() },
         input: InputLimits::default(),
         spool_directory: home.as_ref().map(Home::spool),
-        journal_directory: home.filter(|_| settings.keeps_fates).map(|home| home.journals()),
+        lock_directory: seat.as_ref().map(|seat| seat.run.join("locks")),
+        journal_directory: seat.filter(|_| settings.keeps_fates).map(|seat| seat.state),
         redo_directory,
         listener: settings.listener,
         launcher: Launcher::with_own_stage(launcher),

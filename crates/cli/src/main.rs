@@ -75,6 +75,8 @@ fn main() -> ExitCode {
             Command::Executor(arguments) => commands::executor::run(arguments, &process).await,
             Command::AppServer(arguments) => commands::app_server::run(*arguments, &process).await,
             Command::Keeper(arguments) => commands::keeper::run(arguments, &process).await,
+            Command::Kept => commands::keeper::is_running(&process).await,
+            Command::EndKeeper => commands::keeper::end(&process).await,
             Command::Run(arguments) => commands::run::run(arguments, &process).await,
             Command::Schema(arguments) => commands::schema::run(&arguments),
             Command::Reference => commands::reference(),

@@ -15,17 +15,25 @@ pub async fn tell(environment: Environment, end: &'static str) {
     let begin = if end == "\n" { "" } else { end };
     let mut state = environment.watch();
     loop {
-        let Ok(lost) = state.wait_for(|state| matches!(state, State::Recovering { .. })).await.map(|state| state.clone()) else { return };
+        if state.wait_for(|state| matches!(state, State::Recovering { .. })).await.is_err() {
+            return;
+        }
         let back = state.wait_for(|state| !matches!(state, State::Recovering { .. }));
         if tokio::time::timeout(NOTICEABLE, back).await.is_ok() {
             continue;
         }
-        if let State::Recovering { reason, .. } = lost {
-            aside(&format!(
-                "{begin}outpost: connection to {} lost ({}); trying to get it back{end}",
-                environment.name(),
-                on_error_line(&reason)
-            ));
+        let name = environment.name();
+        match environment.state() {
+            State::Recovering { reason, needs_login: true, .. } => {
+                aside(&format!(
+                    "{begin}outpost: connection to {name} lost ({}); type `outpost env login {name}` elsewhere{end}",
+                    on_error_line(&reason)
+                ));
+            }
+            State::Recovering { reason, .. } => {
+                aside(&format!("{begin}outpost: connection to {name} lost ({}); trying to get it back{end}", on_error_line(&reason)));
+            }
+            _ => {}
         }
         if state.wait_for(|state| matches!(state, State::Ready(_))).await.is_err() {
             return;

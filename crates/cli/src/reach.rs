@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Context;
-use outpost_environment::{Connector, Definition, Environment, EnvironmentOptions};
+use outpost_environment::{Carrier, Connector, Definition, Environment, EnvironmentOptions, Means};
 use outpost_executor::{Executor, Lifetime};
 use outpost_rpc::PeerOptions;
 use outpost_rpc::link::memory;
@@ -13,8 +13,10 @@ use outpost_wire::exec::environment::EnvironmentInfo;
 
 use crate::Process;
 use crate::args::PlaceArguments;
+use crate::commands::env;
 use crate::confinement::{configured_limits, configured_minimum, http_allow};
 use crate::environments::{Known, token};
+use crate::home::local_directories;
 use crate::local::{Confinement, ExecutorSettings, executor_config};
 
 /// An environment that is used by a verb.
@@ -39,9 +41,15 @@ impl Caller {
             client_name: self.client.into(),
             patience: self.patience,
             jitter_seed: u64::from(std::process::id()),
+            means: means(),
             ..EnvironmentOptions::default()
         }
     }
+}
+
+/// What routes through ssh, jobs and containers may use of this machine.
+fn means() -> Means {
+    Means { masters: local_directories().find(), carrier: Some(Carrier::new(env::carry)) }
 }
 
 impl Reached {
@@ -82,7 +90,7 @@ pub fn named(name: &str, caller: Caller, own: &Process) -> anyhow::Result<Reache
     known.snapshot()?;
     if name.contains("://") {
         let definition = Definition::url(name, token(name, &own.variables)?)?;
-        return Ok(there(definition.connector(), caller));
+        return Ok(there(definition.connector(&Means::default()), caller));
     }
     let id = EnvironmentId::parse(name).context("an environment is given by its name, or as ws://HOST:PORT or unix:///PATH")?;
     Ok(Reached { environment: known.handle(&id, caller.options())?, executor: None })

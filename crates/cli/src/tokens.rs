@@ -7,7 +7,9 @@ use std::path::Path;
 
 use anyhow::{Context, ensure};
 
-use crate::home::{EXECUTOR, Home, write_once};
+use outpost_executor::seat::write_once;
+
+use crate::home::{EXECUTOR, Home};
 use crate::variables::Variables;
 
 /// 256 bits.

@@ -17,6 +17,7 @@ use toml::de::{DeTable, DeValue};
 use crate::definition::Definition;
 use crate::provider::{DefaultChoice, Entry, Nameless, Snapshot};
 
+pub use entry::span;
 pub use watch::{FileWatch, WatchError};
 
 use text::{Text, Value};

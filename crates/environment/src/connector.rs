@@ -5,6 +5,7 @@
 
 mod command;
 mod joined;
+mod journey;
 mod target;
 mod tls;
 
@@ -12,11 +13,15 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use outpost_rpc::{Link, LinkError};
 
-pub use command::{CommandLine, Complaints, TAKEN_OVER_EXIT};
+pub(crate) use command::withhold_secrets;
+pub use command::{CommandLine, Complaints, NoExecutor, TAKEN_OVER_EXIT};
 pub use joined::{Door, Refusal};
+pub(crate) use journey::marker;
+pub use journey::{Carrier, Journey, Means};
 pub use target::{Target, TargetError, Token};
 
 use crate::pending::Provision;
@@ -35,6 +40,8 @@ enum Nature {
     Plain,
     /// Whatever is behind a command ends with it, unless there is a keeper.
     Command,
+    /// The same, through places that may have to be started, prepared and logged in to.
+    Journey(Arc<Journey>),
     /// Links come from outside, whenever they come.
     Joined(Arc<joined::Slot>),
     /// Nobody can connect before it is provided.
@@ -118,6 +125,15 @@ impl Connector {
         })
     }
 
+    /// A way through ssh, jobs and containers. What is missing on it is started, copied and set up.
+    pub fn route(journey: Journey) -> Self {
+        let journey = Arc::new(journey);
+        Self::with_nature(journey.route.to_string(), Nature::Journey(journey.clone()), move || {
+            let journey = journey.clone();
+            async move { journey.link().await }
+        })
+    }
+
     /// Links that executors bring: they come through the door.
     pub fn joined(name: impl Into<String>) -> (Self, Door) {
         let slot = Arc::new(joined::Slot::default());
@@ -160,7 +176,7 @@ impl Connector {
     /// Whether sessions outlive the link only if somebody keeps them on the other side.
     pub(crate) fn needs_keeper(&self) -> bool {
         match &self.nature {
-            Nature::Command => true,
+            Nature::Command | Nature::Journey(_) => true,
             Nature::Pending(provision) => provision.connector().is_some_and(|connector| connector.needs_keeper()),
             Nature::Plain | Nature::Joined(_) => false,
         }
@@ -170,7 +186,7 @@ impl Connector {
     pub(crate) async fn provided(&self) -> Result<(), String> {
         match &self.nature {
             Nature::Pending(provision) => provision.wait().await,
-            Nature::Plain | Nature::Command | Nature::Joined(_) => Ok(()),
+            Nature::Plain | Nature::Command | Nature::Journey(_) | Nature::Joined(_) => Ok(()),
         }
     }
 
@@ -178,7 +194,29 @@ impl Connector {
     pub(crate) async fn arrival(&self) {
         match &self.nature {
             Nature::Joined(slot) => slot.filled().await,
-            Nature::Plain | Nature::Command | Nature::Pending(_) => std::future::pending().await,
+            Nature::Plain | Nature::Command | Nature::Journey(_) | Nature::Pending(_) => std::future::pending().await,
+        }
+    }
+
+    /// Waits until somebody has logged in for it; where nobody can, for ever.
+    pub(crate) async fn login(&self) {
+        match &self.nature {
+            Nature::Journey(journey) => journey.login().await,
+            Nature::Plain | Nature::Command | Nature::Joined(_) | Nature::Pending(_) => std::future::pending().await,
+        }
+    }
+
+    /// Sees to it that what was started for it is stopped when nobody has used it for so long, also when we are gone by then.
+    pub(crate) fn stop_later(&self, idle: Duration) {
+        if let Nature::Journey(journey) = &self.nature {
+            journey.stop_later(idle);
+        }
+    }
+
+    /// Stops what was started for it, unless somebody else still uses it.
+    pub(crate) async fn stop(&self) {
+        if let Nature::Journey(journey) = &self.nature {
+            journey.stop().await;
         }
     }
 }

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::connector::{CommandLine, Connector, Target, TargetError, Token};
+use crate::connector::{CommandLine, Connector, Journey, Means, Target, TargetError, Token};
 use crate::environment::ConnectPolicy;
+use crate::route::{Manner, Route};
 
 /// How an environment is reached, and when.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,13 +21,37 @@ pub struct Definition {
     pub initialize_timeout: Duration,
     /// A file on the far side that says what a sandbox there may at most allow.
     pub ceiling: Option<String>,
+    /// What people and programs choose environments by.
+    pub labels: Vec<String>,
+    pub setup: Setup,
+    /// How long nobody may use it before it is stopped; only what can be started from here.
+    pub idle_stop: Option<Duration>,
+}
+
+/// Commands that a new place is prepared with, once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Setup {
+    pub commands: Vec<String>,
+    /// How long all of them together may take.
+    pub timeout: Duration,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self { commands: Vec::new(), timeout: Duration::from_secs(600) }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Way {
-    Listening { target: Target, token: Token },
+    Listening {
+        target: Target,
+        token: Token,
+    },
     Program(CommandLine),
     Ssh(Ssh),
+    /// A container, a job, or one of them behind ssh.
+    Inside(Route),
 }
 
 /// A machine behind ssh, with `outpost` in the far home or on the far path.
@@ -55,20 +80,76 @@ pub enum DefinitionError {
     #[error("the ceiling is empty")]
     Ceiling,
     #[error(
-        "only an executor that is started through `ssh` can be given a ceiling from here; start the other one with `outpost executor --ceiling FILE`"
+        "only an executor that is started from here (`ssh`, `docker`, `podman`, `devcontainer`, `kubectl`, `slurm`) can be given a ceiling; start the other one with `outpost executor --ceiling FILE`"
     )]
     CeilingElsewhere,
+    #[error("`{name}` is no name of a {what}")]
+    Name { what: &'static str, name: String },
+    #[error("`{0}` is no number of a Slurm job")]
+    Job(String),
+    #[error("the folder of a dev container needs an absolute path; `{0}` is none")]
+    Folder(String),
+    #[error("`idle_stop` needs `docker`, `podman` or `devcontainer`: nothing else is started and stopped from here")]
+    IdleStop,
+    #[error("`setup` needs `docker`, `podman`, `devcontainer`, `kubectl`, `slurm` or `ssh`: nothing else is prepared from here")]
+    Setup,
 }
 
 /// How long connecting, and the handshake after it, may take by default.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
+/// How long a way through containers and jobs may take by default: something may have to be started, or a program copied.
+pub const LONG_PATIENCE: Duration = Duration::from_secs(120);
+
 /// The line that says where a far executor begins; what a login shell prints before it is noise.
-const BEGIN: &str = "outpost-executor-begins-here";
+pub(crate) const BEGIN: &str = "outpost-executor-begins-here";
+/// Lines that say what is missing there instead.
+pub(crate) const NO_PROGRAM: &str = "outpost-has-no-program-here";
+pub(crate) const NO_SETUP: &str = "outpost-was-not-set-up-here";
 
 impl Definition {
     fn new(way: Way) -> Self {
-        Self { way, connect: ConnectPolicy::Lazy, connect_timeout: PATIENCE, initialize_timeout: PATIENCE, ceiling: None }
+        let connect_timeout = if matches!(way, Way::Inside(_)) { LONG_PATIENCE } else { PATIENCE };
+        Self {
+            way,
+            connect: ConnectPolicy::Lazy,
+            connect_timeout,
+            initialize_timeout: PATIENCE,
+            ceiling: None,
+            labels: Vec::new(),
+            setup: Setup::default(),
+            idle_stop: None,
+        }
+    }
+
+    /// A container or a job, here or behind ssh.
+    pub fn inside(route: Route) -> Result<Self, DefinitionError> {
+        route.check()?;
+        Ok(Self::new(Way::Inside(route)))
+    }
+
+    /// The way as a route, where a program can be carried along it.
+    pub fn route(&self) -> Option<Route> {
+        match &self.way {
+            Way::Ssh(ssh) => Some(ssh.clone().into()),
+            Way::Inside(route) => Some(route.clone()),
+            Way::Listening { .. } | Way::Program(_) => None,
+        }
+    }
+
+    pub fn with_setup(self, setup: Setup) -> Result<Self, DefinitionError> {
+        if !setup.commands.is_empty() && self.route().is_none() {
+            return Err(DefinitionError::Setup);
+        }
+        let connect_timeout = if setup.commands.is_empty() { self.connect_timeout } else { self.connect_timeout + setup.timeout };
+        Ok(Self { setup, connect_timeout, ..self })
+    }
+
+    pub fn stopping_after(self, idle: Duration) -> Result<Self, DefinitionError> {
+        match &self.way {
+            Way::Inside(route) if route.is_stoppable() => Ok(Self { idle_stop: Some(idle), ..self }),
+            _ => Err(DefinitionError::IdleStop),
+        }
     }
 
     /// An executor that listens on `ws://`, `wss://` or `unix://`.
@@ -113,39 +194,41 @@ impl Definition {
     pub fn with_ceiling(self, ceiling: &str) -> Result<Self, DefinitionError> {
         match ceiling.trim() {
             "" => Err(DefinitionError::Ceiling),
-            _ if !matches!(self.way, Way::Ssh(_)) => Err(DefinitionError::CeilingElsewhere),
+            _ if !matches!(self.way, Way::Ssh(_) | Way::Inside(_)) => Err(DefinitionError::CeilingElsewhere),
             ceiling => Ok(Self { ceiling: Some(ceiling.to_owned()), ..self }),
         }
     }
 
-    pub fn connector(&self) -> Connector {
+    pub fn connector(&self, means: &Means) -> Connector {
         match &self.way {
             Way::Listening { target, token } => Connector::target(target.clone(), token.clone()),
             Way::Program(line) => Connector::program(line.clone()),
-            Way::Ssh(ssh) => Connector::program(ssh.command_line(self.ceiling.as_deref())),
+            Way::Ssh(_) | Way::Inside(_) => match self.route() {
+                Some(route) => {
+                    Connector::route(Journey { route, ceiling: self.ceiling.clone(), setup: self.setup.clone(), means: means.clone() })
+                }
+                None => Connector::program(CommandLine::default()),
+            },
         }
     }
 }
 
 impl Ssh {
-    /// The command that leads there. Nothing is asked for on a terminal, and a dead network is noticed.
-    pub fn command_line(&self, ceiling: Option<&str>) -> CommandLine {
-        let options = ["-T", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3"];
-        let ceiling = ceiling.map(|ceiling| format!(" --ceiling {}", quoted(ceiling))).unwrap_or_default();
-        // Understood by every login shell, because only one thing in it is for that shell.
-        let script = format!(
-            "p=$HOME/.outpost/bin/outpost; [ -x \"$p\" ] || p=outpost; echo; echo {BEGIN}; exec \"$p\" executor --listen stdio --keep{ceiling}"
-        );
-        let mut args: Vec<String> = options.map(str::to_owned).into();
-        args.extend(self.args.iter().cloned());
-        args.extend(["--".into(), self.destination.clone(), format!("sh -c {}", quoted(&script))]);
-        CommandLine { program: "ssh".into(), args, begins_after: Some(BEGIN.into()), ..CommandLine::default() }
+    /// What ssh is told. Nothing is asked for where nobody sits, and a dead network is noticed. A connection that somebody has opened
+    /// for all is used; its own settings are left alone where there is none.
+    pub(crate) fn options(&self, manner: &Manner) -> Vec<String> {
+        let mut options: Vec<String> = ["-T", "-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3"].map(str::to_owned).into();
+        if !manner.attended {
+            options.extend(["-o", "BatchMode=yes"].map(str::to_owned));
+        }
+        // Over a connection that is shared already this has no effect.
+        options.extend(manner.compress.then(|| "-C".to_owned()));
+        if let Some(master) = &manner.master {
+            options.extend(["-o".into(), "ControlMaster=no".into(), "-o".into(), format!("ControlPath={}", master.display())]);
+        }
+        options.extend(self.args.iter().cloned());
+        options
     }
-}
-
-/// One word for a shell, whatever is in it.
-fn quoted(text: &str) -> String {
-    format!("'{}'", text.replace('\'', r"'\''"))
 }
 
 impl fmt::Display for Definition {
@@ -155,6 +238,7 @@ impl fmt::Display for Definition {
             Way::Listening { target, .. } => target.fmt(f),
             Way::Program(line) => line.fmt(f),
             Way::Ssh(ssh) => write!(f, "ssh {}", ssh.destination),
+            Way::Inside(route) => route.fmt(f),
         }
     }
 }
@@ -183,12 +267,14 @@ mod tests {
     }
 
     #[test]
-    fn ssh_gets_one_word_for_the_far_shell() {
-        let definition = Definition::ssh("me@box", vec!["-p".into(), "22".into()]).unwrap().with_ceiling("it's").unwrap();
-        let Way::Ssh(ssh) = &definition.way else { unreachable!() };
-        let line = ssh.command_line(definition.ceiling.as_deref());
-        let far = line.args.last().unwrap();
-        assert!(far.starts_with("sh -c '") && far.contains("--keep --ceiling"), "{far}");
-        assert_eq!(definition.to_string(), "ssh me@box");
+    fn only_what_can_be_started_from_here_is_stopped_and_prepared() {
+        let url = || Definition::url("ws://127.0.0.1:1", Token::None).unwrap();
+        assert_eq!(url().stopping_after(PATIENCE), Err(DefinitionError::IdleStop));
+        let setup = Setup { commands: vec!["true".into()], ..Setup::default() };
+        assert_eq!(url().with_setup(setup.clone()), Err(DefinitionError::Setup));
+        let ssh = Definition::ssh("me@box", vec![]).unwrap();
+        assert_eq!(ssh.to_string(), "ssh me@box");
+        assert!(ssh.clone().with_setup(setup).is_ok());
+        assert_eq!(ssh.stopping_after(PATIENCE), Err(DefinitionError::IdleStop));
     }
 }

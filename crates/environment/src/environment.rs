@@ -17,13 +17,14 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::backoff::Waits;
-use crate::connector::Connector;
+use crate::connector::{Connector, Means};
 use crate::files::Files;
 use crate::http::Bodies;
 use crate::memory::SessionMemory;
 use crate::session::Processes;
 use crate::state::{Connected, Failure, FailureKind, Identity, State};
 use crate::supervisor::Supervisor;
+use crate::usage::Use;
 use crate::watching::Watches;
 
 /// Nobody waits longer to take leave.
@@ -62,6 +63,12 @@ pub struct EnvironmentOptions {
     pub jitter_seed: u64,
     /// Where the session is remembered for the next start of this program. Without it a session dies with its program.
     pub sessions: Option<Arc<SessionMemory>>,
+    /// How long nobody may use it before it is stopped.
+    pub idle_stop: Option<Duration>,
+    /// What routes through ssh, jobs and containers may use.
+    pub means: Means,
+    /// The version of this program; executors that are too far from it are refused.
+    pub version: String,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -83,6 +90,9 @@ impl Default for EnvironmentOptions {
             heartbeat: Heartbeat { every: Duration::from_secs(10), give_up_after: Duration::from_secs(30) },
             jitter_seed: 0,
             sessions: None,
+            idle_stop: None,
+            means: Means::default(),
+            version: env!("CARGO_PKG_VERSION").into(),
         }
     }
 }
@@ -105,6 +115,8 @@ pub enum EnvironmentError {
     Unreachable { name: String, reason: String },
     #[error("the connection to {name} is gone for good: {reason}")]
     Gone { name: String, reason: String },
+    #[error("{name} needs a login: {reason}; type `outpost env login {name}`")]
+    NeedsLogin { name: String, reason: String },
     #[error("{name} is connected only when asked for; use `outpost env check {name}` or connect it first")]
     NotAsked { name: String },
     /// The connection was lost while the call was out; whether it was carried out is not known.
@@ -147,6 +159,9 @@ pub(crate) struct Shared {
     pub processes: Arc<Processes>,
     pub bodies: Arc<Bodies>,
     pub watches: Arc<Watches>,
+    use_count: Arc<Use>,
+    /// Who stops it, and when, if nobody is here to see that it is not used.
+    leave: Option<(Connector, Duration)>,
     stop: CancellationToken,
     _stop: DropGuard,
 }
@@ -164,6 +179,8 @@ impl Environment {
         let (processes, identity) = (Arc::new(Processes::default()), Arc::new(Mutex::new(None)));
         let (bodies, watches) = (Arc::new(Bodies::default()), Arc::new(Watches::default()));
         let (policy, is_program) = (options.connect, connector.needs_keeper());
+        let use_count = Arc::new(Use::default());
+        let leave = options.idle_stop.map(|idle| (connector.clone(), idle));
         let supervisor = Supervisor {
             name: label.name.clone(),
             connector,
@@ -177,6 +194,7 @@ impl Environment {
             wanted: wanted.clone(),
             stop: stop.clone(),
             left: Mutex::default(),
+            use_count: use_count.clone(),
         };
         let idle = Mutex::new(Some(supervisor));
         Self(Arc::new(Shared {
@@ -190,6 +208,8 @@ impl Environment {
             processes,
             bodies,
             watches,
+            use_count,
+            leave,
             stop: stop.clone(),
             _stop: stop.drop_guard(),
         }))
@@ -284,6 +304,7 @@ impl Environment {
         let State::Ready(connected) = self.state() else { return Ok(()) };
         if connected.info.capabilities.session_end {
             let ended = timeout(GOODBYE, connected.peer.0.call::<SessionEnd>(&Some(Empty {}))).await;
+            self.0.leave.iter().for_each(|(connector, idle)| connector.stop_later(*idle));
             if let Ok(Err(CallError::Fault(fault))) = ended {
                 return Err(EnvironmentError::Fault(fault));
             }
@@ -417,6 +438,7 @@ impl Shared {
         let (name, reason) = (self.label.name.clone(), failure.reason.clone());
         match failure.kind {
             FailureKind::Unreachable | FailureKind::SessionLost => EnvironmentError::Unreachable { name, reason },
+            FailureKind::NeedsLogin => EnvironmentError::NeedsLogin { name, reason },
             FailureKind::TakenOver | FailureKind::OtherExecutor | FailureKind::Retired | FailureKind::Provisioning => {
                 EnvironmentError::Gone { name, reason }
             }
@@ -425,6 +447,7 @@ impl Shared {
 
     pub async fn call_on<M: Method>(&self, connected: &Arc<Connected>, params: &M::Params) -> Result<M::Output, EnvironmentError> {
         let name = || self.label.name.clone();
+        let _used = self.use_count.begin();
         match connected.peer.0.call::<M>(params).await {
             Ok(output) => Ok(output),
             Err(CallError::Fault(fault)) => Err(EnvironmentError::Fault(fault)),

@@ -20,18 +20,23 @@ mod pending;
 mod process;
 pub mod provider;
 mod registry;
+pub mod route;
 pub mod selection;
 mod session;
 mod state;
 mod supervisor;
 mod transfer;
+mod usage;
+mod version;
 mod view;
 mod watching;
 
 pub use backoff::{Backoff, Waits};
 pub use capability::{Access, ResolvedRoot, gather_roots, resolve_selected_capability_roots};
-pub use connector::{CommandLine, Complaints, Connector, Door, Refusal, TAKEN_OVER_EXIT, Target, TargetError, Token};
-pub use definition::{Definition, DefinitionError, Ssh, Way};
+pub use connector::{
+    Carrier, CommandLine, Complaints, Connector, Door, Journey, Means, NoExecutor, Refusal, TAKEN_OVER_EXIT, Target, TargetError, Token,
+};
+pub use definition::{Definition, DefinitionError, Setup, Ssh, Way};
 pub use discovery::{ChangedFolder, Discoveries, DiscoveryError, Wanted};
 pub use environment::{ConnectPolicy, Environment, EnvironmentError, EnvironmentOptions, Heartbeat, Repeat};
 pub use files::Files;

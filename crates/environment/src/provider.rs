@@ -8,6 +8,7 @@ use thiserror::Error;
 
 use crate::connector::Token;
 use crate::definition::{Definition, DefinitionError};
+use crate::environment::ConnectPolicy;
 
 /// Everything that is configured, in order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -78,6 +79,12 @@ impl Snapshot {
         local.into_iter().chain(self.entries.iter().map(|entry| entry.id.clone())).collect()
     }
 
+    /// Those that nobody wakes without naming them.
+    pub fn asleep(&self) -> Vec<EnvironmentId> {
+        let is_manual = |entry: &&Entry| entry.definition.as_ref().is_ok_and(|definition| definition.connect == ConnectPolicy::Manual);
+        self.entries.iter().filter(is_manual).map(|entry| entry.id.clone()).collect()
+    }
+
     /// The default that is meant, if any.
     pub fn default_id(&self) -> Option<EnvironmentId> {
         match &self.default {
@@ -115,7 +122,7 @@ pub enum Variable {
     /// No environments at all, whatever anybody else says.
     Off,
     /// One environment, `remote`, and this machine is not used.
-    Url(Definition),
+    Url(Box<Definition>),
 }
 
 #[derive(Debug, Clone, Error, PartialEq, Eq)]
@@ -127,7 +134,7 @@ impl Variable {
         match value.map(str::trim) {
             None | Some("") => Ok(Self::Unset),
             Some(text) if text.eq_ignore_ascii_case("none") => Ok(Self::Off),
-            Some(url) => Ok(Self::Url(Definition::url(url, token)?)),
+            Some(url) => Ok(Self::Url(Box::new(Definition::url(url, token)?))),
         }
     }
 }
@@ -149,7 +156,7 @@ impl Configuration {
             Variable::Url(definition) => {
                 // The name is one of ours and keeps the rules.
                 let Ok(id) = EnvironmentId::parse_own("remote") else { return Self::Off };
-                let entries = vec![Entry { id: id.clone(), definition: Ok(definition) }];
+                let entries = vec![Entry { id: id.clone(), definition: Ok(*definition) }];
                 Self::On(Snapshot { include_local: false, entries, default: DefaultChoice::Id(id), nameless: Vec::new() })
             }
         }

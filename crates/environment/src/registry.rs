@@ -116,7 +116,7 @@ impl Registry {
     /// Adds an environment, or gives one that there is a new handle. The default is never touched.
     pub fn add(&self, id: EnvironmentId, definition: Definition) -> Result<Event, RegistryError> {
         let recipe = self.recipe(&definition);
-        self.put(id, Kind::Defined(definition), recipe)
+        self.put(id, Kind::Defined(Box::new(definition)), recipe)
     }
 
     /// The same for one that must be there.
@@ -177,9 +177,10 @@ impl Registry {
             connect: definition.connect,
             connect_timeout: definition.connect_timeout,
             initialize_timeout: definition.initialize_timeout,
+            idle_stop: definition.idle_stop,
             ..self.0.options.environment.clone()
         };
-        Recipe { connector: definition.connector(), options }
+        Recipe { connector: definition.connector(&options.means), options }
     }
 
     /// A new handle, not yet connected to anything.

@@ -18,6 +18,8 @@ pub enum State {
         reason: String,
         /// When the next attempt is made; nothing while one is under way.
         retry_at: Option<Instant>,
+        /// Nothing is tried before somebody has logged in.
+        needs_login: bool,
     },
     Failed(Failure),
 }
@@ -27,7 +29,7 @@ pub enum State {
 pub struct Failure {
     pub kind: FailureKind,
     pub reason: String,
-    /// Before that, nothing is tried; nothing at all is tried if it is not told.
+    /// Before that, nothing is tried; nothing at all is tried by itself if it is not told.
     pub retry_at: Option<Instant>,
     /// The processes that were given up with the session, by name.
     pub lost: Arc<[String]>,
@@ -49,6 +51,8 @@ pub enum FailureKind {
     Retired,
     /// It was announced, and then nobody could provide it.
     Provisioning,
+    /// Somebody has to log in first: with a password, a passphrase or a second factor.
+    NeedsLogin,
 }
 
 impl Failure {
@@ -59,7 +63,7 @@ impl Failure {
 
     /// Whether this handle will never work again.
     pub fn is_final(&self) -> bool {
-        self.retry_at.is_none()
+        self.retry_at.is_none() && self.kind != FailureKind::NeedsLogin
     }
 }
 

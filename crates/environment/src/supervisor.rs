@@ -19,11 +19,13 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::backoff::Backoff;
-use crate::connector::{Connector, Line, Pulse};
+use crate::connector::{Connector, Line, NoExecutor, Pulse};
 use crate::environment::{ConnectPolicy, EnvironmentOptions, Observer};
 use crate::http::Bodies;
 use crate::session::{Greeting, Listener, Processes, greet};
 use crate::state::{Connected, Failure, FailureKind, Identity, PeerHandle, State};
+use crate::usage::Use;
+use crate::version;
 use crate::watching::Watches;
 
 pub struct Supervisor {
@@ -40,6 +42,7 @@ pub struct Supervisor {
     pub stop: CancellationToken,
     /// The session of an earlier start of this program, as long as it may still be there.
     pub left: Mutex<Option<String>>,
+    pub use_count: Arc<Use>,
 }
 
 /// A connection that lasted so long was a good one; the next attempt need not wait.
@@ -61,6 +64,27 @@ enum Refused {
     Stranger(String),
     /// Whoever was to provide it could not.
     Unprovided(String),
+    /// Somebody has to log in first.
+    Login(String),
+}
+
+/// How a session ended.
+enum Over {
+    Lost(Loss),
+    /// Nobody used it for so long that it was stopped.
+    Unused,
+}
+
+impl From<Loss> for Over {
+    fn from(loss: Loss) -> Self {
+        Self::Lost(loss)
+    }
+}
+
+/// How staying with a connection ended.
+enum Stayed {
+    Ended(LinkEnd),
+    Unused,
 }
 
 /// The time for the handshakes of a handle that has no session yet: one for all attempts, counted from the first link on.
@@ -122,9 +146,22 @@ impl Supervisor {
                 self.publish(State::Connecting);
             }
             let mut was_there = false;
-            let loss = self.keep(attempt, &mut was_there).await;
+            let over = self.keep(attempt, &mut was_there).await;
             if was_there {
                 retry.reset();
+            }
+            let loss = match over {
+                Over::Lost(loss) => loss,
+                Over::Unused => {
+                    self.wanted.notified().await;
+                    continue;
+                }
+            };
+            if loss.kind == FailureKind::NeedsLogin {
+                let _ = self.wanted.notified().now_or_never();
+                self.fail(loss, None, attempt);
+                self.logged_in().await;
+                continue;
             }
             let is_final = matches!(loss.kind, FailureKind::OtherExecutor | FailureKind::Retired | FailureKind::Provisioning);
             // Whoever asked for this attempt has had it.
@@ -151,7 +188,7 @@ impl Supervisor {
     }
 
     /// Makes one session and keeps it over lost connections, until it cannot be kept.
-    async fn keep(&self, number: u64, was_there: &mut bool) -> Loss {
+    async fn keep(&self, number: u64, was_there: &mut bool) -> Over {
         let mut backoff = Backoff::new(self.options.recovery, self.options.jitter_seed);
         let mut session: Option<String> = None;
         let mut patience = self.options.connect_timeout;
@@ -162,7 +199,7 @@ impl Supervisor {
                 Some(conversation) => conversation,
                 None => match self.reach(session.as_deref(), patience, &mut first, &mut backoff).await {
                     Ok(conversation) => conversation,
-                    Err(loss) => return loss,
+                    Err(loss) => return loss.into(),
                 },
             };
             *was_there = true;
@@ -172,23 +209,32 @@ impl Supervisor {
             patience = conversation.greeting.grace.map_or(self.options.patience, |grace| grace.min(self.options.patience));
             let keeps_sessions = !self.connector.needs_keeper() || conversation.greeting.info.capabilities.session_takeover;
             session = Some(conversation.greeting.session_id.clone());
-            let end = self.stay(conversation, number).await;
+            let end = match self.stay(conversation, number).await {
+                Stayed::Ended(end) => end,
+                Stayed::Unused => {
+                    if let Some(sessions) = &self.options.sessions {
+                        sessions.forget(&self.name);
+                    }
+                    self.connector.stop().await;
+                    return Over::Unused;
+                }
+            };
             if let LinkEnd::Failed(LinkError::Closed(close)) = &end
                 && close.code == Close::TAKEN_OVER
             {
                 if let Some(sessions) = &self.options.sessions {
                     sessions.forget(&self.name);
                 }
-                return Loss { kind: FailureKind::TakenOver, reason: "another client has taken the session over".into() };
+                return Loss { kind: FailureKind::TakenOver, reason: "another client has taken the session over".into() }.into();
             }
             let reason = describe(&end);
             self.bodies.fail_all(&reason);
             if !keeps_sessions {
                 let reason = format!("{reason}; what is behind this command keeps no sessions, so nothing can be recovered");
-                return Loss { kind: FailureKind::SessionLost, reason };
+                return Loss { kind: FailureKind::SessionLost, reason }.into();
             }
             tracing::debug!(environment = self.name, reason, "connection lost");
-            self.publish(State::Recovering { reason: reason.clone(), retry_at: None });
+            self.publish(State::Recovering { reason: reason.clone(), retry_at: None, needs_login: false });
             if started.elapsed() > STEADY {
                 backoff.reset();
             } else if session_was_short(&end) {
@@ -205,16 +251,31 @@ impl Supervisor {
         let session = left().take().or_else(|| sessions.recall(&self.name))?;
         match self.connect(Some(&session), Some(first)).await {
             Ok(conversation) => return Some(conversation),
-            Err(Refused::ForNow(_) | Refused::Absent(_)) => *left() = Some(session),
+            Err(Refused::ForNow(_) | Refused::Absent(_) | Refused::Login(_)) => *left() = Some(session),
             Err(_) => tracing::debug!(environment = self.name, "the session of an earlier start is over"),
         }
         None
     }
 
+    /// Waits until somebody has logged in, or asks for another attempt all the same.
+    async fn logged_in(&self) {
+        let login = async {
+            // What sleeps is woken only by name.
+            if self.options.connect == ConnectPolicy::Manual {
+                return std::future::pending().await;
+            }
+            self.connector.login().await;
+        };
+        tokio::select! {
+            () = self.wanted.notified() => {}
+            () = login => {}
+        }
+    }
+
     async fn pause(&self, backoff: &mut Backoff, reason: String) {
         let wait = backoff.wait();
         if matches!(&*self.state.borrow(), State::Recovering { .. }) {
-            self.publish(State::Recovering { reason, retry_at: Some(Instant::now() + wait) });
+            self.publish(State::Recovering { reason, retry_at: Some(Instant::now() + wait), needs_login: false });
         }
         sleep(wait).await;
     }
@@ -236,6 +297,16 @@ impl Supervisor {
                 Ok(conversation) => return Ok(conversation),
                 Err(Refused::ForGood(reason)) => return Err(Loss { kind, reason }),
                 Err(Refused::Stranger(reason)) => return Err(Loss { kind: FailureKind::OtherExecutor, reason }),
+                Err(Refused::Login(reason)) if session.is_none() || Instant::now() >= deadline => {
+                    return Err(Loss { kind: FailureKind::NeedsLogin, reason });
+                }
+                Err(Refused::Login(reason)) => {
+                    // The session is kept there for a while.
+                    tracing::debug!(environment = self.name, reason, "somebody has to log in");
+                    self.publish(State::Recovering { reason, retry_at: None, needs_login: true });
+                    let _ = timeout_at(deadline, self.logged_in()).await;
+                    continue;
+                }
                 Err(Refused::Unprovided(reason)) => return Err(Loss { kind: FailureKind::Provisioning, reason }),
                 Err(Refused::Absent(reason)) if session.is_none() => return Err(Loss { kind, reason }),
                 Err(Refused::ForNow(reason) | Refused::Absent(reason)) if Instant::now() >= deadline => return Err(Loss { kind, reason }),
@@ -255,6 +326,7 @@ impl Supervisor {
             Ok(Ok(line)) => line,
             // A proxy in front of an executor that is being restarted refuses, too.
             Ok(Err(error @ LinkError::Protocol(_))) if session.is_none() => return Err(Refused::ForGood(error.to_string())),
+            Ok(Err(error)) if NoExecutor::of(&error).is_some() => return Err(missing(&error, &self.name)),
             Ok(Err(LinkError::Io(error))) if is_cut(&error) => return Err(Refused::ForNow(error.to_string())),
             Ok(Err(error)) => return Err(Refused::Absent(error.to_string())),
             Err(_) => return Err(Refused::Absent(format!("no connection within {:?}", self.options.connect_timeout))),
@@ -285,6 +357,13 @@ impl Supervisor {
             Ok(Err(error)) => return Err(Refused::ForGood(error.to_string())),
             Err(_) => return Err(Refused::ForNow(format!("no answer to the handshake within {:?}", self.options.initialize_timeout))),
         };
+        if greeting.info.capabilities.session_takeover
+            && let Some(there) = &greeting.info.executor_version
+            && let Some(refusal) = version::refusal(&self.options.version, there, &self.name)
+        {
+            let _ = timeout(Duration::from_secs(1), peer.call::<SessionEnd>(&Some(Empty {}))).await;
+            return Err(Refused::ForGood(refusal));
+        }
         self.recognise(&peer, &greeting, session.is_some()).await?;
         Ok(Conversation { peer, driver, greeting, pulse })
     }
@@ -311,9 +390,10 @@ impl Supervisor {
     }
 
     /// Stays with a connection until it ends.
-    async fn stay(&self, conversation: Conversation, number: u64) -> LinkEnd {
+    async fn stay(&self, conversation: Conversation, number: u64) -> Stayed {
         let Conversation { peer, mut driver, greeting, pulse } = conversation;
         let is_ours = greeting.info.capabilities.session_takeover;
+        let idle_stop = self.options.idle_stop.filter(|_| is_ours);
         let connected = Connected { peer: PeerHandle(peer.clone()), session: number, info: greeting.info };
         self.publish(State::Ready(Arc::new(connected)));
         let reading = async {
@@ -325,11 +405,26 @@ impl Supervisor {
                 self.read_up(&peer, &id).await;
             }
         };
+        let unused = async {
+            match idle_stop {
+                Some(time) => self.use_count.idle_for(time, || !self.processes.ids().is_empty()).await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
-            end = &mut driver => end.unwrap_or(LinkEnd::Closed(None)),
-            () = reading => LinkEnd::Closed(None),
+            end = &mut driver => Stayed::Ended(end.unwrap_or(LinkEnd::Closed(None))),
+            () = reading => Stayed::Ended(LinkEnd::Closed(None)),
             // An executor of others may be silent for as long as one of its calls takes.
-            silence = self.listen(&peer, pulse.as_ref()), if is_ours && pulse.is_some() => LinkEnd::Failed(LinkError::Silent(silence)),
+            silence = self.listen(&peer, pulse.as_ref()), if is_ours && pulse.is_some() => {
+                Stayed::Ended(LinkEnd::Failed(LinkError::Silent(silence)))
+            }
+            () = unused => {
+                // Whoever comes from now on waits until it has been started again.
+                let _ = self.wanted.notified().now_or_never();
+                self.publish(State::Idle);
+                let _ = timeout(Duration::from_secs(2), peer.call::<SessionEnd>(&Some(Empty {}))).await;
+                Stayed::Unused
+            }
         }
     }
 
@@ -379,6 +474,16 @@ impl Supervisor {
                 Err(CallError::Lost) => return,
             }
         }
+    }
+}
+
+/// What a way that is known to lead nowhere means.
+fn missing(error: &LinkError, name: &str) -> Refused {
+    match NoExecutor::of(error) {
+        Some(NoExecutor::NeedsLogin { said }) => Refused::Login(said.trim_end_matches('.').to_owned()),
+        Some(NoExecutor::NoProgram) => Refused::Absent(format!("there is no outpost there; type `outpost env upgrade {name}`")),
+        Some(NoExecutor::Over { said }) => Refused::ForGood(said.clone()),
+        _ => Refused::Absent(error.to_string()),
     }
 }
 

@@ -51,6 +51,7 @@ impl From<&Standing> for Captured {
             Standing::Idle | Standing::Connecting | Standing::Ready => Self::Starting,
             Standing::Recovering { reason, .. } => Self::Recovering { reason: reason.clone() },
             Standing::Failed { reason, retry_at, .. } => Self::Failed { reason: reason.clone(), retry_at: *retry_at },
+            Standing::NeedsLogin { reason } => Self::Failed { reason: format!("it needs a login: {reason}"), retry_at: None },
             Standing::Missing => Self::Missing,
             Standing::Disabled => Self::Disabled,
         }

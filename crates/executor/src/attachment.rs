@@ -92,6 +92,14 @@ impl Attachment {
         self.peer.retire(Close::new(Close::TAKEN_OVER, "session has been resumed by another connection"));
     }
 
+    /// Ends the connection because the executor ends, after everything that was said on it.
+    pub async fn take_leave(&self) {
+        let sink = self.peer.sink();
+        sink.flushed().await;
+        self.peer.retire(Close::new(Close::GOING_AWAY, "the executor ends"));
+        sink.flushed().await;
+    }
+
     /// Whether the client was heard of after that time: its socket may be open and nobody there.
     pub fn was_there_after(&self, time: Instant) -> bool {
         self.peer.liveness().is_later_than(time)

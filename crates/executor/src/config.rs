@@ -30,6 +30,8 @@ pub struct ExecutorConfig {
     pub spool_directory: Option<PathBuf>,
     /// Where the fate of processes is written down; without it, it is forgotten with the executor.
     pub journal_directory: Option<PathBuf>,
+    /// A directory of this machine for locks that the file system of the journals does not give.
+    pub lock_directory: Option<PathBuf>,
     /// Where copies of files are kept while they are rewritten in place; without it, a kill may leave half of one.
     pub redo_directory: Option<PathBuf>,
     /// By what clients reach this executor; a later start that is reached in the same way answers for this one.

@@ -144,6 +144,8 @@ impl Connection {
         }
         let session = match &params.resume_session_id {
             None => self.executor.create_session().ok_or_else(fault::shutting_down)?,
+            // The session will be known again to the next start.
+            Some(_) if self.executor.is_closing() => return Err(fault::ending()),
             Some(id) => self.executor.session(id).ok_or_else(|| fault::unknown_session(id))?,
         };
         let attachment = Attachment::new(self.peer.clone(), Extensions::of(params.extensions.as_deref()));

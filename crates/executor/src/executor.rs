@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use outpost_rpc::peer::LinkEnd;
 use outpost_rpc::{Close, Link, Peer, Router};
 use outpost_wire::exec::environment::EnvironmentInfo;
@@ -17,12 +18,16 @@ use crate::connection::Connection;
 use crate::files::redo::Redo;
 use crate::http::{HttpClients, HttpGuard};
 use crate::journal::{FateLog, Journal, Past};
+use crate::locks::Locks;
 use crate::mounts::SlowMounts;
 use crate::session::Session;
 use crate::{info, methods};
 
 /// How long the end of an executor waits for killed processes to be gone.
 const LAST_WAIT: Duration = Duration::from_secs(2);
+
+/// How long it waits for clients to take what they are told last.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// How long a client may take to introduce itself.
 const STRANGER_TIME: Duration = Duration::from_secs(10);
@@ -58,7 +63,7 @@ pub(crate) struct Shared {
 /// The journal of this start, and the sessions that earlier starts left behind.
 fn open_journal(config: &ExecutorConfig, instance_id: &str) -> (FateLog, HashMap<String, Past>) {
     let Some(directory) = &config.journal_directory else { return (FateLog::default(), HashMap::new()) };
-    match Journal::open(directory, instance_id, &config.listener) {
+    match Journal::open(directory, Locks::new(config.lock_directory.clone()), instance_id, &config.listener) {
         Ok(journal) => {
             let past = journal.past();
             (FateLog::new(journal), past)
@@ -145,17 +150,27 @@ impl Executor {
         outpost_sandbox::told(&self.0.config.launcher).shortfall()
     }
 
-    /// Ends all sessions and waits, for a while, until their processes are gone.
+    /// Ends everything that runs here and waits, for a while, until it is gone. How each process ended is written down and
+    /// told to its client before the links are closed; a later start that is reached in the same way can still be asked.
     pub async fn shut_down(&self) {
         let ending = self.0.close();
-        let processes: Vec<_> = ending.iter().flat_map(|session| session.end()).collect();
+        let processes: Vec<_> = ending.iter().flat_map(|session| session.stop()).collect();
         let _ = timeout(LAST_WAIT, async {
-            for process in processes {
+            for process in &processes {
                 process.closed().await;
+            }
+        })
+        .await;
+        // Only now: those who wait for the processes end with their owners, and with them the knowledge of how each ended.
+        ending.iter().for_each(Session::let_go);
+        let _ = timeout(LAST_WAIT, async {
+            for process in &processes {
+                process.told().await;
             }
             self.0.config.launcher.tidied().await;
         })
         .await;
+        let _ = timeout(LAST_WORDS, join_all(ending.iter().map(|session| session.take_leave()))).await;
         self.0.config.launcher.leave();
     }
 
@@ -203,11 +218,15 @@ impl Shared {
         sessions.drain().map(|(_, session)| session).collect()
     }
 
+    pub fn is_closing(&self) -> bool {
+        self.is_closing.load(Ordering::Acquire)
+    }
+
     /// Nothing if the executor is about to end.
     pub fn create_session(&self) -> Option<Arc<Session>> {
         let session = Session::new((self.config.ids)(), self.config.clone(), self.fates.clone(), Past::default());
         let mut sessions = self.sessions();
-        if self.is_closing.load(Ordering::Acquire) {
+        if self.is_closing() {
             return None;
         }
         sessions.insert(session.id().to_owned(), session.clone());

@@ -74,6 +74,11 @@ pub fn shutting_down() -> Fault {
     Fault::invalid_request("the executor is shutting down")
 }
 
+/// As for a session that is attached elsewhere: trying again later makes sense.
+pub fn ending() -> Fault {
+    Fault::new(outpost_wire::fault::SESSION_ATTACHED, "the executor ends; the session can be asked for when it has started again")
+}
+
 pub fn process_exists(id: &str) -> Fault {
     Fault::invalid_request(format!("process {id} already exists"))
 }

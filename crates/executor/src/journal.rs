@@ -10,9 +10,9 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
+use crate::locks::{Held, Locks};
 use crate::trails::Led;
 
 /// A journal is rewritten when it has grown to this size and most of it is about processes that nobody asks for any more.
@@ -115,7 +115,9 @@ impl FateLog {
 pub struct Journal {
     path: PathBuf,
     listener: String,
-    file: Option<File>,
+    locks: Locks,
+    /// The file, and the lock on it.
+    file: Option<(File, Held)>,
     known: HashMap<String, Past>,
     written: u64,
     length: u64,
@@ -126,36 +128,42 @@ pub struct Journal {
 impl Journal {
     /// The journal of a start that is reached by `listener`, below `directory`, with everything that earlier starts of the
     /// same listener left unsaid. Nothing is written before there is something to write.
-    pub fn open(directory: &Path, instance: &str, listener: &str) -> io::Result<Self> {
+    pub fn open(directory: &Path, locks: Locks, instance: &str, listener: &str) -> io::Result<Self> {
         let path = directory.join(instance).join("journal.jsonl");
+        let orphans = orphans(directory, &locks, listener)?;
         let mut journal =
-            Self { path, listener: listener.to_owned(), file: None, known: HashMap::new(), written: 0, length: 0, is_broken: false };
-        for orphan in orphans(directory, listener)? {
+            Self { path, listener: listener.to_owned(), locks, file: None, known: HashMap::new(), written: 0, length: 0, is_broken: false };
+        for orphan in orphans {
             journal.take_over(&orphan);
         }
         Ok(journal)
     }
 
     /// Makes the file, with the name of the listener in it.
-    fn create(&self) -> io::Result<(File, u64)> {
+    fn create(&self) -> io::Result<(File, Held, u64)> {
         let own = self.path.parent().ok_or(io::ErrorKind::InvalidInput)?;
         DirBuilder::new().recursive(true).mode(0o700).create(own)?;
         // One at a time: what was just made must not be taken for an orphan before it is locked.
-        let _starting = lock(own.parent().ok_or(io::ErrorKind::InvalidInput)?)?;
+        let _starting = lock(own.parent().ok_or(io::ErrorKind::InvalidInput)?, &self.locks)?;
         let mut file = File::options().append(true).create(true).mode(0o600).open(&self.path)?;
-        flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        let held = self.hold(&file)?;
         let line = line(&Fact::Opened { listener: self.listener.clone() })?;
         file.write_all(&line)?;
-        Ok((file, line.len() as u64))
+        Ok((file, held, line.len() as u64))
+    }
+
+    /// Nobody else may have it: it is ours by its name.
+    fn hold(&self, file: &File) -> io::Result<Held> {
+        self.locks.try_lock(file, &name_of(&self.path))?.ok_or_else(|| io::ErrorKind::ResourceBusy.into())
     }
 
     fn append(&mut self, line: &[u8]) -> io::Result<()> {
-        let mut file = match self.file.take() {
-            Some(file) => file,
+        let (mut file, held) = match self.file.take() {
+            Some(opened) => opened,
             None => {
-                let (file, length) = self.create()?;
+                let (file, held, length) = self.create()?;
                 self.length = length;
-                file
+                (file, held)
             }
         };
         let written = file.write_all(line);
@@ -163,7 +171,7 @@ impl Journal {
             // What half of the line was written must not spoil the next.
             let _ = file.set_len(self.length);
         }
-        self.file = Some(file);
+        self.file = Some((file, held));
         written
     }
 
@@ -254,7 +262,11 @@ impl Journal {
         let aside = self.path.with_extension("new");
         let mut file = File::options().append(true).create(true).mode(0o600).open(&aside)?;
         file.set_len(0)?;
-        flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        // A lock beside the file is the lock of both.
+        let held = match self.file.take() {
+            Some((_, held)) if held.is_beside() => held,
+            _ => self.hold(&file)?,
+        };
         let mut text = line(&Fact::Opened { listener: self.listener.clone() })?;
         for (session, past) in &self.known {
             for fact in retell_session(session, past) {
@@ -263,7 +275,7 @@ impl Journal {
         }
         file.write_all(&text)?;
         fs::rename(&aside, &self.path)?;
-        self.file = Some(file);
+        self.file = Some((file, held));
         self.written = 0;
         self.length = text.len() as u64;
         Ok(())
@@ -349,13 +361,18 @@ fn retell(session: &str, process: &str, fate: &Fate) -> Vec<Fact> {
 struct Orphan {
     path: PathBuf,
     file: File,
+    _held: Held,
 }
 
 /// Held while somebody looks around, or makes a journal.
-fn lock(directory: &Path) -> io::Result<File> {
+fn lock(directory: &Path, locks: &Locks) -> io::Result<File> {
     let file = File::options().write(true).create(true).truncate(false).mode(0o600).open(directory.join("lock"))?;
-    flock(&file, FlockOperation::LockExclusive)?;
-    Ok(file)
+    locks.lock(file, "journals")
+}
+
+/// The start that a journal belongs to.
+fn name_of(journal: &Path) -> String {
+    journal.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned()
 }
 
 fn journals(directory: &Path) -> Vec<PathBuf> {
@@ -364,17 +381,18 @@ fn journals(directory: &Path) -> Vec<PathBuf> {
 }
 
 /// Each comes locked, so that nobody else takes it over.
-fn orphans(directory: &Path, listener: &str) -> io::Result<Vec<Orphan>> {
+fn orphans(directory: &Path, locks: &Locks, listener: &str) -> io::Result<Vec<Orphan>> {
     if journals(directory).is_empty() {
         return Ok(Vec::new());
     }
-    let _looking = lock(directory)?;
+    let _looking = lock(directory, locks)?;
     let found = journals(directory).into_iter().filter_map(|path| {
-        let file = File::open(&path).ok()?;
-        flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
+        // Network file systems lock only what may be written.
+        let file = File::options().read(true).write(true).open(&path).ok()?;
+        let held = locks.try_lock(&file, &name_of(&path)).ok()??;
         // It may have been rewritten between the two; then this is not it any more.
         let is_still_there = fs::metadata(&path).is_ok_and(|now| file.metadata().is_ok_and(|ours| ours.ino() == now.ino()));
-        is_still_there.then_some(Orphan { path, file })
+        is_still_there.then_some(Orphan { path, file, _held: held })
     });
     Ok(found.filter(|orphan| orphan.listener().is_none_or(|theirs| theirs == listener)).collect())
 }
@@ -409,7 +427,7 @@ mod tests {
     #[test]
     fn a_later_start_knows_every_fate() {
         let directory = tempfile::tempdir().unwrap();
-        let mut first = Journal::open(directory.path(), "one", "here").unwrap();
+        let mut first = Journal::open(directory.path(), Locks::default(), "one", "here").unwrap();
         first.started("s", "running", "f");
         first.started("s", "exited", "f");
         first.exited("s", "exited", 7, 5);
@@ -422,7 +440,7 @@ mod tests {
         first.ended("over");
         abandon(first);
         for instance in ["two", "three"] {
-            let journal = Journal::open(directory.path(), instance, "here").unwrap();
+            let journal = Journal::open(directory.path(), Locks::default(), instance, "here").unwrap();
             let past = journal.past();
             assert_eq!(past.len(), 1);
             let expected = [
@@ -439,7 +457,7 @@ mod tests {
     #[test]
     fn where_paths_led_is_known_as_long_as_the_session_is() {
         let directory = tempfile::tempdir().unwrap();
-        let mut first = Journal::open(directory.path(), "one", "here").unwrap();
+        let mut first = Journal::open(directory.path(), Locks::default(), "one", "here").unwrap();
         let odd = Path::new(std::ffi::OsStr::new("/w/a\nb"));
         for target in ["/secret", "/other", "/secret"] {
             first.led("s", odd, Path::new(target));
@@ -450,7 +468,7 @@ mod tests {
         first.forgotten("s", "p");
         abandon(first);
         for instance in ["two", "three"] {
-            let journal = Journal::open(directory.path(), instance, "here").unwrap();
+            let journal = Journal::open(directory.path(), Locks::default(), instance, "here").unwrap();
             let past = journal.past();
             assert_eq!((past.len(), &past["s"].led[odd]), (1, &vec![PathBuf::from("/secret"), PathBuf::from("/other")]));
             abandon(journal);
@@ -460,9 +478,9 @@ mod tests {
     #[test]
     fn a_journal_in_use_is_left_alone() {
         let directory = tempfile::tempdir().unwrap();
-        let mut first = Journal::open(directory.path(), "one", "here").unwrap();
+        let mut first = Journal::open(directory.path(), Locks::default(), "one", "here").unwrap();
         first.started("s", "p", "f");
-        let mut second = Journal::open(directory.path(), "two", "here").unwrap();
+        let mut second = Journal::open(directory.path(), Locks::default(), "two", "here").unwrap();
         assert!(second.past().is_empty());
         second.started("t", "p", "f");
         assert_eq!(journals(directory.path()).len(), 2);
@@ -471,30 +489,30 @@ mod tests {
     #[test]
     fn a_journal_of_another_listener_is_left_to_it() {
         let directory = tempfile::tempdir().unwrap();
-        let mut first = Journal::open(directory.path(), "one", "here").unwrap();
+        let mut first = Journal::open(directory.path(), Locks::default(), "one", "here").unwrap();
         first.started("s", "p", "f");
         abandon(first);
-        assert!(Journal::open(directory.path(), "two", "there").unwrap().past().is_empty());
-        assert_eq!(Journal::open(directory.path(), "three", "here").unwrap().past().len(), 1);
+        assert!(Journal::open(directory.path(), Locks::default(), "two", "there").unwrap().past().is_empty());
+        assert_eq!(Journal::open(directory.path(), Locks::default(), "three", "here").unwrap().past().len(), 1);
     }
 
     #[test]
     fn a_torn_last_line_costs_only_itself() {
         let directory = tempfile::tempdir().unwrap();
-        let mut first = Journal::open(directory.path(), "one", "here").unwrap();
+        let mut first = Journal::open(directory.path(), Locks::default(), "one", "here").unwrap();
         first.started("s", "p", "f");
         let path = first.path.clone();
         abandon(first);
         let mut text = fs::read(&path).unwrap();
         text.extend(b"{\"fact\":\"exi");
         fs::write(&path, text).unwrap();
-        assert_eq!(Journal::open(directory.path(), "two", "here").unwrap().past()["s"].fates["p"], fate(Some(End::Lost), 1));
+        assert_eq!(Journal::open(directory.path(), Locks::default(), "two", "here").unwrap().past()["s"].fates["p"], fate(Some(End::Lost), 1));
     }
 
     #[test]
     fn it_does_not_grow_with_processes_that_are_over() {
         let directory = tempfile::tempdir().unwrap();
-        let mut journal = Journal::open(directory.path(), "one", "here").unwrap();
+        let mut journal = Journal::open(directory.path(), Locks::default(), "one", "here").unwrap();
         journal.started("s", "kept", "f");
         for n in 0..20_000 {
             let id = n.to_string();
@@ -504,13 +522,13 @@ mod tests {
         }
         assert!(fs::metadata(&journal.path).unwrap().len() < 2 * WORTH_REWRITING);
         abandon(journal);
-        assert_eq!(Journal::open(directory.path(), "two", "here").unwrap().past()["s"].fates.len(), 1);
+        assert_eq!(Journal::open(directory.path(), Locks::default(), "two", "here").unwrap().past()["s"].fates.len(), 1);
     }
 
     #[test]
     fn nothing_to_answer_for_leaves_nothing_behind() {
         let directory = tempfile::tempdir().unwrap();
-        let mut journal = Journal::open(directory.path(), "one", "here").unwrap();
+        let mut journal = Journal::open(directory.path(), Locks::default(), "one", "here").unwrap();
         journal.started("s", "p", "f");
         journal.ended("s");
         drop(journal);

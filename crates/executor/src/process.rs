@@ -336,6 +336,13 @@ impl Process {
         state.pushed.seq + 1 == state.log.next_seq()
     }
 
+    /// Waits until everything was pushed to whoever is there; there may be nobody.
+    pub async fn told(&self) {
+        while !self.is_told() && self.lock().target.is_some() {
+            sleep(TRAILING).await;
+        }
+    }
+
     pub fn is_closed(&self) -> bool {
         self.lock().log.is_closed()
     }

@@ -260,6 +260,37 @@ impl Session {
         self.end_locked(self.lock())
     }
 
+    /// Kills everything because the executor ends. Whoever is there is still told how its processes ended, and a later start of the
+    /// executor can be asked.
+    pub fn stop(self: &Arc<Self>) -> Vec<Arc<Process>> {
+        let mut state = self.lock();
+        state.ended = true;
+        let processes: Vec<_> = state.live().cloned().collect();
+        for entry in state.processes.values() {
+            if let Entry::Starting(starting) = entry {
+                starting.end();
+            }
+        }
+        drop(state);
+        for process in &processes {
+            process.terminate();
+        }
+        processes
+    }
+
+    /// Ends what is left after [`Self::stop`].
+    pub fn let_go(self: &Arc<Self>) {
+        self.end_owner();
+    }
+
+    /// Closes the connection, if there is one, once everything that was said on it has been taken.
+    pub async fn take_leave(&self) {
+        let attachment = self.lock().attachment.clone();
+        if let Some(attachment) = attachment {
+            attachment.take_leave().await;
+        }
+    }
+
     fn end_locked(self: &Arc<Self>, mut state: MutexGuard<'_, State>) -> Vec<Arc<Process>> {
         state.ended = true;
         let processes: Vec<_> = state.live().cloned().collect();
@@ -273,6 +304,12 @@ impl Session {
             process.terminate();
             process.push_to(None);
         }
+        self.end_owner();
+        self.fates.note(|journal| journal.ended(&self.id));
+        processes
+    }
+
+    fn end_owner(self: &Arc<Self>) {
         // Also what outlived processes that are long forgotten.
         self.workers.end();
         if self.at_work.load(Ordering::Acquire) == 0 {
@@ -282,8 +319,6 @@ impl Session {
             let session = self.clone();
             tokio::task::spawn_blocking(move || session.owner.end());
         }
-        self.fates.note(|journal| journal.ended(&self.id));
-        processes
     }
 
     /// The state of a shell that a start wants to begin with, if it asks for one and one can be had.

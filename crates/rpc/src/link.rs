@@ -66,6 +66,8 @@ pub struct Close {
 
 impl Close {
     pub const NORMAL: u16 = 1000;
+    /// The other side ends.
+    pub const GOING_AWAY: u16 = 1001;
     pub const PROTOCOL: u16 = 1002;
     /// A newer connection resumed the session; whoever gets this must not resume it in turn.
     pub const TAKEN_OVER: u16 = 4001;

@@ -47,14 +47,19 @@ pub struct Signals {
     descriptor: OwnedFd,
 }
 
+/// What a stage does when it is asked to end.
+extern "C" fn nothing(_signal: i32) {}
+
 /// Told to a stage when its parent is gone. Not one that anybody sends by mistake.
 pub const PARENT_GONE: i32 = 50;
 
 impl Signals {
-    /// Blocks and listens to the end of children and of the parent. Every other signal gets its usual meaning back.
+    /// Blocks and listens to the end of children and of the parent. Every other signal gets its usual meaning back, except that a
+    /// stage is not ended by what is sent to everybody when a job, a unit or a session ends: the executor ends it, after everybody
+    /// was told how the programs ended. A handler, because that is not inherited by what is started.
     pub fn listen() -> io::Result<Self> {
         let mut mask = MaybeUninit::uninit();
-        // SAFETY: sigemptyset initialises the set, the others only change it; signal() is given no handler of ours.
+        // SAFETY: sigemptyset initialises the set, the others only change it; the only handler does nothing at all.
         let mask = unsafe {
             libc::sigemptyset(mask.as_mut_ptr());
             let mut mask = mask.assume_init();
@@ -62,6 +67,9 @@ impl Signals {
                 if number != libc::SIGPIPE {
                     libc::signal(number, libc::SIG_DFL);
                 }
+            }
+            for number in [libc::SIGTERM, libc::SIGHUP] {
+                libc::signal(number, nothing as extern "C" fn(i32) as libc::sighandler_t);
             }
             libc::sigaddset(&mut mask, libc::SIGCHLD);
             libc::sigaddset(&mut mask, PARENT_GONE);

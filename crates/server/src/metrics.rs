@@ -68,7 +68,7 @@ impl Collector for Sources {
         page.counts("store_entries", "Entries that were stored, by their kind.", "kind", entries)?;
         page.gauge("client_connections", "Clients of the app protocol that are connected.", self.server.clients())?;
         let mut states: BTreeMap<&str, usize> =
-            ["idle", "connecting", "ready", "recovering", "failed"].into_iter().map(|state| (state, 0)).collect();
+            ["idle", "connecting", "ready", "recovering", "needs login", "failed"].into_iter().map(|state| (state, 0)).collect();
         for status in runtime.registry().list() {
             *states.entry(status.standing.word()).or_default() += 1;
         }

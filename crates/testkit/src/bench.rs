@@ -210,6 +210,7 @@ fn config(outpost: &Path, work: &Path, home: &Path) -> ExecutorConfig {
         input: InputLimits::default(),
         spool_directory: Some(work.join(".spool")),
         journal_directory: None,
+        lock_directory: None,
         redo_directory: Some(work.join(".redo")),
         listener: "memory".into(),
         launcher: Launcher::new(outpost, LauncherSettings { scratch: Some(home.join("cells")), ..LauncherSettings::default() }),

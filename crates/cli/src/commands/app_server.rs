@@ -37,7 +37,7 @@ async fn serve(listen: &AppListen, rules: Option<DoorRules>, own: &Process) -> a
     let stop = stop_signal()?;
     let home = Home::from_environment().context("there is no home: set OUTPOST_HOME")?;
     let (assembly, server) = assemble(&home, own).await?;
-    let socket = match (own_socket(&home).await, listen) {
+    let socket = match (own_socket(&home, own).await, listen) {
         (Err(error), AppListen::Off) => {
             assembly.shut_down().await;
             return Err(error.context("with --listen off this server is reached at the socket of its home only"));
@@ -104,9 +104,10 @@ pub async fn assemble(home: &Home, own: &Process) -> anyhow::Result<(Assembly, S
 }
 
 /// Where the verbs of this user find a server that runs. A second server of the same home is not found there.
-pub async fn own_socket(home: &Home) -> anyhow::Result<Listener> {
-    let path = home.run().join("app.sock");
-    home.make_run().context("there is no place for the socket of this server")?;
+pub async fn own_socket(home: &Home, own: &Process) -> anyhow::Result<Listener> {
+    let seat = home.seat(&own.variables)?;
+    let path = seat.run.join("app.sock");
+    seat.make_run().context("there is no place for the socket of this server")?;
     Listener::unix(&path).await.map_err(|error| {
         let advice = match error.kind() {
             std::io::ErrorKind::AddrInUse => ": another server of this home listens there; stop it first",

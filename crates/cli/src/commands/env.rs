@@ -2,9 +2,14 @@
 
 mod add;
 mod check;
+mod import;
 mod list;
+mod login;
 mod ssh;
+mod upgrade;
 mod watch;
+
+pub use ssh::carry;
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -14,8 +19,8 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use outpost_environment::config::edit;
+use outpost_executor::locks::Locks;
 use outpost_wire::EnvironmentId;
-use rustix::fs::{FlockOperation, flock};
 use uuid::Uuid;
 
 use super::failure;
@@ -28,9 +33,12 @@ pub async fn run(command: EnvCommand, own: &Process) -> ExitCode {
     let done = match command {
         EnvCommand::List(arguments) => list::run(&arguments, own),
         EnvCommand::Add(arguments) => add::run(*arguments, own).await,
-        EnvCommand::Remove { name } => remove(&name),
+        EnvCommand::Remove { name } => remove(&name, own),
         EnvCommand::Check(arguments) => check::run(arguments, own).await,
         EnvCommand::Watch(arguments) => watch::run(arguments, own).await,
+        EnvCommand::Import(arguments) => import::run(arguments, own).await,
+        EnvCommand::Login(arguments) => login::run(&arguments, own).await,
+        EnvCommand::Upgrade(arguments) => upgrade::run(&arguments, own).await,
     };
     match done {
         Ok(code) => ExitCode::from(code),
@@ -38,24 +46,24 @@ pub async fn run(command: EnvCommand, own: &Process) -> ExitCode {
     }
 }
 
-fn remove(name: &str) -> anyhow::Result<u8> {
+fn remove(name: &str, own: &Process) -> anyhow::Result<u8> {
     let id = EnvironmentId::parse_own(name)?;
     let home = Home::from_environment().context("there is neither OUTPOST_HOME nor HOME")?;
     let file = home.environments();
     if !file.exists() {
         anyhow::bail!("there is no environment `{id}`: {} does not exist", file.display());
     }
-    change(&home, |text| edit::remove(text, &file, &id)).with_context(|| format!("{} is unchanged", file.display()))?;
+    change(&home, own, |text| edit::remove(text, &file, &id)).with_context(|| format!("{} is unchanged", file.display()))?;
     say(&format!("removed `{id}` from {}", file.display()));
     Ok(0)
 }
 
 /// Changes `environments.toml` in one step, one at a time.
-fn change(home: &Home, edit: impl FnOnce(&str) -> Result<String, edit::EditError>) -> anyhow::Result<()> {
+fn change(home: &Home, own: &Process, edit: impl FnOnce(&str) -> Result<String, edit::EditError>) -> anyhow::Result<()> {
     home.usable()?;
     let directory = home.path();
     let lock = File::open(directory).with_context(|| format!("cannot open {}", directory.display()))?;
-    flock(&lock, FlockOperation::LockExclusive).with_context(|| format!("cannot lock {}", directory.display()))?;
+    let _lock = lock_home(lock, home, own).with_context(|| format!("cannot lock {}", directory.display()))?;
     // What a link leads to is changed, not the link.
     let file = home.environments();
     let file = fs::canonicalize(&file).unwrap_or(file);
@@ -65,6 +73,12 @@ fn change(home: &Home, edit: impl FnOnce(&str) -> Result<String, edit::EditError
         Err(error) => return Err(error).with_context(|| format!("cannot read {}", file.display())),
     };
     replace(&file, &edit(&text)?, mode).with_context(|| format!("cannot write {}", file.display()))
+}
+
+/// On a home that is on a network, the lock may be one of this machine only.
+fn lock_home(directory: File, home: &Home, own: &Process) -> anyhow::Result<File> {
+    let locks = Locks::new(Some(home.seat(&own.variables)?.run.join("locks")));
+    Ok(locks.lock(directory, "environments")?)
 }
 
 fn replace(path: &Path, text: &str, mode: u32) -> std::io::Result<()> {

@@ -69,13 +69,12 @@ async fn serve(
     // On stdio a session ends with its link, so there is nothing that a later start could be asked about.
     settings.keeps_fates = listen != Some(ListenAddr::Stdio);
     let executor = Executor::new(executor_config(settings, &own.variables)?);
-    ensure!(
-        servers.is_empty() || executor.info().executor_id.is_some(),
-        "joining needs an identity, and it cannot be kept; is OUTPOST_HOME writable?"
-    );
+    let install = if servers.is_empty() { String::new() } else { install_id(own)? };
     let stop = stop_signal()?;
-    let _joined: Vec<_> =
-        servers.into_iter().map(|server| AbortOnDropHandle::new(tokio::spawn(join::stay(executor.clone(), server)))).collect();
+    let _joined: Vec<_> = servers
+        .into_iter()
+        .map(|server| AbortOnDropHandle::new(tokio::spawn(join::stay(executor.clone(), install.clone(), server))))
+        .collect();
     let Some((listen, rules)) = door else {
         stop.await;
         executor.shut_down().await;
@@ -85,8 +84,11 @@ async fn serve(
         ListenAddr::Stdio => {
             let link = stdio::link(tokio::io::stdin(), tokio::io::stdout(), "exec-server stdio");
             let sink = link.tx.clone();
+            // In a task of its own: when this is told to end, the session must end in good order and not with its link.
+            let serving = executor.clone();
+            let mut serving = tokio::spawn(async move { serving.serve(link, Lifetime::Link).await });
             tokio::select! {
-                _ = executor.serve(link, Lifetime::Link) => {}
+                _ = &mut serving => {}
                 () = stop => {}
             }
             executor.shut_down().await;
@@ -110,6 +112,13 @@ async fn serve(
     }
     executor.shut_down().await;
     Ok(())
+}
+
+/// A token belongs to whoever used it first: to one install, also where its jobs come and go.
+fn install_id(own: &Process) -> anyhow::Result<String> {
+    let home = Home::from_environment().context("joining needs an identity; set OUTPOST_HOME")?;
+    let id = home.seat(&own.variables).and_then(|seat| seat.install_id());
+    id.context("joining needs an identity, and it cannot be kept; is OUTPOST_HOME writable?")
 }
 
 /// Launchers read this line to know where to connect.

@@ -1,12 +1,14 @@
 //! The keeper: an executor that outlives the command it was reached through.
 //!
-//! `outpost executor --listen stdio --keep` is only a bridge. Behind it, one detached executor per home listens on a
-//! socket that only its user can open; a dropped ssh is then a lost link and not the end of a session. It is started when
-//! it is first needed and goes when nothing is left in it.
+//! `outpost executor --listen stdio --keep` is only a bridge. Behind it, one detached executor per home, and per host, job or
+//! container that uses this home, listens on a socket that only its user can open; a dropped ssh is then a lost link and not
+//! the end of a session. It is started when it is first needed, and goes when nothing is left in it or its job is over.
 
-use std::fs::{DirBuilder, File};
+mod job;
+
+use std::fs::File;
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
@@ -14,6 +16,7 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use futures_util::StreamExt;
 use outpost_environment::TAKEN_OVER_EXIT;
+use outpost_executor::seat::Seat;
 use outpost_executor::{Executor, Lifetime};
 use outpost_rpc::auth::Auth;
 use outpost_rpc::link::ws::ClientOptions;
@@ -22,6 +25,7 @@ use outpost_rpc::listen::{ListenAddr, Listener};
 use outpost_rpc::{Close, Link, LinkError};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
+use tokio::signal::unix::SignalKind;
 use tokio::time::sleep;
 
 use super::executor::{settings, stop_signal};
@@ -31,6 +35,7 @@ use crate::args::{ExecutorArguments, KeeperArguments};
 use crate::confinement::http_allow;
 use crate::home::Home;
 use crate::local::executor_config;
+use crate::signals::Watched;
 
 /// How long a keeper may take until it listens.
 const START: Duration = Duration::from_secs(10);
@@ -38,6 +43,8 @@ const START: Duration = Duration::from_secs(10);
 const LONELY: Duration = Duration::from_secs(5);
 /// The longest path that a socket can have.
 const MAX_SOCKET_PATH: usize = 107;
+/// How long a bridge that is asked to end waits for what the keeper says last: a job that ends asks both at once.
+const LAST_WORDS: Duration = Duration::from_secs(4);
 
 /// Bridges standard input and output to the keeper.
 pub async fn bridge(arguments: &ExecutorArguments, own: &Process) -> ExitCode {
@@ -46,10 +53,57 @@ pub async fn bridge(arguments: &ExecutorArguments, own: &Process) -> ExitCode {
         Ok(link) => link,
         Err(error) => return complain(&error.context("sessions cannot be kept here; without --keep they end with the connection"), FAILED),
     };
-    match pump(here, there).await {
-        Some(close) if close.code == Close::TAKEN_OVER => ExitCode::from(TAKEN_OVER_EXIT),
-        _ => ExitCode::SUCCESS,
+    let asked_to_end = async {
+        match Watched::new(SignalKind::terminate()) {
+            Ok(mut terminate) => terminate.recv().await,
+            Err(_) => std::future::pending().await,
+        }
+        sleep(LAST_WORDS).await;
+    };
+    tokio::select! {
+        closed = pump(here, there) => match closed {
+            Some(close) if close.code == Close::TAKEN_OVER => ExitCode::from(TAKEN_OVER_EXIT),
+            _ => ExitCode::SUCCESS,
+        },
+        () = asked_to_end => ExitCode::SUCCESS,
     }
+}
+
+/// Whether a keeper runs here.
+pub async fn is_running(own: &Process) -> ExitCode {
+    let runs = match seat(own).and_then(|seat| socket_path(&seat)) {
+        Ok(socket) => unix::connect(&socket, &ClientOptions::default()).await.is_ok(),
+        Err(_) => false,
+    };
+    if runs { ExitCode::SUCCESS } else { ExitCode::from(FAILED) }
+}
+
+/// Asks the keeper that runs here to end, and waits until it has.
+pub async fn end(own: &Process) -> ExitCode {
+    match end_running(own).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => complain(&error, FAILED),
+    }
+}
+
+async fn end_running(own: &Process) -> anyhow::Result<()> {
+    let socket = socket_path(&seat(own)?)?;
+    let Ok(link) = unix::connect(&socket, &ClientOptions::default()).await else { return Ok(()) };
+    drop(link);
+    let note = Note::read(&socket).context("the keeper that runs has left no note of its process")?;
+    let pid = i32::try_from(note.pid).ok().and_then(rustix::process::Pid::from_raw).context("the keeper's note makes no sense")?;
+    // By a descriptor: the number alone could be another process by now.
+    let process = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).map_err(io::Error::from)?;
+    let is_ours = std::fs::read(format!("/proc/{}/cmdline", note.pid))
+        .is_ok_and(|line| line.split(|byte| *byte == 0).any(|part| part == b"__keeper"));
+    ensure!(is_ours, "process {} is no keeper", note.pid);
+    rustix::process::pidfd_send_signal(&process, rustix::process::Signal::TERM).map_err(io::Error::from)?;
+    let gone = tokio::time::timeout(START, async {
+        while unix::connect(&socket, &ClientOptions::default()).await.is_ok() {
+            sleep(Duration::from_millis(50)).await;
+        }
+    });
+    gone.await.with_context(|| format!("the keeper, process {}, did not end within {START:?}", note.pid))
 }
 
 /// Copies frames both ways until either side ends. Returns why the keeper closed the link, if it did.
@@ -81,10 +135,14 @@ async fn pump(mut here: Link, mut there: Link) -> Option<Close> {
 
 /// Connects to the keeper, and starts it if there is none.
 async fn reach(arguments: &ExecutorArguments, own: &Process) -> anyhow::Result<Link> {
-    let socket = socket_path()?;
+    let seat = seat(own)?;
+    let socket = socket_path(&seat)?;
     if let Ok(link) = unix::connect(&socket, &ClientOptions::default()).await {
         check_ceiling(&socket, arguments)?;
         return Ok(link);
+    }
+    if arguments.kept_elsewhere {
+        return wait_for(&socket).await;
     }
     // One at a time: whoever waited here for the lock finds the keeper that was started meanwhile.
     let lock = lock(&socket.with_extension("lock"))?;
@@ -108,11 +166,17 @@ struct Note {
     pid: u32,
     /// The text of the file that it was started with.
     ceiling: Option<String>,
+    #[serde(default)]
+    version: Option<String>,
 }
 
 impl Note {
     fn path(socket: &Path) -> PathBuf {
         socket.with_extension("json")
+    }
+
+    fn read(socket: &Path) -> Option<Self> {
+        serde_json::from_slice(&std::fs::read(Self::path(socket)).ok()?).ok()
     }
 
     fn write(&self, socket: &Path) -> anyhow::Result<()> {
@@ -132,7 +196,7 @@ fn ceiling_text(file: Option<&Path>) -> anyhow::Result<Option<String>> {
 /// no ceiling that one could rely on.
 fn check_ceiling(socket: &Path, arguments: &ExecutorArguments) -> anyhow::Result<()> {
     let Some(asked) = ceiling_text(arguments.confinement.ceiling.as_deref())? else { return Ok(()) };
-    let note: Option<Note> = std::fs::read(Note::path(socket)).ok().and_then(|text| serde_json::from_slice(&text).ok());
+    let note = Note::read(socket);
     let running = match &note {
         Some(Note { ceiling: Some(ceiling), .. }) if *ceiling == asked => return Ok(()),
         Some(Note { ceiling: Some(_), .. }) => "with another ceiling",
@@ -145,13 +209,16 @@ fn check_ceiling(socket: &Path, arguments: &ExecutorArguments) -> anyhow::Result
     )
 }
 
-fn socket_path() -> anyhow::Result<PathBuf> {
+fn seat(own: &Process) -> anyhow::Result<Seat> {
     let home = Home::from_environment().context("there is neither OUTPOST_HOME nor HOME")?;
-    let run = home.run();
-    DirBuilder::new().recursive(true).mode(0o700).create(&run).with_context(|| format!("cannot make {}", run.display()))?;
-    let socket = run.join("keeper.sock");
+    Ok(home.seat(&own.variables)?)
+}
+
+fn socket_path(seat: &Seat) -> anyhow::Result<PathBuf> {
+    seat.make_run().with_context(|| format!("cannot make {}", seat.run.display()))?;
+    let socket = seat.run.join("keeper.sock");
     let length = socket.as_os_str().len();
-    ensure!(length <= MAX_SOCKET_PATH, "{} is longer than a socket's path can be; set OUTPOST_HOME to a shorter one", socket.display());
+    ensure!(length <= MAX_SOCKET_PATH, "{} is longer than a socket's path can be; set XDG_RUNTIME_DIR to a shorter one", socket.display());
     Ok(socket)
 }
 
@@ -167,13 +234,14 @@ fn start(arguments: &ExecutorArguments, own: &Process) -> anyhow::Result<()> {
     // The keeper itself is heard by nobody, so what is wrong is told here.
     arguments.confinement.read(&own.settings)?;
     let (grace, spool) = (arguments.grace.to_string(), arguments.spool.to_string());
+    let home = || std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_dir()).unwrap_or_else(|| "/".into());
     Command::new(std::env::current_exe().context("this program cannot be found again")?)
         .args(["__keeper", "--grace", &grace, "--spool", &spool])
         .args(arguments.http_allow.iter().flat_map(|target| ["--http-allow".into(), target.to_string()]))
         .envs(own.variables.secrets())
         .args(arguments.confinement.arguments()?)
         .args(own.settings.iter().flat_map(|setting| ["-c", setting]))
-        .current_dir(std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_dir()).unwrap_or_else(|| "/".into()))
+        .current_dir(arguments.cd.clone().unwrap_or_else(home))
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -207,7 +275,8 @@ async fn keep(arguments: KeeperArguments, own: &Process) -> anyhow::Result<()> {
     if let Err(error) = rustix::process::setsid() {
         tracing::debug!(error = %io::Error::from(error), "already a session of its own");
     }
-    let socket = socket_path()?;
+    let seat = seat(own)?;
+    let socket = socket_path(&seat)?;
     let listen = ListenAddr::Unix(socket.clone());
     let mut settings = settings(arguments.grace, arguments.spool, Some(&listen));
     settings.http_allow = http_allow(arguments.http_allow, &own.settings)?;
@@ -216,7 +285,7 @@ async fn keep(arguments: KeeperArguments, own: &Process) -> anyhow::Result<()> {
     let executor = Executor::new(executor_config(settings, &own.variables)?);
     let listener = Listener::unix(&socket).await.with_context(|| format!("cannot listen on {}", socket.display()))?;
     // Before anybody is served.
-    Note { pid: std::process::id(), ceiling }.write(&socket)?;
+    Note { pid: std::process::id(), ceiling, version: Some(env!("CARGO_PKG_VERSION").into()) }.write(&socket)?;
     let stop = stop_signal()?;
     let serving = executor.clone();
     let on_link = move |link| {
@@ -227,6 +296,7 @@ async fn keep(arguments: KeeperArguments, own: &Process) -> anyhow::Result<()> {
         never = listener.serve(Auth::Open, on_link) => match never {},
         () = stop => {}
         () = lonely(&executor) => {}
+        () = job::over(&seat.place) => tracing::info!("the job is over"),
     }
     executor.shut_down().await;
     Ok(())

@@ -45,7 +45,7 @@ pub fn failure(error: &anyhow::Error) -> ExitCode {
                 Some(InfoError::Slow(_)) => true,
                 _ => false,
             }
-            || matches!(cause.downcast_ref(), Some(BootstrapError::Ssh { .. }))
+            || matches!(cause.downcast_ref(), Some(BootstrapError::Ssh { .. } | BootstrapError::NoWay { .. }))
     });
     complain(error, if unreachable { UNREACHABLE } else { FAILED })
 }
@@ -62,7 +62,7 @@ fn advice(cause: &(dyn std::error::Error + 'static)) -> Option<String> {
 }
 
 fn is_unreachable(error: &EnvironmentError) -> bool {
-    matches!(error, EnvironmentError::Unreachable { .. } | EnvironmentError::Gone { .. })
+    matches!(error, EnvironmentError::Unreachable { .. } | EnvironmentError::Gone { .. } | EnvironmentError::NeedsLogin { .. })
 }
 
 /// Where nobody can listen, and what to do about it.

@@ -20,6 +20,7 @@ use uuid::Uuid;
 use super::{OURS, complain};
 use crate::Process;
 use crate::args::RunArguments;
+use crate::out::say;
 use crate::outages;
 use crate::reach;
 use crate::signals::{self, Forwarding, Signals};
@@ -167,6 +168,9 @@ pub async fn copy_output(process: &RemoteProcess, passing: Passing) -> anyhow::R
             ProcessEvent::Gap { bytes: Some(bytes) } => lost.push(format!("{bytes} bytes")),
             ProcessEvent::Gap { bytes: None } => lost.push("an unknown number of bytes".into()),
             ProcessEvent::Exited { code: exit, limit, .. } => {
+                if exit < 0 {
+                    say("the exit status of the command is not known: the process that waited for it was killed");
+                }
                 code = Some(exit);
                 if let Some(limit) = limit {
                     tracing::warn!("the command was stopped by {limit}");

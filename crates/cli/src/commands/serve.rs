@@ -123,7 +123,8 @@ async fn serve(home: Home, plan: Plan, own: &Process) -> anyhow::Result<()> {
         metrics: Metrics::new(Sources { server: server.clone(), executors: executors.clone() }),
     };
     let threshold = Threshold { origins: plan.origins, hosts: plan.hosts, own_pages: true, ..Threshold::default() };
-    let socket = own_socket(&home).await.inspect_err(|error| tracing::debug!("this server is not found at run/app.sock: {error:#}")).ok();
+    let socket =
+        own_socket(&home, own).await.inspect_err(|error| tracing::debug!("this server is not found at run/app.sock: {error:#}")).ok();
     let at_home = async {
         match socket {
             Some(socket) => match socket.serve(Auth::Open, on_link(server.clone())).await {},

@@ -14,7 +14,7 @@ pub fn findings(patient: &Patient<'_>) -> Vec<Finding> {
     let mut findings = vec![memory()];
     if let Some(home) = &patient.home {
         findings.push(token(home));
-        findings.extend(sockets(&home.run()));
+        findings.extend(home.seat(&patient.own.variables).iter().flat_map(|seat| sockets(&seat.run)));
     }
     findings
 }

@@ -35,7 +35,14 @@ pub async fn findings(patient: &Patient<'_>) -> Vec<Finding> {
     if names.is_empty() && nameless.is_empty() {
         return vec![Finding::good("environments", "only this machine; `outpost env add` knows more")];
     }
-    join_all(names.iter().map(|name| look(name, patient.own))).await.into_iter().flatten().chain(nameless).collect()
+    let asleep: Vec<String> = snapshot.asleep().iter().map(ToString::to_string).collect();
+    let looks = names.iter().map(async |name| {
+        if asleep.contains(name) {
+            return vec![Finding::good(name, "connected only when asked for; `outpost env check` with its name asks")];
+        }
+        look(name, patient.own).await
+    });
+    join_all(looks).await.into_iter().flatten().chain(nameless).collect()
 }
 
 async fn look(name: &str, own: &Process) -> Vec<Finding> {
@@ -73,7 +80,7 @@ fn identity(name: &str, info: &EnvironmentInfo, took: Duration) -> Finding {
     let detail = format!("reached in {} ms; executor {who}, version {told}", took.as_millis());
     match &info.executor_version {
         Some(version) if version == ours => Finding::good(name, detail),
-        _ => Finding::weak(name, format!("{detail}; this is {ours}"), "`outpost env add --ssh` brings this version there"),
+        _ => Finding::weak(name, format!("{detail}; this is {ours}"), format!("`outpost env upgrade {name}` brings this version there")),
     }
 }
 

@@ -13,7 +13,10 @@ pub fn findings(patient: &Patient<'_>) -> Vec<Finding> {
     let Some(home) = &patient.home else {
         return vec![Finding::broken("sandbox", "nothing can be tried without a home", "set OUTPOST_HOME or HOME")];
     };
-    let scratch = home.run().join("cells");
+    let scratch = match home.seat(&patient.own.variables) {
+        Ok(seat) => seat.run.join("cells"),
+        Err(error) => return vec![Finding::broken("sandbox", error.to_string(), "nothing can be tried without it")],
+    };
     if let Err(error) = DirBuilder::new().recursive(true).mode(0o700).create(&scratch) {
         let detail = format!("{}: {error}", scratch.display());
         return vec![Finding::broken("sandbox", detail, "make the home writable, or set OUTPOST_HOME to another place")];

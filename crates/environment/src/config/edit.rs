@@ -23,6 +23,7 @@ pub struct NewEntry {
 pub enum Member {
     Text(String),
     Texts(Vec<String>),
+    Number(u64),
 }
 
 #[derive(Debug, Clone, Error, PartialEq, Eq)]
@@ -55,6 +56,7 @@ pub fn add(text: &str, path: &Path, entry: &NewEntry) -> Result<String, EditErro
     for (key, member) in &entry.members {
         let value = match member {
             Member::Text(text) => quoted(text),
+            Member::Number(number) => number.to_string(),
             Member::Texts(texts) => format!("[{}]", texts.iter().map(|text| quoted(text)).collect::<Vec<_>>().join(", ")),
         };
         after.push_str(&format!("{key} = {value}\n"));

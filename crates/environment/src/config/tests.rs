@@ -43,7 +43,10 @@ fn s14_without_this_machine() {
 #[test]
 fn s15_wrong_entries_are_disabled_with_their_line_and_the_others_work() {
     for (members, why) in [
-        ("", "environments.toml:1: environment `box`: one of `url`, `program` and `ssh` is needed"),
+        (
+            "",
+            "environments.toml:1: environment `box`: one of `url`, `program`, `ssh`, `slurm`, `docker`, `podman`, `devcontainer` and `kubectl` is needed",
+        ),
         ("url='ws://a:1'\nprogram='x'", "environments.toml:1: environment `box`: only one of `url` and `program` may be given"),
         (
             "url='http://a'",
@@ -87,7 +90,7 @@ fn s15_wrong_entries_are_disabled_with_their_line_and_the_others_work() {
         ),
         (
             "url='ws://a:1'\nfuture=1",
-            "environments.toml:4: environment `box`: unknown key `future`; there are id, url, token_file, program, args, env, cwd, ssh, connect, connect_timeout_sec, initialize_timeout_sec, ceiling",
+            "environments.toml:4: environment `box`: unknown key `future`; there are id, url, token_file, program, args, env, cwd, ssh, slurm, docker, podman, devcontainer, kubectl, user, run_args, engine, container, namespace, setup, setup_timeout_sec, idle_stop, labels, connect, connect_timeout_sec, initialize_timeout_sec, ceiling",
         ),
     ] {
         assert_eq!(entry(members), why);
@@ -180,4 +183,43 @@ fn s17_a_file_that_is_not_there_is_no_error_and_one_that_cannot_be_read_is() {
     assert_eq!(read(&path), Ok(None));
     std::fs::create_dir(&path).unwrap();
     assert!(matches!(read(&path), Err(ConfigError::Unreadable { .. })));
+}
+
+fn right(members: &str) -> Definition {
+    let snapshot = snapshot(&format!("[[environments]]\nid = \"box\"\n{members}\n"));
+    snapshot.entries[0].definition.clone().unwrap()
+}
+
+#[test]
+fn ways_lead_into_each_other() {
+    assert_eq!(right("docker = 'web'").to_string(), "docker web");
+    assert_eq!(
+        right("ssh = 'me@a'\npodman = 'img:1'\nuser = 'dev'\nrun_args = ['--rm']\nargs = ['-p', '2']").to_string(),
+        "ssh me@a, podman img:1"
+    );
+    assert_eq!(right("ssh = 'login'\nslurm = 4711").to_string(), "ssh login, slurm 4711");
+    assert_eq!(right("kubectl = 'p'\ncontainer = 'c'\nnamespace = 'n'").to_string(), "kubectl p -n n -c c");
+    assert_eq!(right("devcontainer = 'work'\nengine = 'podman'").to_string(), "devcontainer /home/me/.outpost/work");
+    assert_eq!(right("ssh = 'a'\ndevcontainer = '/srv/x'").to_string(), "ssh a, devcontainer /srv/x");
+    let full =
+        right("podman = 'a'\nidle_stop = '30m'\nlabels = ['ci', 'gpu']\nsetup = ['true']\nsetup_timeout_sec = 30\nconnect = 'manual'");
+    assert_eq!((full.idle_stop, full.labels.len(), full.setup.timeout), (Some(Duration::from_secs(1800)), 2, Duration::from_secs(30)));
+    assert!(full.connect_timeout > full.setup.timeout, "setting up may take its time");
+    for (members, why) in [
+        ("docker='a'\npodman='b'", "only one of `docker` and `podman` may be given"),
+        ("url='ws://a:1'\ndocker='b'", "only one of `url` and `docker` may be given"),
+        ("docker='-v'", "`-v` is no name of a container or image"),
+        ("docker='a'\nargs=['x']", "`args` needs `ssh`"),
+        ("ssh='a'\nuser='x'", "`user` needs `docker` or `podman`"),
+        ("docker='a'\nnamespace='x'", "`namespace` needs `kubectl`"),
+        ("slurm='x'", "`x` is no number of a Slurm job"),
+        ("slurm='1'\nidle_stop=5", "`idle_stop` needs"),
+        ("docker='a'\nidle_stop='soon'", "`idle_stop` is a number of seconds, or such as"),
+        ("url='ws://a:1'\nsetup=['x']", "`setup` needs"),
+        ("docker='a'\nsetup_timeout_sec=5", "`setup_timeout_sec` needs `setup`"),
+        ("devcontainer='/x'\nengine='crio'", "`engine` is \"docker\" or \"podman\""),
+        ("docker='a'\nlabels=['']", "a label is empty"),
+    ] {
+        assert!(entry(members).contains(why), "{members}: {}", entry(members));
+    }
 }

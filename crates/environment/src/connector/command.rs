@@ -18,11 +18,13 @@ use outpost_rpc::{Close, LinkError};
 use outpost_wire::secret_names;
 use outpost_wire::shown::{Form, Showing};
 use rustix::process::{Pid, Signal, kill_process_group};
+use thiserror::Error;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader, ReadBuf};
 use tokio::process::{Child, ChildStderr, Command};
 use tokio::task::JoinHandle;
 
 use super::{Line, Pulse};
+use crate::definition::{NO_PROGRAM, NO_SETUP};
 
 /// How long a command may take to end once its input has.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -46,6 +48,8 @@ pub struct CommandLine {
     pub cwd: Option<PathBuf>,
     /// A line after which the executor begins; what comes before it is the noise of a far shell.
     pub begins_after: Option<String>,
+    /// Whether it is ssh, which says in its own words that somebody has to log in.
+    pub is_ssh: bool,
     pub complaints: Complaints,
 }
 
@@ -76,9 +80,58 @@ impl fmt::Display for CommandLine {
     }
 }
 
+/// Why a way through a shell does not lead to an executor, where that is known.
+#[derive(Debug, Clone, Error, PartialEq, Eq)]
+pub enum NoExecutor {
+    #[error("{said}")]
+    NeedsLogin { said: String },
+    #[error("there is no outpost there; `outpost env upgrade` brings it")]
+    NoProgram,
+    #[error("it was not set up yet")]
+    NoSetup,
+    /// It will never be there again.
+    #[error("{said}")]
+    Over { said: String },
+}
+
+impl NoExecutor {
+    /// What a failed link says, if it is that.
+    pub fn of(error: &LinkError) -> Option<&Self> {
+        let LinkError::Io(error) = error else { return None };
+        error.get_ref()?.downcast_ref()
+    }
+
+    /// What the last words of a command mean.
+    fn told(line: &CommandLine, status: Option<ExitStatus>, said: &str) -> Option<Self> {
+        let code = status.and_then(|status| status.code());
+        let asks = ["Permission denied (", "Host key verification failed", "Too many authentication failures"];
+        if line.is_ssh && code == Some(255) && asks.iter().any(|words| said.contains(words)) {
+            return Some(Self::NeedsLogin { said: said.to_owned() });
+        }
+        said.starts_with("outpost: the Slurm job")
+            .then(|| said.contains("is over"))
+            .and_then(|is_over| is_over.then(|| Self::Over { said: said.trim_start_matches("outpost: ").to_owned() }))
+    }
+}
+
+impl From<NoExecutor> for LinkError {
+    fn from(why: NoExecutor) -> Self {
+        Self::Io(io::Error::other(why))
+    }
+}
+
 /// What a child must not find in its environment unless it is named.
 fn is_withheld(name: &OsStr) -> bool {
     name == "OUTPOST_EXEC_SERVER_URL" || name == "OUTPOST_HIDDEN_VARIABLES" || secret_names::is_secret(name)
+}
+
+/// Takes our secrets out of what a command inherits: some ways hand their whole environment on to the other side.
+pub fn withhold_secrets(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        if is_withheld(&name) {
+            command.env_remove(&name);
+        }
+    }
 }
 
 pub async fn start(line: &CommandLine) -> Result<Line, LinkError> {
@@ -86,11 +139,7 @@ pub async fn start(line: &CommandLine) -> Result<Line, LinkError> {
     command.args(&line.args).stdin(Stdio::piped()).stdout(Stdio::piped());
     // In a group of its own: an interrupt typed here is for the command that runs there, not for the way to it.
     command.process_group(0).kill_on_drop(true);
-    for (name, _) in std::env::vars_os() {
-        if is_withheld(&name) {
-            command.env_remove(&name);
-        }
-    }
+    withhold_secrets(&mut command);
     command.envs(&line.env);
     if let Some(cwd) = &line.cwd {
         command.current_dir(cwd);
@@ -105,14 +154,14 @@ pub async fn start(line: &CommandLine) -> Result<Line, LinkError> {
         return Err(LinkError::Protocol("the command has no standard input or output".into()));
     };
     let complaint = Complaint::default();
-    let complaining = child.stderr.take().map(|stderr| match is_shown {
+    let mut complaining = child.stderr.take().map(|stderr| match is_shown {
         true => tokio::spawn(show_complaints(stderr)),
         false => tokio::spawn(complaint.clone().collect(stderr, line.to_string())),
     });
     let pulse = Pulse::default();
     let mut output = BufReader::with_capacity(32 << 10, Listening { stream: output, pulse: pulse.clone() });
     if let Some(mark) = &line.begins_after {
-        skip_noise(&mut output, mark, &mut child, &complaint).await?;
+        skip_noise(&mut output, mark, &mut child, Said { line, complaint: &complaint, complaining: &mut complaining }).await?;
     }
     let mut link = stdio::link(output, input, format!("command `{line}`"));
     let sink = link.tx.clone();
@@ -141,27 +190,43 @@ pub async fn start(line: &CommandLine) -> Result<Line, LinkError> {
     Ok(Line { link, pulse: Some(pulse) })
 }
 
+/// What is known of a command besides its output.
+struct Said<'a> {
+    line: &'a CommandLine,
+    complaint: &'a Complaint,
+    complaining: &'a mut Option<JoinHandle<()>>,
+}
+
 /// Reads up to and including the line that says where the executor begins.
 async fn skip_noise<R: AsyncRead + Unpin>(
     output: &mut BufReader<R>,
     mark: &str,
     child: &mut Child,
-    complaint: &Complaint,
+    said: Said<'_>,
 ) -> Result<(), LinkError> {
     let mut read = 0;
     loop {
         let mut text = Vec::new();
         let length = (&mut *output).take(NOISE).read_until(b'\n', &mut text).await?;
         read += length as u64;
-        if text.trim_ascii_end() == mark.as_bytes() {
-            return Ok(());
+        match text.trim_ascii_end() {
+            found if found == mark.as_bytes() => return Ok(()),
+            found if found == NO_PROGRAM.as_bytes() => return Err(NoExecutor::NoProgram.into()),
+            found if found == NO_SETUP.as_bytes() => return Err(NoExecutor::NoSetup.into()),
+            _ => {}
         }
         if length == 0 {
             let status = tokio::time::timeout(PATIENCE, child.wait()).await;
-            let how = match status {
-                Ok(Ok(status)) => status.to_string(),
-                _ => "its output ended".into(),
-            };
+            let status = status.ok().and_then(Result::ok);
+            let Said { line, complaint, complaining } = said;
+            if let Some(complaining) = complaining {
+                // What it said last may still be on its way.
+                let _ = tokio::time::timeout(PATIENCE, complaining).await;
+            }
+            if let Some(why) = NoExecutor::told(line, status, &complaint.last()) {
+                return Err(why.into());
+            }
+            let how = status.map_or_else(|| "its output ended".into(), |status| status.to_string());
             return Err(LinkError::Io(io::Error::other(complaint.attach(format!("the command ended: {how}")))));
         }
         if read > NOISE {
@@ -217,6 +282,10 @@ impl Complaint {
                 *self.0.lock().unwrap_or_else(PoisonError::into_inner) = line;
             }
         }
+    }
+
+    fn last(&self) -> String {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn attach(&self, reason: String) -> String {

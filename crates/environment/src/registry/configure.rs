@@ -102,7 +102,7 @@ impl Registry {
         let entry = match wanted {
             Some(Ok(definition)) => {
                 let recipe = self.recipe(&definition);
-                self.entry(inside, id, Kind::Defined(definition), recipe)
+                self.entry(inside, id, Kind::Defined(Box::new(definition)), recipe)
             }
             Some(Err(reason)) => {
                 inside.generation += 1;

@@ -39,6 +39,10 @@ pub enum Standing {
         reason: String,
         retry_at: Option<Instant>,
     },
+    /// Nothing is tried before somebody has logged in.
+    NeedsLogin {
+        reason: String,
+    },
     /// No such environment, now.
     Missing,
     /// Environments are switched off.
@@ -54,6 +58,7 @@ impl Standing {
             Self::Ready => "ready",
             Self::Recovering { .. } => "recovering",
             Self::Failed { .. } => "failed",
+            Self::NeedsLogin { .. } => "needs login",
             Self::Missing => "missing",
             Self::Disabled => "disabled",
         }
@@ -62,7 +67,7 @@ impl Standing {
     /// Why, where there is more to say than the word does.
     pub fn reason(&self) -> Option<&str> {
         match self {
-            Self::Recovering { reason, .. } | Self::Failed { reason, .. } => Some(reason),
+            Self::Recovering { reason, .. } | Self::Failed { reason, .. } | Self::NeedsLogin { reason } => Some(reason),
             Self::Idle | Self::Connecting | Self::Ready | Self::Missing | Self::Disabled => None,
         }
     }
@@ -71,7 +76,7 @@ impl Standing {
     pub fn retry_at(&self) -> Option<Instant> {
         match self {
             Self::Recovering { retry_at, .. } | Self::Failed { retry_at, .. } => *retry_at,
-            Self::Idle | Self::Connecting | Self::Ready | Self::Missing | Self::Disabled => None,
+            Self::Idle | Self::Connecting | Self::Ready | Self::NeedsLogin { .. } | Self::Missing | Self::Disabled => None,
         }
     }
 
@@ -129,7 +134,7 @@ pub(super) struct Recipe {
 pub(super) enum Kind {
     /// Configured, and wrong.
     Wrong,
-    Defined(Definition),
+    Defined(Box<Definition>),
     Local,
     /// In a way of the caller's own.
     Attached,
@@ -155,7 +160,7 @@ impl Entry {
     pub fn is_defined_as(&self, wanted: Option<&Result<Definition, String>>) -> bool {
         match (&self.kind, wanted) {
             (Kind::Local, None) => true,
-            (Kind::Defined(definition), Some(Ok(wanted))) => definition == wanted,
+            (Kind::Defined(definition), Some(Ok(wanted))) => **definition == *wanted,
             (Kind::Wrong, Some(Err(wanted))) => matches!(&self.standing, Standing::Failed { reason, .. } if reason == wanted),
             _ => false,
         }
@@ -216,6 +221,9 @@ impl From<&Provision> for Standing {
 
 impl From<&Failure> for Standing {
     fn from(failure: &Failure) -> Self {
+        if failure.kind == FailureKind::NeedsLogin {
+            return Self::NeedsLogin { reason: failure.reason.clone() };
+        }
         let cause = if failure.kind == FailureKind::Provisioning { Cause::Provisioning } else { Cause::Connection };
         Self::Failed { cause, reason: failure.reason.clone(), retry_at: failure.retry_at }
     }
@@ -227,7 +235,8 @@ impl From<&State> for Standing {
             State::Idle => Self::Idle,
             State::Connecting => Self::Connecting,
             State::Ready(_) => Self::Ready,
-            State::Recovering { reason, retry_at } => Self::Recovering { reason: reason.clone(), retry_at: *retry_at },
+            State::Recovering { reason, needs_login: true, .. } => Self::NeedsLogin { reason: reason.clone() },
+            State::Recovering { reason, retry_at, .. } => Self::Recovering { reason: reason.clone(), retry_at: *retry_at },
             State::Failed(failure) => failure.into(),
         }
     }

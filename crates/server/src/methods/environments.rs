@@ -90,7 +90,7 @@ async fn status(connection: Arc<Connection>, params: EnvironmentIdParams) -> Res
     let status = match &standing {
         Standing::Ready => EnvironmentStatusKind::Ready,
         Standing::Idle | Standing::Connecting => EnvironmentStatusKind::Pending,
-        Standing::Recovering { .. } | Standing::Failed { .. } => EnvironmentStatusKind::Disconnected,
+        Standing::Recovering { .. } | Standing::Failed { .. } | Standing::NeedsLogin { .. } => EnvironmentStatusKind::Disconnected,
         Standing::Missing | Standing::Disabled => EnvironmentStatusKind::Unknown,
     };
     Ok(EnvironmentStatusResponse { status, error: reason(&standing) })
@@ -98,7 +98,7 @@ async fn status(connection: Arc<Connection>, params: EnvironmentIdParams) -> Res
 
 fn reason(standing: &Standing) -> Option<String> {
     match standing {
-        Standing::Recovering { reason, .. } | Standing::Failed { reason, .. } => Some(reason.clone()),
+        Standing::Recovering { reason, .. } | Standing::Failed { reason, .. } | Standing::NeedsLogin { reason } => Some(reason.clone()),
         _ => None,
     }
 }

@@ -145,7 +145,7 @@ pub struct EnvironmentListResponse {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct EnvironmentEntry {
     pub environment_id: String,
-    /// `idle`, `connecting`, `ready`, `recovering`, `failed`, `missing` or `disabled`.
+    /// `idle`, `connecting`, `ready`, `recovering`, `needs login`, `failed`, `missing` or `disabled`.
     pub state: String,
     pub reason: Option<String>,
     pub generation: u64,

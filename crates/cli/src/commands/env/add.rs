@@ -1,10 +1,14 @@
 //! `outpost env add`.
 
+use std::path::Path;
+
 use anyhow::{Context, bail};
+use outpost_environment::Definition;
 use outpost_environment::config::edit::{self, Member, NewEntry};
 use outpost_wire::EnvironmentId;
 
-use super::{change, check, say, ssh};
+use super::ssh::{self, attended};
+use super::{change, check, say};
 use crate::Process;
 use crate::args::AddArguments;
 use crate::environments::Known;
@@ -26,12 +30,20 @@ pub async fn run(arguments: AddArguments, own: &Process) -> anyhow::Result<u8> {
         other => other.with_context(|| format!("cannot read {}", file.display()))?,
     };
     edit::add(&text, &file, &entry).with_context(|| format!("{} is unchanged", file.display()))?;
-    if let Some(destination) = &arguments.way.ssh {
-        ssh::bring(destination, &arguments).await?;
+    let definition = definition(&entry, &file)?;
+    if let Some(route) = definition.route()
+        && !arguments.offline
+    {
+        let transport = attended(route);
+        ssh::bring(&transport, arguments.binary.as_deref()).await?;
+        if !definition.setup.commands.is_empty() {
+            say(&format!("setting up {}", transport.name()));
+            transport.set_up(&definition.setup).await?;
+        }
     }
-    change(&home, |text| edit::add(text, &file, &entry)).with_context(|| format!("{} is unchanged", file.display()))?;
+    change(&home, own, |text| edit::add(text, &file, &entry)).with_context(|| format!("{} is unchanged", file.display()))?;
     say(&format!("added `{}` to {}", entry.id, file.display()));
-    if arguments.way.ssh.is_none() {
+    if definition.route().is_none() || arguments.offline {
         say(&format!("`outpost env check {}` tells whether it works", entry.id));
         return Ok(0);
     }
@@ -40,30 +52,70 @@ pub async fn run(arguments: AddArguments, own: &Process) -> anyhow::Result<u8> {
     Ok(found.code)
 }
 
+/// What the entry means, read as it will be from the file.
+fn definition(entry: &NewEntry, file: &Path) -> anyhow::Result<Definition> {
+    let alone = edit::add("", file, entry)?;
+    let snapshot = outpost_environment::config::parse(&alone, file)?;
+    match snapshot.entries.into_iter().next().map(|entry| entry.definition) {
+        Some(Ok(definition)) => Ok(definition),
+        Some(Err(what)) => bail!(what),
+        None => bail!("the entry makes no sense"),
+    }
+}
+
 fn entry(arguments: &AddArguments) -> anyhow::Result<NewEntry> {
     let id = EnvironmentId::parse_own(&arguments.name)?;
+    let way = &arguments.way;
     let mut members = Vec::new();
-    if let Some(destination) = &arguments.way.ssh {
-        members.push(("ssh", Member::Text(destination.clone())));
-        if !arguments.ssh_args.is_empty() {
-            members.push(("args", Member::Texts(arguments.ssh_args.clone())));
+    let mut text = |key: &'static str, value: Option<&String>| {
+        if let Some(value) = value {
+            members.push((key, Member::Text(value.clone())));
         }
-    } else if let Some(command) = &arguments.way.via {
+    };
+    text("ssh", way.ssh.as_ref());
+    text("slurm", way.slurm.as_ref());
+    text("docker", way.docker.as_ref());
+    text("podman", way.podman.as_ref());
+    let folder = way.devcontainer.as_ref().map(|folder| match &way.ssh {
+        Some(_) => Ok(folder.clone()),
+        None => written(Path::new(folder)),
+    });
+    text("devcontainer", folder.transpose()?.as_ref());
+    text("engine", arguments.engine.as_ref());
+    text("kubectl", way.kubectl.as_ref());
+    text("namespace", arguments.namespace.as_ref());
+    text("container", arguments.container.as_ref());
+    text("user", arguments.user.as_ref());
+    text("url", way.url.as_ref());
+    text("idle_stop", arguments.idle_stop.as_ref());
+    if let Some(command) = &way.via {
         if command.trim().is_empty() {
             bail!("the command of --via is empty");
         }
         members.push(("program", Member::Text("/bin/sh".into())));
         members.push(("args", Member::Texts(vec!["-c".into(), command.clone()])));
-    } else if let Some(url) = &arguments.way.url {
-        members.push(("url", Member::Text(url.clone())));
+    }
+    let lists =
+        [("args", &arguments.ssh_args), ("run_args", &arguments.run_args), ("setup", &arguments.setup), ("labels", &arguments.labels)];
+    for (key, list) in lists.into_iter().filter(|(_, list)| !list.is_empty()) {
+        members.push((key, Member::Texts(list.clone())));
+    }
+    if let Some(seconds) = arguments.setup_timeout {
+        members.push(("setup_timeout_sec", Member::Number(seconds)));
     }
     if let Some(file) = &arguments.token_file {
-        let path = std::path::absolute(file).context("the token's file has no absolute path")?;
-        let path = path.to_str().with_context(|| format!("{} cannot be written down: it is not UTF-8", path.display()))?;
-        members.push(("token_file", Member::Text(path.into())));
+        members.push(("token_file", Member::Text(written(file)?)));
     }
     if let Some(connect) = arguments.connect {
         members.push(("connect", Member::Text(connect.name().into())));
     }
     Ok(NewEntry { id, members })
+}
+
+/// A path as it can be written down.
+fn written(path: &Path) -> anyhow::Result<String> {
+    let path = std::path::absolute(path).with_context(|| format!("{} has no absolute path", path.display()))?;
+    // `.` and `..` would not be found again by programs that compare.
+    let path = path.canonicalize().unwrap_or(path);
+    path.to_str().map(str::to_owned).with_context(|| format!("{} cannot be written down: it is not UTF-8", path.display()))
 }

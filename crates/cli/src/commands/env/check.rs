@@ -12,7 +12,7 @@ use outpost_wire::exec::environment::{EnvironmentInfo, Status, Unit};
 use outpost_wire::intent::{Attachment, EnvironmentId};
 use serde_json::{Value, json};
 
-use super::{print, table};
+use super::{print, say, table};
 use crate::Process;
 use crate::args::CheckArguments;
 use crate::commands::{FAILED, UNREACHABLE};
@@ -23,23 +23,29 @@ use crate::reach::{self, Caller};
 const CALLER: Caller = Caller { client: "outpost-env", patience: Duration::from_secs(10) };
 
 pub async fn run(arguments: CheckArguments, own: &Process) -> anyhow::Result<u8> {
-    let (names, nameless) = match arguments.names.as_slice() {
+    let (names, asleep, nameless) = match arguments.names.as_slice() {
         [] => {
             let known = Known::load(&own.variables)?;
             let snapshot = known.snapshot()?;
-            (snapshot.ids().iter().map(ToString::to_string).collect(), snapshot.nameless.clone())
+            let asleep = snapshot.asleep();
+            // Only a name wakes what sleeps.
+            let awake = snapshot.ids().iter().filter(|id| !asleep.contains(id)).map(ToString::to_string).collect();
+            (awake, asleep, snapshot.nameless.clone())
         }
-        names => (names.to_vec(), Vec::new()),
+        names => (names.to_vec(), Vec::new(), Vec::new()),
     };
     // One that is down holds up no other.
     let mut found = join_all(names.iter().map(|name| check(name, own))).await;
-    found.extend(nameless.into_iter().map(|wrong| Found { name: wrong.label(), answer: Err(wrong.reason), code: FAILED }));
+    found.extend(nameless.into_iter().map(|wrong| Found { name: wrong.label(), answer: Err(wrong.reason), state: "failed", code: FAILED }));
     if arguments.json {
         let all: Vec<Value> = found.iter().map(Found::json).collect();
         print(&json!({"environments": all}).to_string())?;
     } else {
         table(&std::iter::once(Found::heading()).chain(found.iter().map(Found::row)).collect::<Vec<_>>())?;
         found.iter().filter_map(Found::complaint).try_for_each(|complaint| out::print_shown(&complaint))?;
+        for id in asleep {
+            say(&format!("`{id}` is connected only when asked for; `outpost env check {id}` asks"));
+        }
     }
     Ok(found.iter().map(|found| found.code).max().unwrap_or(0))
 }
@@ -48,6 +54,8 @@ pub async fn run(arguments: CheckArguments, own: &Process) -> anyhow::Result<u8>
 pub struct Found {
     name: String,
     answer: Result<Answer, String>,
+    /// One word for how it stands.
+    state: &'static str,
     pub code: u8,
 }
 
@@ -60,15 +68,16 @@ struct Answer {
 }
 
 pub async fn check(name: &str, own: &Process) -> Found {
-    let (answer, code) = match ask(name, own).await {
-        Ok(answer) => (Ok(answer), 0),
+    let (answer, state, code) = match ask(name, own).await {
+        Ok(answer) => (Ok(answer), "ready", 0),
         Err(error) => {
             // A name that is not known is a mistake here; everything else is something there.
-            let is_ours = error.downcast_ref::<EnvironmentError>().is_none();
-            (Err(format!("{error:#}")), if is_ours { FAILED } else { UNREACHABLE })
+            let there = error.downcast_ref::<EnvironmentError>();
+            let state = if matches!(there, Some(EnvironmentError::NeedsLogin { .. })) { "needs login" } else { "failed" };
+            (Err(format!("{error:#}")), state, if there.is_none() { FAILED } else { UNREACHABLE })
         }
     };
-    Found { name: name.to_owned(), answer, code }
+    Found { name: name.to_owned(), answer, state, code }
 }
 
 async fn ask(name: &str, own: &Process) -> anyhow::Result<Answer> {
@@ -120,7 +129,7 @@ impl Found {
 
     fn row(&self) -> Vec<String> {
         match &self.answer {
-            Err(_) => vec![self.name.clone(), "failed".into()],
+            Err(_) => vec![self.name.clone(), self.state.into()],
             Ok(Answer { info, connect, latency }) => {
                 let known = |text: &Option<String>| text.clone().unwrap_or_else(|| "unknown".into());
                 let identity = known(&info.executor_id);
@@ -141,7 +150,9 @@ impl Found {
     /// Why it failed, and what to look at. Too long for a table.
     fn complaint(&self) -> Option<String> {
         let reason = self.answer.as_ref().err()?;
-        let advice = environments::advice(&self.name, reason).filter(|_| self.code == UNREACHABLE);
+        // Who has to log in was told how.
+        let is_unknown = self.code == UNREACHABLE && self.state == "failed";
+        let advice = environments::advice(&self.name, reason).filter(|_| is_unknown);
         let advice = advice.map(|advice| format!("\n  {advice}")).unwrap_or_default();
         // On a terminal a line of the other side cannot begin where one of ours does.
         let reason = out::on_lines(reason).replace('\n', "\n  ");
@@ -150,7 +161,7 @@ impl Found {
 
     fn json(&self) -> Value {
         match &self.answer {
-            Err(reason) => json!({"id": self.name, "state": "failed", "reason": reason}),
+            Err(reason) => json!({"id": self.name, "state": self.state, "reason": reason}),
             Ok(Answer { info, connect, latency }) => json!({
                 "id": self.name,
                 "state": "ready",
@@ -165,6 +176,16 @@ impl Found {
                 "latencyMs": latency.as_secs_f64() * 1000.0,
             }),
         }
+    }
+
+    /// The version that answers.
+    pub fn version(&self) -> Option<&str> {
+        self.answer.as_ref().ok()?.info.executor_version.as_deref()
+    }
+
+    /// Whether it was refused because its version is too far from ours.
+    pub fn is_too_far(&self) -> bool {
+        self.answer.as_ref().is_err_and(|reason| reason.contains("minor releases apart"))
     }
 
     /// In a sentence.

@@ -12,15 +12,22 @@ pub fn run(arguments: &ListArguments, own: &Process) -> anyhow::Result<u8> {
     let known = Known::load(&own.variables)?;
     let snapshot = known.snapshot()?;
     let default = snapshot.default_id();
-    let local = snapshot.include_local.then(|| Row { id: "local".into(), address: "this machine".into(), connect: "eager", wrong: None });
+    let local = snapshot.include_local.then(|| Row {
+        id: "local".into(),
+        address: "this machine".into(),
+        connect: "eager",
+        labels: Vec::new(),
+        wrong: None,
+    });
     let entries = snapshot.entries.iter().map(|entry| Row::of(entry.id.as_str(), &entry.definition));
-    let rows: Vec<Row> = local.into_iter().chain(entries).collect();
+    let has_labels = |row: &Row| arguments.labels.iter().all(|label| row.labels.contains(label));
+    let rows: Vec<Row> = local.into_iter().chain(entries).filter(has_labels).collect();
     let is_default = |row: &Row| default.as_ref().is_some_and(|id| id.as_str() == row.id);
     if arguments.json {
         let environments: Vec<Value> = rows
             .iter()
             .map(
-                |row| json!({"id": row.id, "address": row.address, "connect": row.connect, "default": is_default(row), "error": row.wrong}),
+                |row| json!({"id": row.id, "address": row.address, "connect": row.connect, "labels": row.labels, "default": is_default(row), "error": row.wrong}),
             )
             .collect();
         print(
@@ -29,11 +36,11 @@ pub fn run(arguments: &ListArguments, own: &Process) -> anyhow::Result<u8> {
         )?;
         return Ok(0);
     }
-    let mut lines = vec![["NAME", "CONNECT", "ADDRESS"].map(String::from).to_vec()];
+    let mut lines = vec![["NAME", "CONNECT", "ADDRESS", ""].map(String::from).to_vec()];
     for row in &rows {
         let mark = if is_default(row) { " (default)" } else { "" };
         let address = row.wrong.as_ref().map_or_else(|| row.address.clone(), |what| format!("wrong: {what}"));
-        lines.push(vec![format!("{}{mark}", row.id), row.connect.into(), address]);
+        lines.push(vec![format!("{}{mark}", row.id), row.connect.into(), address, row.labels.join(" ")]);
     }
     table(&lines)?;
     for wrong in &snapshot.nameless {
@@ -46,14 +53,21 @@ struct Row {
     id: String,
     address: String,
     connect: &'static str,
+    labels: Vec<String>,
     wrong: Option<String>,
 }
 
 impl Row {
     fn of(id: &str, definition: &Result<Definition, String>) -> Self {
         match definition {
-            Ok(definition) => Self { id: id.into(), address: definition.to_string(), connect: policy(definition.connect), wrong: None },
-            Err(what) => Self { id: id.into(), address: String::new(), connect: "never", wrong: Some(what.clone()) },
+            Ok(definition) => Self {
+                id: id.into(),
+                address: definition.to_string(),
+                connect: policy(definition.connect),
+                labels: definition.labels.clone(),
+                wrong: None,
+            },
+            Err(what) => Self { id: id.into(), address: String::new(), connect: "never", labels: Vec::new(), wrong: Some(what.clone()) },
         }
     }
 }

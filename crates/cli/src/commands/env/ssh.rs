@@ -1,42 +1,80 @@
-//! Bringing a program to a machine behind ssh.
+//! Bringing a program to a machine behind ssh, into a container or into a job.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use outpost_environment::Progress;
-use outpost_environment::bootstrap::{Binary, Far, SshHost, digest, file_name};
+use outpost_environment::bootstrap::{Binary, Far, Transport, digest, file_name};
+use outpost_environment::route::{Manner, Route, master_name};
 
 use super::say;
-use crate::args::AddArguments;
-use crate::home::Home;
+use crate::home::{Home, local_directories};
 use crate::progress::{ProgressBar, size};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Sees to it that there is a program of ours on the far machine, and says what was done for that.
-pub async fn bring(destination: &str, arguments: &AddArguments) -> anyhow::Result<()> {
-    let host = SshHost { destination: destination.to_owned(), args: arguments.ssh_args.clone() };
-    let far = host.probe().await?;
-    say(&format!("{destination} is {} {}, {}, {}", far.os, far.arch, far.libc, shown(&far.shell)));
-    let ours = format!("outpost {VERSION}");
-    if arguments.binary.is_none() && far.current.is_none() && far.version.as_deref() == Some(ours.as_str()) {
-        say(&format!("{ours} is on the path there; nothing is copied"));
-        return Ok(());
+/// A place on whose way somebody can be asked for a password.
+pub fn attended(route: Route) -> Transport {
+    let manner = Manner { master: master(&route), attended: true, ..Manner::default() };
+    Transport { route, manner }
+}
+
+/// The socket of a shared ssh connection, if there is one.
+fn master(route: &Route) -> Option<PathBuf> {
+    let ssh = route.ssh.as_ref()?;
+    Some(local_directories().find()?.join(master_name(ssh))).filter(|path| path.exists())
+}
+
+/// Sees to it that there is a program of ours in a place, and says what was done for that.
+pub async fn bring(transport: &Transport, binary: Option<&Path>) -> anyhow::Result<()> {
+    let name = transport.name();
+    let far = transport.probe().await?;
+    say(&format!("{name} is {} {}, {}, {}", far.os, far.arch, far.libc, shown(&far.shell)));
+    match needed(&far, binary).await? {
+        Needed::Nothing(why) => say(&format!("{why}; nothing is copied")),
+        Needed::Program(binary) => {
+            let progress = Arc::new(Progress::of(binary.bytes.len() as u64));
+            let bar = ProgressBar::start(progress.clone(), name);
+            let installed = transport.install(&binary, VERSION, |bytes| progress.add(bytes as u64)).await;
+            drop(bar);
+            let installed = installed?;
+            say(&format!("copied {} to {} ({})", size(binary.bytes.len() as u64), installed.path, installed.version));
+        }
     }
-    let binary = choose(&far, arguments.binary.as_deref()).await?;
+    Ok(())
+}
+
+/// The same in the background, where nobody is told anything but what went wrong.
+pub async fn carry(transport: Transport) -> Result<(), String> {
+    let carried = async {
+        let far = transport.probe().await?;
+        if let Needed::Program(binary) = needed(&far, None).await? {
+            transport.install(&binary, VERSION, |_| {}).await?;
+        }
+        anyhow::Ok(())
+    };
+    carried.await.map_err(|error| format!("{error:#}"))
+}
+
+enum Needed {
+    /// It is there; the text says where.
+    Nothing(String),
+    Program(Binary),
+}
+
+/// What has to be copied to a place.
+async fn needed(far: &Far, named: Option<&Path>) -> anyhow::Result<Needed> {
+    let ours = format!("outpost {VERSION}");
+    if named.is_none() && far.current.is_none() && far.version.as_deref() == Some(ours.as_str()) {
+        return Ok(Needed::Nothing(format!("{ours} is on the path there")));
+    }
+    let binary = choose(far, named).await?;
     let name = file_name(VERSION, &digest(&binary.bytes));
     if far.current.as_deref() == Some(name.as_str()) && far.version.is_some() {
-        say(&format!("~/.outpost/bin/{name} is there already; nothing is copied"));
-        return Ok(());
+        return Ok(Needed::Nothing(format!("~/.outpost/bin/{name} is there already")));
     }
-    let progress = Arc::new(Progress::of(binary.bytes.len() as u64));
-    let bar = ProgressBar::start(progress.clone(), destination.to_owned());
-    let installed = host.install(&binary, VERSION, |bytes| progress.add(bytes as u64)).await;
-    drop(bar);
-    let installed = installed?;
-    say(&format!("copied {} to {} ({})", size(binary.bytes.len() as u64), installed.path, installed.version));
-    Ok(())
+    Ok(Needed::Program(binary))
 }
 
 fn shown(shell: &str) -> &str {

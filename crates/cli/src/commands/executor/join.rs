@@ -95,18 +95,14 @@ impl Links {
 }
 
 /// Dials in again and again, and serves whoever talks.
-pub async fn stay(executor: Executor, server: Server) -> Infallible {
+pub async fn stay(executor: Executor, install: String, server: Server) -> Infallible {
     let Server { url, id, token } = server;
     let (links, dialled) = (Arc::new(Links::default()), Arc::new(Mutex::new(0)));
     let mut backoff = Backoff::new(WAITS, u64::from(std::process::id()));
     let mut herald = Herald { url: url.clone(), id: id.clone(), was_in: false, trouble: None };
     let connector = {
         let (info, links, dialled) = (executor.info(), links.clone(), dialled.clone());
-        let about = format!(
-            "{url}?id={id}&executor={}&instance={}",
-            info.executor_id.as_deref().unwrap_or_default(),
-            info.instance_id.as_deref().unwrap_or_default()
-        );
+        let about = format!("{url}?id={id}&executor={install}&instance={}", info.instance_id.as_deref().unwrap_or_default());
         Connector::dialling(url, token, move || {
             let (number, live) = links.next();
             *dialled.lock().unwrap_or_else(PoisonError::into_inner) = number;
