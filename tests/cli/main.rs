@@ -9,6 +9,7 @@ mod doctor;
 mod env;
 mod exec;
 mod executor;
+mod import;
 mod newcomer;
 mod run;
 mod schema;

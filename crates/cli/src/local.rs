@@ -46,6 +46,7 @@ pub fn executor_config(settings: ExecutorSettings, variables: &Variables) -> any
         sandbox_user: settings.confinement.sandbox_user,
         home: variables.get("HOME").map(Into::into),
         limits: settings.confinement.limits,
+        open_files: variables.open_files(),
     };
     let grounds = Grounds {
         temporary: std::env::var_os("TMPDIR").filter(|path| !path.is_empty()).map(Into::into),

@@ -20,6 +20,7 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags,
     SocketType, recvmsg, sendmsg, socketpair,
 };
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::stdio::{dup2_stdin, stdin};
 
 /// Tells a program that was started once more where its secrets are.
@@ -35,6 +36,8 @@ pub struct Variables {
     all: BTreeMap<OsString, OsString>,
     /// Whether the secrets among them are out of sight.
     are_hidden: bool,
+    /// How many files this process could have open when it was started.
+    open_files: Option<u64>,
 }
 
 impl Variables {
@@ -44,7 +47,23 @@ impl Variables {
         let hidden = all.remove(OsStr::new(MARK)).and_then(|_| receive());
         let are_hidden = hidden.is_some();
         all.extend(hidden.into_iter().flatten());
-        Self { all, are_hidden }
+        let open_files = getrlimit(Resource::Nofile).current;
+        Self { all, are_hidden, open_files }
+    }
+
+    /// How many files this process could have open when it was started, which holds for what it starts.
+    pub fn open_files(&self) -> Option<u64> {
+        self.open_files
+    }
+
+    /// A server has a file open for every client, thread and process: it takes as many as the system gives it. What is usual for
+    /// programs that cannot count further stays what it was for those that are started here.
+    pub fn take_open_files(&self) -> io::Result<()> {
+        let limit = getrlimit(Resource::Nofile);
+        if limit.current == limit.maximum {
+            return Ok(());
+        }
+        Ok(setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?)
     }
 
     pub fn get(&self, name: &str) -> Option<&OsStr> {

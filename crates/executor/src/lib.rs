@@ -24,6 +24,7 @@ mod output;
 mod past;
 mod policy;
 mod process;
+mod retained;
 mod session;
 mod settings;
 mod snapshot;

@@ -24,6 +24,7 @@ use crate::input::InputRoom;
 use crate::journal::{Fate, FateLog, Fates};
 use crate::policy::Policies;
 use crate::process::Process;
+use crate::retained::{Retained, RetainedLimits};
 use crate::snapshot::{Setting, Snapshot, Snapshots};
 use crate::threads::blocking;
 use crate::{fault, past, variables};
@@ -47,6 +48,8 @@ pub struct Session {
     workers: Workers,
     policies: Policies,
     snapshots: Snapshots,
+    /// The output of our processes that have ended.
+    retained: Retained<Process>,
     state: Mutex<State>,
 }
 
@@ -100,9 +103,14 @@ impl Session {
             input_room: InputRoom::new(config.input),
             policies: Policies::default(),
             snapshots: Snapshots::default(),
+            retained: Retained::new(RetainedLimits::default()),
             config,
             state: Mutex::new(State { processes, ..State::default() }),
         })
+    }
+
+    pub fn retained(&self) -> &Retained<Process> {
+        &self.retained
     }
 
     pub fn fates(&self) -> &FateLog {

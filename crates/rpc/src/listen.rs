@@ -130,11 +130,13 @@ impl Listener {
         loop {
             match self.accept().await {
                 Ok(visitor) => {
-                    // Those who come now wait with the system until there is room for one more stranger.
-                    let slot = door.admit().await;
+                    let slot = door.admit(visitor.ends);
                     let (door, tls) = (door.clone(), self.tls.clone());
                     tokio::spawn(async move {
                         let uncovered = async {
+                            // Somebody who says nothing costs a socket, and nothing else.
+                            visitor.stream.readable().await?;
+                            slot.speaks();
                             match tls {
                                 None => Ok(visitor),
                                 Some(tls) => uncover(&tls, visitor).await,

@@ -97,6 +97,8 @@ pub struct LauncherSettings {
     /// The home of the executor's user, where the tools of that user often are.
     pub home: Option<PathBuf>,
     pub limits: Limits,
+    /// How many files a command may have open that has no limit of its own, where that is less than the executor itself may.
+    pub open_files: Option<u64>,
 }
 
 /// Starts children. Cheap to clone; all clones share one zygote.
@@ -120,7 +122,7 @@ struct Shared {
 impl Launcher {
     /// `stage` is a program that calls [`crate::stage::run_if_asked`] first thing.
     pub fn new(stage: impl Into<PathBuf>, settings: LauncherSettings) -> Self {
-        let zygote = Zygote::new(stage.into());
+        let zygote = Zygote::new(stage.into(), settings.open_files);
         Self(Arc::new(Shared {
             zygote,
             settings,

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+
 use crate::channel::{self, Channel};
 use crate::message::Order;
 use crate::stage;
@@ -13,6 +15,8 @@ use crate::stage;
 pub struct Zygote {
     /// A program that calls [`stage::run_if_asked`] first thing.
     program: PathBuf,
+    /// For it and everything that comes of it.
+    open_files: Option<u64>,
     running: Mutex<Option<Running>>,
 }
 
@@ -30,8 +34,8 @@ impl Drop for Running {
 }
 
 impl Zygote {
-    pub fn new(program: PathBuf) -> Self {
-        Self { program, running: Mutex::default() }
+    pub fn new(program: PathBuf, open_files: Option<u64>) -> Self {
+        Self { program, open_files, running: Mutex::default() }
     }
 
     /// Forks a cell; returns our end of its socket.
@@ -59,6 +63,11 @@ impl Zygote {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()?;
+        if let (Some(open_files), Some(pid)) = (self.open_files, Pid::from_raw(process.id().cast_signed())) {
+            let maximum = getrlimit(Resource::Nofile).maximum;
+            // It does nothing before it gets its first order.
+            prlimit(Some(pid), Resource::Nofile, Rlimit { current: Some(open_files), maximum })?;
+        }
         Ok(Running { control, process })
     }
 }

@@ -44,7 +44,7 @@ async fn work(request: ExecRequest, own: &Process) -> anyhow::Result<u8> {
         originator: own.variables.get("CODEX_INTERNAL_ORIGINATOR_OVERRIDE").map(|name| name.to_string_lossy().into_owned()),
         ephemeral: options.ephemeral,
     };
-    let Open { thread, mut follow, before } = agents.open(&which, birth).await?;
+    let Open { thread, mut follow, before, missing } = agents.open(&which, birth).await?;
     // Until here a signal simply ends the program.
     let mut signals = Signals::new()?;
     let mut report =
@@ -52,6 +52,7 @@ async fn work(request: ExecRequest, own: &Process) -> anyhow::Result<u8> {
     let mut end = End::default();
     let told = async {
         report.begin(&before, agents.note(&before))?;
+        missing.iter().try_for_each(|missing| report.warn(missing))?;
         refuse_open_questions(&thread, &before).await;
         if let Some(input) = input {
             thread.input(input).await?;
@@ -210,6 +211,17 @@ impl Report {
                 let mut first = lines.begin(thread);
                 first.extend(note.map(|note| lines.warning(note.to_owned())));
                 print(&first)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn warn(&mut self, what: &str) -> anyhow::Result<()> {
+        match self {
+            Self::Screen(screen) => screen.say(Style::Bad, what),
+            Self::Lines(lines) => {
+                let line = lines.warning(what.to_owned());
+                print(&[line])?;
             }
         }
         Ok(())

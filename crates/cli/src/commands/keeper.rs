@@ -166,7 +166,7 @@ fn lock(path: &Path) -> anyhow::Result<File> {
 fn start(arguments: &ExecutorArguments, own: &Process) -> anyhow::Result<()> {
     // The keeper itself is heard by nobody, so what is wrong is told here.
     arguments.confinement.read(&own.settings)?;
-    let (grace, spool) = (arguments.grace.to_string(), arguments.spool.to_string());
+    let (grace, spool) = (arguments.grace().to_string(), arguments.spool.to_string());
     Command::new(std::env::current_exe().context("this program cannot be found again")?)
         .args(["__keeper", "--grace", &grace, "--spool", &spool])
         .args(arguments.http_allow.iter().flat_map(|target| ["--http-allow".into(), target.to_string()]))

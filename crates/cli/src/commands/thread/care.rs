@@ -23,7 +23,12 @@ impl Desk {
                     bad += usize::from(!damage.is_empty());
                     let whole = format!("{id}  {} entries, {} bytes", verdict.entries, verdict.bytes);
                     if !self.json {
-                        let verdict = if damage.is_empty() { "whole".to_owned() } else { damage.join("\n    ") };
+                        let given_up = verdict.given_up;
+                        let verdict = match damage.is_empty() {
+                            true if given_up > 0 => format!("whole, but a repair gave up {given_up} of its entries"),
+                            true => "whole".to_owned(),
+                            false => damage.join("\n    "),
+                        };
                         print(&format!("{whole}: {verdict}\n"))?;
                     }
                     reports.push(json!({"thread": id, "entries": verdict.entries, "last": verdict.last, "bytes": verdict.bytes, "givenUp": verdict.given_up, "damage": damage}));

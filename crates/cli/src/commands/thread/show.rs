@@ -72,7 +72,7 @@ fn as_text(summary: &Summary, id: ThreadId, page: &Page, full: bool) -> String {
     for damage in &page.damage {
         let _ = writeln!(text, "damaged: {}", damage_line(damage));
     }
-    for piece in pieces(&page.entries) {
+    for piece in pieces(&page.clone().with_gaps()) {
         let _ = match piece {
             Piece::Turn { id, at } => writeln!(text, "\n── turn {id}, {}", times::utc(at)),
             Piece::User(said) => writeln!(text, "> {}", said.replace('\n', "\n> ")),
@@ -80,7 +80,7 @@ fn as_text(summary: &Summary, id: ThreadId, page: &Page, full: bool) -> String {
             Piece::Command { environment, command } => writeln!(text, "[{environment}] $ {command}"),
             Piece::Call { tool, parameters } => writeln!(text, "{tool} {}", parameters.trim()),
             Piece::Output { text: output, outcome } => writeln!(text, "{}", indented(&output, &outcome, full)),
-            Piece::Note(note) => writeln!(text, "({note})"),
+            Piece::Note(note) | Piece::Missing(note) => writeln!(text, "({note})"),
         };
     }
     text

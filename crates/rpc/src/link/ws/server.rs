@@ -25,7 +25,8 @@ pub enum Socket {
 }
 
 impl Socket {
-    async fn readable(&self) -> io::Result<()> {
+    /// Waits until the other side has said something, or has gone.
+    pub async fn readable(&self) -> io::Result<()> {
         match self {
             Self::Tcp(stream) => stream.readable().await,
             Self::Unix(stream) => stream.readable().await,
