@@ -177,27 +177,6 @@ fn sub_agents_and_summaries_of_claude_code_come_along() {
     assert_eq!(said, ["a task for an agent", "another task"], "{agents}");
 }
 
-/// Not more memory for many than for one.
-#[test]
-fn many_sessions_are_imported_in_bounded_memory() {
-    let desk = Desk::new();
-    let text = "word ".repeat(20_000);
-    for number in 0..300 {
-        let id = format!("7b0a4c52-51f2-4a7e-9d0e-{number:012}");
-        desk.write(
-            &format!("projects/p/{id}.jsonl"),
-            &[
-                said("user", "u", None, json!(text), json!({})),
-                said("assistant", "a", Some("u"), json!([{"type": "text", "text": text}]), json!({})),
-            ],
-        );
-    }
-    let script = format!("ulimit -v 700000; exec {OUTPOST} thread import projects --json");
-    let output = Command::new("sh").args(["-c", &script]).env("OUTPOST_HOME", desk.home()).current_dir(desk.0.path()).output().unwrap();
-    let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
-    assert_eq!((report["imported"].as_array().unwrap().len(), &report["failed"]), (300, &json!(0)));
-}
-
 fn rollout(desk: &Desk, meta: Value) -> PathBuf {
     let line = |kind: &str, payload: Value| json!({"timestamp": "2026-11-15T23:01:09.992Z", "type": kind, "payload": payload});
     let mut head =

@@ -11,6 +11,7 @@ mod exec;
 mod executor;
 mod import;
 mod newcomer;
+mod profiles;
 mod run;
 mod schema;
 mod shell;

@@ -321,6 +321,9 @@ pub struct ConfinementArguments {
     /// ceiling, limits and grace at once; what is given besides counts before it (see docs/executor.md)
     #[arg(long, value_name = "PROFILE")]
     pub profile: Option<Profile>,
+    /// For a program that is started in the place of another: where that one was started
+    #[arg(long, hide = true)]
+    pub profile_directory: Option<PathBuf>,
     /// A file that says what no request can exceed: network, read, write and deny (see docs/sandbox.md)
     #[arg(long, value_name = "FILE")]
     pub ceiling: Option<PathBuf>,

@@ -1,7 +1,7 @@
 //! What the operator says about sandboxes, on the command line and in config.toml.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
 use clap::ValueEnum;
@@ -17,15 +17,31 @@ use crate::local::Confinement;
 
 impl ConfinementArguments {
     pub fn read(&self, settings: &[String]) -> anyhow::Result<Confinement> {
-        let ceiling = match &self.ceiling {
-            None => self.profile.map_or(Ok(Policy::Open), Profile::ceiling)?,
-            Some(file) => {
-                let text = std::fs::read_to_string(file).with_context(|| format!("cannot read the ceiling {}", file.display()))?;
-                ceiling::parse(&text).with_context(|| format!("in {}", file.display()))?
-            }
-        };
+        let place = self.ceiling.as_ref().map_or_else(|| "the ceiling of --profile".to_owned(), |file| format!("in {}", file.display()));
+        let ceiling = self.ceiling_text()?.map_or(Ok(Policy::Open), |text| ceiling::parse(&text)).context(place)?;
         let sandbox_user = self.sandbox_user.as_deref().map(user).transpose()?;
         Ok(Confinement { ceiling, sandbox_user, limits: self.limits(settings)? })
+    }
+
+    /// The ceiling as a file would say it: the one that is named, or that of the profile.
+    pub fn ceiling_text(&self) -> anyhow::Result<Option<String>> {
+        match &self.ceiling {
+            Some(file) => {
+                let text = std::fs::read_to_string(file).with_context(|| format!("cannot read the ceiling {}", file.display()))?;
+                Ok(Some(text))
+            }
+            None => match self.profile {
+                Some(profile) => Ok(profile.ceiling(&self.directory()?)),
+                None => Ok(None),
+            },
+        }
+    }
+
+    fn directory(&self) -> anyhow::Result<PathBuf> {
+        match &self.profile_directory {
+            Some(directory) => Ok(directory.clone()),
+            None => std::env::current_dir().context("the current directory is gone"),
+        }
     }
 
     /// Those of the command line, over those of the configuration.
@@ -51,6 +67,7 @@ impl ConfinementArguments {
         let mut arguments = Vec::new();
         if let Some(name) = self.profile.and_then(|profile| profile.to_possible_value()) {
             arguments.extend(["--profile".into(), name.get_name().into()]);
+            arguments.extend(["--profile-directory".into(), self.directory()?.into_os_string()]);
         }
         if let Some(file) = &self.ceiling {
             let file = std::path::absolute(file).with_context(|| format!("where is {}?", file.display()))?;
@@ -98,20 +115,18 @@ impl Profile {
 
     /// On a machine with others, work stays below the directory in which the executor was started and in the temporary one, and the
     /// keys of its user are out of reach.
-    fn ceiling(self) -> anyhow::Result<Policy> {
+    fn ceiling(self, directory: &Path) -> Option<String> {
         if self != Self::SharedHost {
-            return Ok(Policy::Open);
+            return None;
         }
-        let here = std::env::current_dir().context("the current directory is gone")?;
         let home = std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
         let deny = home.iter().flat_map(|home| PRIVATE.map(|name| home.join(name))).filter(|path| path.exists());
         let list = |paths: Vec<PathBuf>| {
             let quoted = paths.iter().map(|path| toml::Value::String(path.to_string_lossy().into_owned()).to_string());
             quoted.collect::<Vec<_>>().join(", ")
         };
-        let write = list(vec![here, std::env::temp_dir()]);
-        let text = format!("network = \"enabled\"\nread = [\"/\"]\nwrite = [{write}]\ndeny = [{}]\n", list(deny.collect()));
-        ceiling::parse(&text).context("the ceiling of --profile shared-host")
+        let write = list(vec![directory.to_owned(), std::env::temp_dir()]);
+        Some(format!("network = \"enabled\"\nread = [\"/\"]\nwrite = [{write}]\ndeny = [{}]\n", list(deny.collect())))
     }
 }
 

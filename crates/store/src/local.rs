@@ -193,13 +193,11 @@ impl LocalStore {
 
     pub async fn known_last(&self, thread: ThreadId) -> Option<Seq> {
         let home = self.0.clone();
-        let kept = blocking(move || home.known_last(thread)).await;
-        // An index that nobody has needed so far is not started for this.
-        let indexed = match self.0.index.get() {
-            Some(index) => index.high_seq(thread).await.ok().flatten(),
-            None => None,
-        };
-        kept.max(indexed)
+        blocking(move || home.known_last(thread)).await
+    }
+
+    pub async fn indexed_last(&self, thread: ThreadId) -> Option<Seq> {
+        self.index().ok()?.high_seq(thread).await.ok()?
     }
 
     pub async fn verify(&self, thread: ThreadId, known: Option<Seq>) -> Result<Verdict, ReadError> {

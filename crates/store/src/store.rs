@@ -266,7 +266,15 @@ impl Store {
         either!(self, store => store.verify(thread, known).await)
     }
 
-    /// The highest ordinal that anything but the thread itself knows of.
+    /// The highest ordinal that an index has ever seen of a thread.
+    pub async fn indexed_last(&self, thread: ThreadId) -> Option<Seq> {
+        match self {
+            Self::Local(store) => store.indexed_last(thread).await,
+            Self::Memory(_) | Self::Postgres(_) => None,
+        }
+    }
+
+    /// The highest ordinal that a checkpoint knows of.
     pub async fn known_last(&self, thread: ThreadId) -> Option<Seq> {
         match self {
             Self::Local(store) => store.known_last(thread).await,

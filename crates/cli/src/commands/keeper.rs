@@ -123,15 +123,10 @@ impl Note {
     }
 }
 
-/// The text of a ceiling's file.
-fn ceiling_text(file: Option<&Path>) -> anyhow::Result<Option<String>> {
-    file.map(|file| std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))).transpose()
-}
-
 /// Whoever asks for a ceiling must not get a keeper that has none, or another one. Without a note, as older keepers left none, there is
 /// no ceiling that one could rely on.
 fn check_ceiling(socket: &Path, arguments: &ExecutorArguments) -> anyhow::Result<()> {
-    let Some(asked) = ceiling_text(arguments.confinement.ceiling.as_deref())? else { return Ok(()) };
+    let Some(asked) = arguments.confinement.ceiling_text()? else { return Ok(()) };
     let note: Option<Note> = std::fs::read(Note::path(socket)).ok().and_then(|text| serde_json::from_slice(&text).ok());
     let running = match &note {
         Some(Note { ceiling: Some(ceiling), .. }) if *ceiling == asked => return Ok(()),
@@ -211,7 +206,7 @@ async fn keep(arguments: KeeperArguments, own: &Process) -> anyhow::Result<()> {
     let listen = ListenAddr::Unix(socket.clone());
     let mut settings = settings(arguments.grace, arguments.spool, Some(&listen));
     settings.http_allow = http_allow(arguments.http_allow, &own.settings)?;
-    let ceiling = ceiling_text(arguments.confinement.ceiling.as_deref())?;
+    let ceiling = arguments.confinement.ceiling_text()?;
     settings.confinement = arguments.confinement.read(&own.settings)?;
     let executor = Executor::new(executor_config(settings, &own.variables)?);
     let listener = Listener::unix(&socket).await.with_context(|| format!("cannot listen on {}", socket.display()))?;

@@ -331,7 +331,8 @@ async fn items_list(connection: Arc<Connection>, params: ThreadItemsListParams) 
 
 async fn verify(connection: Arc<Connection>, params: ThreadParams) -> Result<ThreadVerifyResponse, Fault> {
     let id = thread_id(&params.thread_id)?;
-    let verdict = connection.server.runtime.store().verify(id, None).await.map_err(fault::read)?;
+    let store = connection.server.runtime.store();
+    let verdict = store.verify(id, store.indexed_last(id).await).await.map_err(fault::read)?;
     let whole = verdict.is_whole();
     let damage = verdict.damage.iter().map(|(thread, damage)| {
         let range = damage.range();

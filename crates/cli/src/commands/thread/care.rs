@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use outpost_store::{ClaimMode, Store};
+use outpost_store::ClaimMode;
 use outpost_thread::{Seq, ThreadId};
 use serde_json::json;
 
@@ -52,10 +52,7 @@ impl Desk {
 
     /// The highest ordinal that the index has seen, which tells of an end that is missing without a trace.
     async fn known(&self, id: ThreadId) -> Option<Seq> {
-        match &self.store {
-            Store::Local(store) => store.index().ok()?.high_seq(id).await.ok()?,
-            Store::Memory(_) | Store::Postgres(_) => None,
-        }
+        self.store.indexed_last(id).await
     }
 
     pub async fn repair(&self, arguments: RepairArguments) -> anyhow::Result<ExitCode> {
