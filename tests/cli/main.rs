@@ -15,6 +15,7 @@ mod profiles;
 mod run;
 mod schema;
 mod shell;
+mod shown;
 mod thread;
 
 const OUTPOST: &str = env!("CARGO_BIN_EXE_outpost");

@@ -3,6 +3,7 @@
 mod bench;
 mod dist;
 mod docs;
+mod hosts;
 mod install;
 mod schema;
 mod soak;
@@ -27,11 +28,14 @@ usage: cargo xtask test            install what the tests need and run all of th
                                    memory of registered environments, step views, reconnects
        cargo xtask docs            write the pages that are made from the code
        cargo xtask schema          write schema/*.json, which are made from the shapes of both protocols
-       cargo xtask dist            a static program that can be copied to any machine of this kind
+       cargo xtask dist [x86_64] [aarch64] [--programs-only] [--url ADDRESS]
+                                   static programs and the packages of a release, below target/packages
        cargo xtask bench threads [--small] [--markdown]
                                    figures of threads: writing, opening, forking, listing, searching, memory
        cargo xtask bench turns [--small] [--markdown]
                                    turns of an agent whose model answers at once: latency, CPU, many at once, long histories
+       cargo xtask hosts [NAME...]  the same checks on this machine, in containers and in a virtual machine with systemd; without
+                                   names it writes docs/hosts.md. Needs root, podman, docker.io, qemu-system-x86, debootstrap
        cargo xtask bench sandbox   the same calls with and without a sandbox";
 
 #[expect(clippy::print_stderr, reason = "this is a program for a terminal")]
@@ -61,7 +65,8 @@ fn run() -> anyhow::Result<()> {
         ["bench", "exec", options @ ..] => bench::exec(options),
         ["bench", "environments", options @ ..] => bench::environments(options),
         ["docs"] => docs::run(),
-        ["dist"] => dist::run(),
+        ["dist", options @ ..] => dist::run(&dist::Options::parse(options)?),
+        ["hosts", names @ ..] => hosts::run(names),
         ["schema"] => schema::run(),
         ["bench", "threads", options @ ..] => bench::threads(options),
         ["bench", "turns", options @ ..] => bench::turns(options),

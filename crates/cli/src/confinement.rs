@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, ensure};
 use clap::ValueEnum;
 use outpost_executor::{HttpTarget, ceiling};
-use outpost_sandbox::Limits;
 use outpost_sandbox::policy::Policy;
+use outpost_sandbox::{Level, Limits};
 
 use crate::args::{ConfinementArguments, ExecutorArguments, Profile};
 use crate::config::Config;
@@ -20,7 +20,7 @@ impl ConfinementArguments {
         let place = self.ceiling.as_ref().map_or_else(|| "the ceiling of --profile".to_owned(), |file| format!("in {}", file.display()));
         let ceiling = self.ceiling_text()?.map_or(Ok(Policy::Open), |text| ceiling::parse(&text)).context(place)?;
         let sandbox_user = self.sandbox_user.as_deref().map(user).transpose()?;
-        Ok(Confinement { ceiling, sandbox_user, limits: self.limits(settings)? })
+        Ok(Confinement { ceiling, sandbox_user, limits: self.limits(settings)?, minimum: configured_minimum(settings)? })
     }
 
     /// The ceiling as a file would say it: the one that is named, or that of the profile.
@@ -134,6 +134,12 @@ impl Profile {
 pub fn configured_limits(settings: &[String]) -> anyhow::Result<Limits> {
     let file = Home::from_environment().map(|home| home.config());
     Ok(Config::load(file.as_deref(), settings)?.limits.over(Limits::default()))
+}
+
+/// The lowest level of a sandbox that counts on this machine, as config.toml has it.
+pub fn configured_minimum(settings: &[String]) -> anyhow::Result<Level> {
+    let file = Home::from_environment().map(|home| home.config());
+    Ok(Config::read(file.as_deref(), settings)?.sandbox_minimum)
 }
 
 /// What HTTP requests may reach besides public addresses: what the command line says, or else what config.toml has.

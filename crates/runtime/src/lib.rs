@@ -21,6 +21,7 @@ pub mod plugins;
 pub mod policy;
 pub mod rules;
 pub mod runtime;
+pub mod settings;
 pub mod skills;
 pub mod surroundings;
 pub mod tools;

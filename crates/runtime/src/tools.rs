@@ -38,7 +38,7 @@ pub use self::call::ToolCall;
 use self::earlier::EarlierCommand;
 use self::exec::{ExecRun, StdinRun};
 pub use self::image::picture_kind;
-use crate::approvals::{Grants, Question};
+use crate::approvals::{Bound, Grants, Question, changed};
 use crate::capabilities::StepCapabilities;
 use crate::feed::Feed;
 use crate::live::Event;
@@ -97,11 +97,14 @@ pub(crate) enum Plan {
 /// Whether the user was asked already.
 pub(crate) enum Consent {
     Open,
-    /// They answered, and the answer is about exactly this; some questions are about nothing that could change.
+    /// They answered, and the answer is about exactly what the key is a digest of; some questions are about nothing that could
+    /// change.
     Given {
         answer: Option<Raw>,
         key: Option<String>,
     },
+    /// It was begun before a restart, and nobody had to be asked.
+    Begun,
 }
 
 /// A call that is to be planned.
@@ -123,13 +126,23 @@ impl Asked<'_> {
         Plan::End(CallEnd::failed(self.result(), &self.call.id, why))
     }
 
-    /// Whether nobody need be asked: they were, or they answered for longer.
-    fn is_granted(&self, key: &str) -> bool {
+    /// Whether nobody need be asked: they said yes to exactly this, or answered for longer.
+    fn is_granted(&self, bound: &Bound) -> bool {
         let is_given = match &self.consent {
             Consent::Open => false,
-            Consent::Given { key: given, .. } => given.as_ref().is_none_or(|given| given == key),
+            Consent::Given { key, .. } => key.as_ref() == Some(&bound.exact),
+            Consent::Begun => true,
         };
-        is_given || self.grants.holds(key)
+        is_given || self.grants.holds(&bound.lasting)
+    }
+
+    /// A question whose answer is bound to this. If something else was agreed to, it says what has changed since.
+    fn bound_question(&self, kind: &'static str, environment: Option<EnvironmentId>, bound: &Bound, mut detail: Value) -> Plan {
+        bound.write(&mut detail);
+        if let Consent::Given { key: Some(asked), .. } = &self.consent {
+            detail["changed"] = changed(asked, &bound.exact).into();
+        }
+        Plan::Ask(Question { kind, environment, detail })
     }
 
     /// A call that runs and need not be found again.
@@ -142,11 +155,14 @@ impl Asked<'_> {
     fn question(&self, kind: &'static str, detail: Value) -> Plan {
         match &self.consent {
             Consent::Open => Plan::Ask(Question { kind, environment: None, detail }),
-            Consent::Given { answer, .. } => {
-                let answer: Value = answer.as_ref().and_then(|answer| answer.read().ok()).unwrap_or(Value::Null);
-                self.run(None, true, None, Work::Ready(plan::answered(self.result(), &self.call.id, &answer)))
-            }
+            Consent::Given { answer, .. } => self.answered(answer.as_ref()),
+            Consent::Begun => self.answered(None),
         }
+    }
+
+    fn answered(&self, answer: Option<&Raw>) -> Plan {
+        let answer: Value = answer.and_then(|answer| answer.read().ok()).unwrap_or(Value::Null);
+        self.run(None, true, None, Work::Ready(plan::answered(self.result(), &self.call.id, &answer)))
     }
 }
 
@@ -372,6 +388,16 @@ impl StepTools {
         let mut context = self.mode.context(place.attachment)?;
         self.granted(place).widen(&mut context, Grant::Optional);
         Some(context)
+    }
+
+    /// The sandbox around a call, in words for the user who is asked about it.
+    fn around(&self, place: &Workplace<'_>, sandboxed: bool) -> String {
+        if !sandboxed && !self.mode.is_full_access() {
+            return "none: it leaves the sandbox".into();
+        }
+        let granted = self.granted(place).words();
+        let more: String = granted.iter().filter(|_| sandboxed).map(|word| format!(", granted: {word}")).collect();
+        format!("{}{more}", self.mode.words())
     }
 
     /// What the user granted in an environment and still holds.

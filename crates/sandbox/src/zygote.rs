@@ -1,15 +1,28 @@
 //! The executor's end of the zygote: started when it is first needed, and again if somebody killed it.
 
-use std::io;
-use std::path::PathBuf;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, Resource, Rlimit, geteuid, getrlimit, prlimit};
 
+use crate::cell::wait_for_news;
+use crate::cgroup::{Hierarchies, Kernel, Surroundings};
 use crate::channel::{self, Channel};
-use crate::message::Order;
+use crate::message::{News, Order};
 use crate::stage;
+
+/// The running program, whatever became of its file.
+const OWN: &str = "/proc/self/exe";
+const ADVICE: &str = "call outpost_sandbox::stage::run_if_asked first thing in its main";
+/// Seconds in which a stage must have said that it is one.
+const PATIENCE: i64 = 20;
+/// Where systemd keeps the program that puts others into units.
+const SYSTEMD_RUN: [&str; 2] = ["/usr/bin/systemd-run", "/bin/systemd-run"];
 
 #[derive(Debug)]
 pub struct Zygote {
@@ -17,6 +30,8 @@ pub struct Zygote {
     program: PathBuf,
     /// For it and everything that comes of it.
     open_files: Option<u64>,
+    /// Whether control groups are needed, so that systemd is asked for one.
+    wants_groups: bool,
     running: Mutex<Option<Running>>,
 }
 
@@ -24,6 +39,18 @@ pub struct Zygote {
 struct Running {
     control: Channel,
     process: Child,
+    unit: Unit,
+}
+
+/// Where it runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Unit {
+    /// Where we run ourselves.
+    Same,
+    /// In one that systemd made for us.
+    Own,
+    /// Where we run ourselves, because systemd made none: why.
+    Refused(String),
 }
 
 impl Drop for Running {
@@ -34,26 +61,98 @@ impl Drop for Running {
 }
 
 impl Zygote {
-    pub fn new(program: PathBuf, open_files: Option<u64>) -> Self {
-        Self { program, open_files, running: Mutex::default() }
+    pub fn new(program: PathBuf, wants_groups: bool, open_files: Option<u64>) -> Self {
+        Self { program, open_files, wants_groups, running: Mutex::default() }
     }
 
-    /// Forks a cell; returns our end of its socket.
-    pub fn cell(&self, description: &[u8]) -> io::Result<Channel> {
-        let order = Order::Cell(description.to_vec()).encode();
-        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+    /// It does nothing before it gets its first order, so this holds for everything that comes of it.
+    fn limit(&self, process: &Child) -> io::Result<()> {
+        let (Some(open_files), Some(pid)) = (self.open_files, Pid::from_raw(process.id().cast_signed())) else { return Ok(()) };
+        let maximum = getrlimit(Resource::Nofile).maximum;
+        prlimit(Some(pid), Resource::Nofile, Rlimit { current: Some(open_files), maximum })?;
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Running>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forks a cell; returns our end of its socket. `network` is what an earlier cell of the same session sent.
+    pub fn cell(&self, description: &[u8], network: &[OwnedFd]) -> io::Result<Channel> {
+        self.ask(&Order::Cell(description.to_vec()), network)
+    }
+
+    fn ask(&self, order: &Order, more: &[OwnedFd]) -> io::Result<Channel> {
+        let order = order.encode();
+        let mut running = self.lock();
         let (ours, theirs) = channel::pair()?;
+        let descriptors: Vec<_> = std::iter::once(theirs.as_fd()).chain(more.iter().map(AsFd::as_fd)).collect();
         if let Some(zygote) = running.as_ref()
-            && zygote.control.send(&order, &[std::os::fd::AsFd::as_fd(&theirs)]).is_ok()
+            && zygote.control.send(&order, &descriptors).is_ok()
         {
             return Ok(ours);
         }
         let zygote = running.insert(self.start()?);
-        zygote.control.send(&order, &[std::os::fd::AsFd::as_fd(&theirs)])?;
+        zygote.control.send(&order, &descriptors)?;
         Ok(ours)
     }
 
+    /// Where cells can be put into control groups, found out by doing it.
+    pub fn find_groups(&self) -> Hierarchies {
+        if !self.wants_groups {
+            return Hierarchies::none("no limit needs one");
+        }
+        // Something has to be asked for first, so that it runs.
+        let surroundings = self.trial(&[], &mut || {}).and_then(|_| {
+            let running = self.lock();
+            let running = running.as_ref().ok_or("it ended")?;
+            let surroundings = Surroundings::of(running.process.id()).map_err(|error| error.to_string())?;
+            Ok((surroundings, running.unit.clone()))
+        });
+        match surroundings {
+            Err(why) => Hierarchies::none(format!("nothing can be tried: {why}")),
+            Ok((_, Unit::Refused(why))) => Hierarchies::none(why),
+            Ok((surroundings, unit)) => {
+                let surroundings = Surroundings { is_granted: unit == Unit::Own, ..surroundings };
+                Hierarchies::probe(Arc::new(Kernel), &surroundings, &|doors, look| self.trial(doors, look))
+            }
+        }
+    }
+
+    /// Lets somebody enter groups; `look` is called while it is inside. True if it was kept from forking.
+    fn trial(&self, doors: &[PathBuf], look: &mut dyn FnMut()) -> Result<bool, String> {
+        let asked = self.ask(&Order::Trial { doors: doors.to_vec() }, &[]).map_err(|error| error.to_string())?;
+        match wait_for_news(asked.as_fd()) {
+            Ok(Some(News::Tried { held })) => {
+                look();
+                Ok(held)
+            }
+            Ok(Some(News::Refused { reason, .. })) => Err(reason),
+            Ok(_) => Err("the process that tried it ended".into()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
     fn start(&self) -> io::Result<Running> {
+        // Its `main` would do everything once more, and so on.
+        if self.program == Path::new(OWN) && !stage::is_offered() {
+            return Err(io::Error::other(format!("this program is no stage for its own sandboxes: {ADVICE}")));
+        }
+        let needs_unit = self.wants_groups && Surroundings::of(std::process::id()).is_ok_and(|own| own.needs_unit(&Kernel));
+        if !needs_unit {
+            return self.start_here();
+        }
+        match self.start_in_unit() {
+            Ok(running) => Ok(running),
+            Err(why) => {
+                let mut running = self.start_here()?;
+                running.unit = Unit::Refused(format!("this is no unit with Delegate=yes, and systemd made none for us ({why})"));
+                Ok(running)
+            }
+        }
+    }
+
+    fn start_here(&self) -> io::Result<Running> {
         let (control, theirs) = channel::pair()?;
         let process = Command::new(&self.program)
             .arg(stage::ZYGOTE)
@@ -63,11 +162,91 @@ impl Zygote {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()?;
-        if let (Some(open_files), Some(pid)) = (self.open_files, Pid::from_raw(process.id().cast_signed())) {
-            let maximum = getrlimit(Resource::Nofile).maximum;
-            // It does nothing before it gets its first order.
-            prlimit(Some(pid), Resource::Nofile, Rlimit { current: Some(open_files), maximum })?;
+        self.limit(&process)?;
+        let mut running = Running { control, process, unit: Unit::Same };
+        if !running.has_proved() {
+            // Whatever it is, it was not meant to run.
+            let _ = running.process.kill();
+            let _ = running.process.wait();
+            return Err(io::Error::other(format!("{} is no stage: {ADVICE}", self.program.display())));
         }
-        Ok(Running { control, process })
+        Ok(running)
+    }
+
+    /// In a scope of its own that systemd leaves to us: groups that systemd does not know of may only be made in one.
+    fn start_in_unit(&self) -> Result<Running, String> {
+        let tool = SYSTEMD_RUN.into_iter().find(|path| Path::new(path).exists()).ok_or("there is no systemd-run")?;
+        let program = match std::fs::read_link(&self.program) {
+            // By that name it would be another program there.
+            Ok(target) if self.program.starts_with("/proc/self") => target,
+            _ => self.program.clone(),
+        };
+        if !program.exists() {
+            return Err(format!("{} was replaced", program.display()));
+        }
+        let (control, theirs) = channel::pair().map_err(|error| error.to_string())?;
+        let mut command = Command::new(tool);
+        command.env_clear().current_dir("/").stdin(theirs.into_descriptor()).stdout(Stdio::null()).stderr(Stdio::piped());
+        if !geteuid().is_root() {
+            let runtime = format!("/run/user/{}", geteuid().as_raw());
+            if !Path::new(&runtime).is_dir() {
+                return Err(format!("there is no {runtime}: no systemd runs for this user"));
+            }
+            command.arg("--user").env("XDG_RUNTIME_DIR", runtime);
+        }
+        command.args(["--scope", "--quiet", "--collect", "--property=Delegate=yes", "--description=Commands of Outpost", "--"]);
+        let mut process = command.arg(program).arg(stage::ZYGOTE).spawn().map_err(|error| format!("{tool}: {error}"))?;
+        self.limit(&process).map_err(|error| error.to_string())?;
+        let complaints = process.stderr.take();
+        let running = Running { control, process, unit: Unit::Own };
+        // It is there once it answers.
+        let (ours, theirs) = channel::pair().map_err(|error| error.to_string())?;
+        let sent = running.control.send(&Order::Trial { doors: Vec::new() }.encode(), &[theirs.as_fd()]);
+        drop(theirs);
+        match sent.and_then(|()| wait_for_news(ours.as_fd())) {
+            Ok(Some(News::Tried { .. })) if running.has_proved() => Ok(running),
+            Ok(_) => {
+                let mut said = String::new();
+                let _ = complaints.map(|mut complaints| complaints.read_to_string(&mut said));
+                Err(format!("{tool}: {}", said.trim()))
+            }
+            Err(error) => {
+                let mut running = running;
+                let _ = running.process.kill();
+                Err(format!("{tool}: {error}"))
+            }
+        }
+    }
+}
+
+impl Running {
+    /// Waits until it says that it is a stage.
+    fn has_proved(&self) -> bool {
+        let mut said = [PollFd::new(&self.control, PollFlags::IN)];
+        let patience = Timespec { tv_sec: PATIENCE, tv_nsec: 0 };
+        let is_there = loop {
+            match poll(&mut said, Some(&patience)) {
+                Err(Errno::INTR) => {}
+                other => break other.is_ok_and(|count| count > 0),
+            }
+        };
+        is_there && matches!(self.control.receive(), Ok(Some(message)) if message.bytes == stage::HELLO)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_started_that_is_no_stage() {
+        // The program of this test has a `main` of its own.
+        let refused = |program: &str| Zygote::new(program.into(), false, None).start().err().unwrap().to_string();
+        let own = refused(OWN);
+        assert!(own.contains("stage::run_if_asked") && own.contains("main"), "{own}");
+        let children = std::fs::read_to_string(format!("/proc/self/task/{}/children", rustix::thread::gettid().as_raw_nonzero())).unwrap();
+        assert_eq!(children, "");
+        let other = refused("/bin/true");
+        assert!(other.contains("/bin/true is no stage") && other.contains("stage::run_if_asked"), "{other}");
     }
 }

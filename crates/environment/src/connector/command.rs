@@ -1,8 +1,9 @@
 //! Executors behind a command: ssh, docker exec, anything with a standard input and output.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fmt;
-use std::io;
+use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::process::{ExitStatus, Stdio};
@@ -14,8 +15,10 @@ use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use outpost_rpc::link::stdio;
 use outpost_rpc::{Close, LinkError};
+use outpost_wire::secret_names;
+use outpost_wire::shown::{Form, Showing};
 use rustix::process::{Pid, Signal, kill_process_group};
-use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader, ReadBuf};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader, ReadBuf};
 use tokio::process::{Child, ChildStderr, Command};
 use tokio::task::JoinHandle;
 
@@ -72,9 +75,8 @@ impl fmt::Display for CommandLine {
 }
 
 /// What a child must not find in its environment unless it is named.
-fn is_withheld(name: &str) -> bool {
-    let upper = name.to_ascii_uppercase();
-    name == "OUTPOST_EXEC_SERVER_URL" || ["KEY", "SECRET", "TOKEN"].iter().any(|word| upper.contains(word))
+fn is_withheld(name: &OsStr) -> bool {
+    name == "OUTPOST_EXEC_SERVER_URL" || name == "OUTPOST_HIDDEN_VARIABLES" || secret_names::is_secret(name)
 }
 
 pub async fn start(line: &CommandLine) -> Result<Line, LinkError> {
@@ -83,7 +85,7 @@ pub async fn start(line: &CommandLine) -> Result<Line, LinkError> {
     // In a group of its own: an interrupt typed here is for the command that runs there, not for the way to it.
     command.process_group(0).kill_on_drop(true);
     for (name, _) in std::env::vars_os() {
-        if name.to_str().is_some_and(is_withheld) {
+        if is_withheld(&name) {
             command.env_remove(&name);
         }
     }
@@ -91,7 +93,9 @@ pub async fn start(line: &CommandLine) -> Result<Line, LinkError> {
     if let Some(cwd) = &line.cwd {
         command.current_dir(cwd);
     }
-    if line.complaints == Complaints::Logged {
+    // A terminal must not be reached past us.
+    let is_shown = line.complaints == Complaints::Shown;
+    if !is_shown || io::stderr().is_terminal() {
         command.stderr(Stdio::piped());
     }
     let mut child = command.spawn().map_err(|error| io::Error::new(error.kind(), format!("cannot run `{}`: {error}", line.program)))?;
@@ -99,8 +103,10 @@ pub async fn start(line: &CommandLine) -> Result<Line, LinkError> {
         return Err(LinkError::Protocol("the command has no standard input or output".into()));
     };
     let complaint = Complaint::default();
-    if let Some(stderr) = child.stderr.take() {
-        tokio::spawn(complaint.clone().collect(stderr, line.to_string()));
+    match child.stderr.take() {
+        Some(stderr) if is_shown => drop(tokio::spawn(show_complaints(stderr))),
+        Some(stderr) => drop(tokio::spawn(complaint.clone().collect(stderr, line.to_string()))),
+        None => {}
     }
     let pulse = Pulse::default();
     let mut output = BufReader::with_capacity(32 << 10, Listening { stream: output, pulse: pulse.clone() });
@@ -172,6 +178,23 @@ async fn ended_with(ended: JoinHandle<Option<ExitStatus>>, complaint: Complaint)
         return Some(Err(LinkError::Closed(Close::new(Close::TAKEN_OVER, "session has been resumed by another connection"))));
     }
     (!status.success()).then(|| Err(LinkError::Io(io::Error::other(complaint.attach(format!("the command ended: {status}"))))))
+}
+
+/// Copies what a command complains about to our terminal, where it is seen and not obeyed.
+async fn show_complaints(mut stderr: ChildStderr) {
+    let (mut out, mut showing, mut buffer) = (tokio::io::stderr(), Showing::new(Form::Text), vec![0; 8 << 10]);
+    loop {
+        let mut shown = String::new();
+        let read = stderr.read(&mut buffer).await.unwrap_or_default();
+        match read {
+            0 => showing.end(&mut shown),
+            length => showing.bytes(&buffer[..length], &mut shown),
+        }
+        let written = out.write_all(shown.as_bytes()).await.is_ok() && out.flush().await.is_ok();
+        if read == 0 || !written {
+            return;
+        }
+    }
 }
 
 /// The last thing that a command complained about.

@@ -130,6 +130,10 @@ impl Driver {
 
     pub(super) async fn begin_step(&mut self, turn: TurnId, step: u32) -> Result<(), Stop> {
         let settings = self.thread.effective_settings();
+        // They may come from a journal that another program wrote.
+        if let Err(error) = crate::settings::check(&self.thread.settings) {
+            return self.fail_turn_with(turn, json!({"message": error.to_string(), "kind": "unreadableSettings"})).await;
+        }
         let model = match self.shared.models.get(settings.model_provider.as_deref()) {
             Ok(model) => model,
             Err(error) => return self.fail_turn(turn, &error).await,

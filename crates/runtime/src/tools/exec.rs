@@ -20,12 +20,12 @@ use super::output::HeadTail;
 use super::permit::{SandboxPermissions, additional};
 use super::processes::{End, Processes, Running};
 use super::{Asked, CallContext, CallEnd, Plan, ResultType, Run, StepTools, Work};
-use crate::approvals::{Question, key};
+use crate::approvals::Bound;
 use crate::patch;
 use crate::permissions::UNENFORCEABLE;
 use crate::permits::Permits;
 use crate::policy::{Course, Request, decide};
-use crate::rules;
+use crate::rules::{self, Verdict};
 
 const DEFAULT_YIELD: u64 = 10_000;
 const DEFAULT_OUTPUT_TOKENS: usize = 10_000;
@@ -138,24 +138,15 @@ impl StepTools {
         let escalated = exec.sandbox_permissions == Some(SandboxPermissions::RequireEscalated);
         let request = Request { escalated, widened: !additional.is_empty(), full_access: self.mode.is_full_access() };
         let id = place.attachment.environment_id.clone();
-        let what = json!(["command", exec.cmd, cwd.to_string(), shell, exec.tty, escalated, additional]);
-        let granted = key(&place, &what);
-        let course = decide(self.approval, &self.rules.judge(&exec.cmd, id.as_str()), request);
-        let sandboxed = match course {
-            Course::Run { sandboxed } => sandboxed,
-            Course::Ask { sandboxed, .. } if asked.is_granted(&granted) => sandboxed,
+        let mut verdict = self.rules.judge(&exec.cmd, id.as_str());
+        // The rules are about what a shell does with a command; of another program nobody knows what it does.
+        if verdict == Verdict::Allowed && !rules::is_shell(&shell, &info.shell.path) {
+            verdict = Verdict::Silent;
+        }
+        let (sandboxed, why) = match decide(self.approval, &verdict, request) {
+            Course::Run { sandboxed } => (sandboxed, None),
+            Course::Ask { sandboxed, why } => (sandboxed, Some(why)),
             Course::Refuse { why } => return fail(&format!("This command may not run: {why}.")),
-            Course::Ask { why, .. } => {
-                let mut detail = json!({
-                    "key": granted, "command": exec.cmd, "cwd": cwd.to_syntax(), "environmentId": id, "why": why,
-                    "reason": exec.justification, "escalated": escalated, "prefixRule": offered(&exec),
-                });
-                if !additional.is_empty() {
-                    detail["additionalPermissions"] = json!(additional.profile());
-                    detail["words"] = additional.words().into();
-                }
-                return Plan::Ask(Question { kind: "command", environment: Some(id), detail });
-            }
         };
         let process = self.processes.name(session_of(call), &call.id);
         let flag = if exec.login.unwrap_or(true) { "-lc" } else { "-c" };
@@ -171,6 +162,22 @@ impl StepTools {
         sandbox = sandbox.filter(|_| sandboxed);
         if let Some(sandbox) = &mut sandbox {
             additional.widen(sandbox, Grant::Required);
+        }
+        if let Some(why) = why {
+            let what = json!(["command", start.argv, start.cwd, start.tty, start.pipe_stdin, start.env_policy, start.env]);
+            let bound = Bound::exactly(&place, &what, sandbox.as_ref());
+            if !asked.is_granted(&bound) {
+                let mut detail = json!({
+                    "command": exec.cmd, "cwd": cwd.to_syntax(), "environmentId": id, "why": why, "reason": exec.justification,
+                    "escalated": escalated, "prefixRule": offered(&exec), "program": start.argv[..2],
+                    "sandbox": self.around(&place, sandboxed),
+                });
+                if !additional.is_empty() {
+                    detail["additionalPermissions"] = json!(additional.profile());
+                    detail["words"] = additional.words().into();
+                }
+                return asked.bound_question("command", Some(id), &bound, detail);
+            }
         }
         let run = ExecRun {
             origin: Origin::Start { environment: place.handle.clone(), start: Box::new(start), sandbox },

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::exec::directory;
 use super::{Asked, CallEnd, Plan, ResultType, StepTools, Work};
-use crate::approvals::{Question, key};
+use crate::approvals::{Bound, key};
 use crate::patch::{self, Diff, FileChange, Patch};
 use crate::policy::{Course, Request, decide};
 use crate::rules::Verdict;
@@ -73,14 +73,16 @@ impl StepTools {
         let detail = json!({"type": "fileChange", "changes": changes, "environmentId": id});
         // The rules are about commands; the policy is about everything.
         let request = Request { escalated: false, widened: false, full_access: self.mode.is_full_access() };
+        // A yes is to these very changes; one for the thread is to these files.
         let granted = key(place, &json!(["fileChange", paths]));
+        let bound = Bound::within(granted, &json!([cwd, changes]), self.sandbox(place).as_ref());
         match decide(self.approval, &Verdict::Silent, request) {
             Course::Refuse { why } => return asked.fail(&why),
-            Course::Ask { why, .. } if !asked.is_granted(&granted) => {
+            Course::Ask { why, .. } if !asked.is_granted(&bound) => {
                 let mut detail = detail;
-                detail["key"] = granted.into();
                 detail["why"] = why.into();
-                return Plan::Ask(Question { kind: "fileChange", environment: Some(id), detail });
+                detail["sandbox"] = self.around(place, !self.mode.is_full_access()).into();
+                return asked.bound_question("fileChange", Some(id), &bound, detail);
             }
             Course::Ask { .. } | Course::Run { .. } => {}
         }

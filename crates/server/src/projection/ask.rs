@@ -2,8 +2,8 @@
 
 use outpost_thread::{ApprovalAsked, ApprovalId, Raw};
 use outpost_wire::app::approval::{
-    CommandApproval, CommandApprovalParams, FileChangeApproval, FileChangeApprovalParams, McpElicitation, McpElicitationParams, ToolCall,
-    ToolCallParams, UserInputRequest, UserInputRequestParams,
+    ApprovalTerms, CommandApproval, CommandApprovalParams, FileChangeApproval, FileChangeApprovalParams, McpElicitation,
+    McpElicitationParams, ToolCall, ToolCallParams, UserInputRequest, UserInputRequestParams,
 };
 use outpost_wire::app::item::CommandAction;
 use outpost_wire::app::permission::{PermissionProfile, PermissionsApproval, PermissionsApprovalParams};
@@ -65,6 +65,11 @@ struct Detail {
     questions: Vec<Value>,
     server: String,
     request: Request,
+    key: Option<String>,
+    sandbox: Option<String>,
+    program: Option<Vec<String>>,
+    changed: Option<Vec<String>>,
+    changes: Option<Vec<Value>>,
 }
 
 /// What an MCP server wrote.
@@ -87,8 +92,20 @@ impl Ask {
         let (thread_id, turn_id, item_id) = (about.thread.to_owned(), asked.turn.to_string(), about.item.to_owned());
         let environment_id = asked.environment.as_ref().map(ToString::to_string);
         let approval_id = Some(asked.approval.to_string());
-        // What the model says comes first; what we know second.
+        let terms = Some(ApprovalTerms {
+            digest: detail.key,
+            sandbox: detail.sandbox,
+            program: detail.program,
+            why: detail.why.clone(),
+            changed: detail.changed.clone(),
+            changes: detail.changes,
+        });
+        // What the model says comes before what we know, unless the user has agreed to something else.
         let reason = detail.reason.or(detail.why);
+        let reason = match detail.changed.as_deref() {
+            Some(changed) => Some(format!("Asked again, because {} changed. {}", changed.join(" and "), reason.unwrap_or_default())),
+            None => reason,
+        };
         let params = match asked.kind.as_str() {
             "command" => Params::Command(CommandApprovalParams {
                 thread_id,
@@ -107,6 +124,7 @@ impl Ask {
                 proposed_execpolicy_amendment: detail.prefix_rule,
                 network_approval_context: None,
                 additional_permissions: detail.additional_permissions,
+                terms,
             }),
             "fileChange" => Params::FileChange(FileChangeApprovalParams {
                 thread_id,
@@ -117,6 +135,7 @@ impl Ask {
                 approval_id,
                 reason,
                 grant_root: None,
+                terms,
             }),
             "permissions" => Params::Permissions(PermissionsApprovalParams {
                 thread_id,
