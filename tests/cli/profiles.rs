@@ -44,20 +44,20 @@ fn a_server_takes_all_files_and_a_command_has_those_that_it_always_had() {
 }
 
 #[test]
-fn a_shared_host_keeps_work_where_the_executor_was_started() {
-    let (home, work, elsewhere) =
-        (tempfile::tempdir().unwrap(), tempfile::tempdir_in("/var/tmp").unwrap(), tempfile::tempdir_in("/var/tmp").unwrap());
-    fs::create_dir(home.path().join(".ssh")).unwrap();
-    fs::write(home.path().join(".ssh/key"), "secret").unwrap();
-    let via = format!("'{OUTPOST}' executor --listen stdio --profile shared-host");
-    let script =
-        format!("echo here > mine; echo there > {}/theirs; cat {}/.ssh/key; ulimit -t", elsewhere.path().display(), home.path().display());
-    let mut command = Command::new(OUTPOST);
-    command.args(["run", "--via", &via, "--", "sh", "-c", &script]).env("OUTPOST_HOME", home.path().join("own")).env("HOME", home.path());
-    let run = command.current_dir(work.path()).output().unwrap();
-    let said = String::from_utf8_lossy(&run.stdout);
-    assert!(work.path().join("mine").exists() && !elsewhere.path().join("theirs").exists(), "{run:?}");
-    assert!(!said.contains("secret") && said.contains("14400"), "{run:?}");
+fn a_shared_host_holds_everybody_to_a_ceiling_and_the_others_to_none() {
+    let (home, work) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let run = |profile: &str| {
+        let via = format!("'{OUTPOST}' executor --listen stdio --profile {profile}");
+        let mut command = Command::new(OUTPOST);
+        command.args(["run", "--via", &via, "--", "sh", "-c", "echo ran; ulimit -t"]).env("OUTPOST_HOME", home.path());
+        command.current_dir(work.path()).output().unwrap()
+    };
+    let refused = run("shared-host");
+    assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("operator's ceiling"), "{refused:?}");
+    for profile in ["own-machine", "container"] {
+        let ran = run(profile);
+        assert_eq!(String::from_utf8_lossy(&ran.stdout), "ran\nunlimited\n", "{ran:?}");
+    }
     let wrong = Command::new(OUTPOST).args(["executor", "--profile", "laptop"]).output().unwrap();
     assert_eq!(wrong.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&wrong.stderr).contains("own-machine, shared-host, container"), "{wrong:?}");

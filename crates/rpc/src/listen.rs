@@ -133,10 +133,19 @@ impl Listener {
                     let slot = door.admit(visitor.ends);
                     let (door, tls) = (door.clone(), self.tls.clone());
                     tokio::spawn(async move {
+                        // Somebody who says nothing costs a socket, and nothing else.
+                        let spoke = tokio::select! {
+                            biased;
+                            spoke = visitor.stream.readable() => spoke.is_ok(),
+                            () = slot.over() => false,
+                        };
+                        let slot = match spoke {
+                            true => slot,
+                            false if visitor.stream.has_said_something() => slot.again(),
+                            false => return tracing::debug!("a connection that said nothing made room"),
+                        };
+                        slot.speaks();
                         let uncovered = async {
-                            // Somebody who says nothing costs a socket, and nothing else.
-                            visitor.stream.readable().await?;
-                            slot.speaks();
                             match tls {
                                 None => Ok(visitor),
                                 Some(tls) => uncover(&tls, visitor).await,

@@ -77,7 +77,10 @@ impl Strangers {
     pub fn admit(self: &Arc<Self>, address: Option<IpAddr>) -> Slot {
         let mut inside = self.inside();
         if inside.len() >= self.limits.count {
-            let victim = victim(&inside);
+            let address = address.map(network);
+            // Who floods pushes out its own; only others make it necessary to look at everybody.
+            let is_own = |first: &Arc<Stranger>| address.is_some() && first.address == address && !first.has_spoken.load(Ordering::Relaxed);
+            let victim = if inside.front().is_some_and(is_own) { 0 } else { victim(&inside) };
             inside.remove(victim).into_iter().for_each(|stranger| stranger.gone.cancel());
         }
         let (since, gone) = (Instant::now(), CancellationToken::new());
@@ -104,6 +107,13 @@ fn victim(inside: &VecDeque<Arc<Stranger>>) -> usize {
 }
 
 impl Slot {
+    /// A new place for somebody who had to go although it had said something that nobody had looked at yet.
+    pub fn again(&self) -> Self {
+        let slot = self.strangers.admit(self.stranger.address);
+        slot.speaks();
+        slot
+    }
+
     /// It has said something; those who have not go before it.
     pub fn speaks(&self) {
         self.stranger.has_spoken.store(true, Ordering::Relaxed);
@@ -207,7 +217,9 @@ mod tests {
         // It is told, long before its time would have been over.
         assert!(tokio::time::timeout(limits().patience / 2, crowd[1].over()).await.is_ok());
         assert_eq!(strangers.inside().len(), 4);
-        drop(crowd);
+        let back = crowd[1].again();
+        assert!(!is_gone(&back) && is_gone(&crowd[2]), "who had spoken after all comes back");
+        drop((crowd, back));
         assert_eq!(strangers.inside().len(), 2, "a place that was taken is not given back twice");
     }
 

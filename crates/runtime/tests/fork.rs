@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use outpost_environment::{Registry, RegistryOptions};
 use outpost_runtime::config::RuntimeConfig;
@@ -19,6 +20,20 @@ use uuid::Uuid;
 fn read_so_far() -> u64 {
     let io = std::fs::read_to_string("/proc/self/io").unwrap();
     io.lines().find_map(|line| line.strip_prefix("rchar: ")).unwrap().parse().unwrap()
+}
+
+/// A thread that was opened is looked through for damage meanwhile; nobody tells when that is over.
+async fn at_rest() {
+    let mut before = read_so_far();
+    loop {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let now = read_so_far();
+        // Looking reads a little, too.
+        if now - before < 1024 {
+            return;
+        }
+        before = now;
+    }
 }
 
 fn runtime(store: Store) -> Runtime {
@@ -80,6 +95,7 @@ async fn cost(turns: u64) -> Cost {
     let (_, stored) = fork(ForkPoint::Interrupted(Marker::User)).await;
     let (_, after_last_turn) = fork(ForkPoint::AfterTurn(TurnId(format!("turn-{}", turns - 1)))).await;
     runtime.resume(thread).await.unwrap();
+    at_rest().await;
     let (child, loaded) = fork(ForkPoint::Interrupted(Marker::User)).await;
     runtime.unload(child, InterruptReason::Shutdown).await;
     let entries = open(&store, child).await.unwrap().folded;

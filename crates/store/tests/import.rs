@@ -16,10 +16,10 @@ fn peak() -> u64 {
 }
 
 #[tokio::test]
-async fn a_thousand_sessions_take_no_more_memory_than_a_few() {
+async fn many_sessions_take_no_more_memory_than_a_few() {
     let folder = tempfile::tempdir().unwrap();
     let text = "word ".repeat(10_000);
-    for number in 0..1000 {
+    for number in 0..300 {
         let id = format!("7b0a4c52-51f2-4a7e-9d0e-{number:012}");
         let project = folder.path().join(format!("projects/p{}", number % 7));
         std::fs::create_dir_all(&project).unwrap();
@@ -32,7 +32,7 @@ async fn a_thousand_sessions_take_no_more_memory_than_a_few() {
     }
     let store = local(&folder.path().join("home"), "one");
     let found = Rollouts::find(&folder.path().join("projects")).unwrap();
-    assert_eq!(found.found.len(), 1000);
+    assert_eq!(found.found.len(), 300);
     let mut settled = 0;
     for (number, rollout) in found.found.iter().enumerate() {
         let imported = found.import(rollout, &store).await.unwrap();
@@ -42,6 +42,6 @@ async fn a_thousand_sessions_take_no_more_memory_than_a_few() {
         }
     }
     let grown = peak().saturating_sub(settled);
-    assert!(grown < 24 << 20, "{grown} bytes more after 950 further sessions of 100 kB");
-    assert_eq!(store.threads().await.unwrap().len(), 1000);
+    assert!(grown < 12 << 20, "{grown} bytes more after 250 further sessions of 100 kB");
+    assert_eq!(store.threads().await.unwrap().len(), 300);
 }

@@ -2,11 +2,13 @@
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::stream;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -31,6 +33,17 @@ impl Socket {
             Self::Tcp(stream) => stream.readable().await,
             Self::Unix(stream) => stream.readable().await,
         }
+    }
+
+    /// Whether something of the other side's is there to be read, also if nobody was told of it yet.
+    pub fn has_said_something(&self) -> bool {
+        let descriptor = match self {
+            Self::Tcp(stream) => stream.as_fd(),
+            Self::Unix(stream) => stream.as_fd(),
+        };
+        let mut events = [PollFd::new(&descriptor, PollFlags::IN)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut events, Some(&now)).is_ok() && events[0].revents().contains(PollFlags::IN)
     }
 
     async fn writable(&self) -> io::Result<()> {
