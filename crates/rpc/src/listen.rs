@@ -136,7 +136,7 @@ impl Listener {
                         // Somebody who says nothing costs a socket, and nothing else.
                         let spoke = tokio::select! {
                             biased;
-                            spoke = visitor.stream.readable() => spoke.is_ok(),
+                            spoke = visitor.stream.spoken() => spoke.is_ok(),
                             () = slot.over() => false,
                         };
                         let slot = match spoke {

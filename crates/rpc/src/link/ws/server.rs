@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use futures_util::stream;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tokio::io::Interest;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -27,8 +28,23 @@ pub enum Socket {
 }
 
 impl Socket {
-    /// Waits until the other side has said something, or has gone.
-    pub async fn readable(&self) -> io::Result<()> {
+    /// Waits until the other side has said something, or has gone. Not every system that calls a stream readable means that.
+    pub async fn spoken(&self) -> io::Result<()> {
+        loop {
+            self.readable().await?;
+            let look = || if self.has_said_something() { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) };
+            let looked = match self {
+                Self::Tcp(stream) => stream.try_io(Interest::READABLE, look),
+                Self::Unix(stream) => stream.try_io(Interest::READABLE, look),
+            };
+            match looked {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                done => return done,
+            }
+        }
+    }
+
+    async fn readable(&self) -> io::Result<()> {
         match self {
             Self::Tcp(stream) => stream.readable().await,
             Self::Unix(stream) => stream.readable().await,
