@@ -17,6 +17,7 @@ pub mod models;
 pub mod patch;
 pub mod permissions;
 pub mod permits;
+pub mod pictures;
 pub mod plugins;
 pub mod policy;
 pub mod rules;

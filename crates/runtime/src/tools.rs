@@ -22,7 +22,7 @@ mod wait;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outpost_environment::{Captured, StepView, Workplace};
+use outpost_environment::{Captured, StepView, ViewError, Workplace};
 use outpost_thread::{
     Call, CallId, CallOutcome, CallStarted, Context, Decision, Fact, PermissionsGranted, Raw, StepEnvironment, Thread, ThreadId, TurnId,
 };
@@ -37,7 +37,6 @@ use tokio_util::sync::CancellationToken;
 pub use self::call::ToolCall;
 use self::earlier::EarlierCommand;
 use self::exec::{ExecRun, StdinRun};
-pub use self::image::picture_kind;
 use crate::approvals::{Bound, Grants, Question, changed};
 use crate::capabilities::StepCapabilities;
 use crate::feed::Feed;
@@ -316,7 +315,7 @@ impl CallEnd {
         Self { outcome: CallOutcome::Declined, items: vec![result.item(call, text)], detail: None, facts: vec![] }
     }
 
-    /// Stopped with its turn; the model is told by the turn's own mark.
+    /// Stopped with its turn. The context tells the model so in the place of the output, and the turn's own mark says why.
     pub fn aborted() -> Self {
         Self { outcome: CallOutcome::Aborted, items: vec![], detail: None, facts: vec![] }
     }
@@ -336,7 +335,10 @@ impl StepTools {
 
     /// Where a call goes that names this environment, or none.
     pub(crate) fn place(&self, id: Option<&str>) -> Result<Workplace<'_>, String> {
-        let place = self.view.workplace(id).map_err(|error| error.to_string())?;
+        let place = self.view.workplace(id).map_err(|error| match error {
+            ViewError::NotSelected(id) => self.unknown_environment(&id),
+            other => other.to_string(),
+        })?;
         let Some(seen) = &self.seen else { return Ok(place) };
         let now = &place.attachment;
         let then = seen.iter().find(|seen| id.is_none_or(|id| seen.id.as_str() == id));
@@ -359,6 +361,13 @@ impl StepTools {
         }
     }
 
+    /// What a model is told that names an environment which this step does not have.
+    pub(crate) fn unknown_environment(&self, id: &str) -> String {
+        let known: Vec<String> = self.view.selected().map(|member| format!("`{}`", member.id)).collect();
+        let known = if known.is_empty() { "there are none".to_owned() } else { format!("there are {}", known.join(", ")) };
+        format!("unknown turn environment id `{id}`; {known}")
+    }
+
     /// What is to become of a call.
     pub(crate) fn plan(&self, asked: &Asked<'_>) -> Plan {
         if let Some(plan) = self.plan_mcp(asked) {
@@ -368,7 +377,7 @@ impl StepTools {
             Err(why) => asked.fail(&why),
             Ok(ToolCall::Exec(exec)) => self.plan_exec(asked, exec),
             Ok(ToolCall::WriteStdin(write)) => self.plan_stdin(asked, write),
-            Ok(ToolCall::Patch(text)) => self.plan_patch_text(asked, &text),
+            Ok(ToolCall::Patch { text, environment }) => self.plan_patch_text(asked, &text, environment.as_deref()),
             Ok(ToolCall::Image(view)) => self.plan_image(asked, view),
             Ok(ToolCall::Plan(plan)) => plan::update(asked, plan),
             Ok(ToolCall::Question(questions)) if self.questions => asked.question("userInput", questions),

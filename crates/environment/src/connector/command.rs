@@ -26,6 +26,8 @@ use super::{Line, Pulse};
 
 /// How long a command may take to end once its input has.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a command's last complaints are waited for once it has ended.
+const LAST_WORDS: Duration = Duration::from_millis(200);
 /// The most of a command's complaints that is kept for an error message.
 const COMPLAINT: usize = 2 << 10;
 /// The most that a far shell may print before the executor begins.
@@ -103,11 +105,10 @@ pub async fn start(line: &CommandLine) -> Result<Line, LinkError> {
         return Err(LinkError::Protocol("the command has no standard input or output".into()));
     };
     let complaint = Complaint::default();
-    match child.stderr.take() {
-        Some(stderr) if is_shown => drop(tokio::spawn(show_complaints(stderr))),
-        Some(stderr) => drop(tokio::spawn(complaint.clone().collect(stderr, line.to_string()))),
-        None => {}
-    }
+    let complaining = child.stderr.take().map(|stderr| match is_shown {
+        true => tokio::spawn(show_complaints(stderr)),
+        false => tokio::spawn(complaint.clone().collect(stderr, line.to_string())),
+    });
     let pulse = Pulse::default();
     let mut output = BufReader::with_capacity(32 << 10, Listening { stream: output, pulse: pulse.clone() });
     if let Some(mark) = &line.begins_after {
@@ -117,17 +118,22 @@ pub async fn start(line: &CommandLine) -> Result<Line, LinkError> {
     let sink = link.tx.clone();
     // Ends the command with the link; its own end shows as the end of its output.
     let ended = tokio::spawn(async move {
-        tokio::select! {
+        let status = tokio::select! {
             () = sink.closed() => {
                 // It gets the chance to leave by itself now that its input has ended.
                 let ended = tokio::time::timeout(PATIENCE, child.wait()).await;
                 if ended.is_err() {
                     end_group(&child);
                 }
-                ended.ok()?.ok()
+                ended.ok().and_then(Result::ok)
             }
             status = child.wait() => status.ok(),
+        };
+        // Its last words are often the reason. What it left behind may hold its standard error open for longer.
+        if let Some(complaining) = complaining {
+            let _ = tokio::time::timeout(LAST_WORDS, complaining).await;
         }
+        status
     });
     // Only the command itself knows why it ended.
     let frames = link.rx;

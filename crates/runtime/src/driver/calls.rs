@@ -100,7 +100,8 @@ impl Driver {
             for earlier in before {
                 earlier.cancelled().await;
             }
-            let end = if context.cancel.is_cancelled() { CallEnd::aborted() } else { run.execute(context).await };
+            let mut end = if context.cancel.is_cancelled() { CallEnd::aborted() } else { run.execute(context).await };
+            end.items = crate::pictures::fitted(end.items).await;
             Done::Called { turn, call: named, end }
         });
         self.calls.insert(call, RunningCall { turn: running, task, cancel, alone, over });

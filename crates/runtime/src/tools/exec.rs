@@ -17,6 +17,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::earlier::{EarlierCommand, session_of};
 use super::output::HeadTail;
+use super::patching::named_once;
 use super::permit::{SandboxPermissions, additional};
 use super::processes::{End, Processes, Running};
 use super::{Asked, CallContext, CallEnd, Plan, ResultType, Run, StepTools, Work};
@@ -32,8 +33,9 @@ const DEFAULT_OUTPUT_TOKENS: usize = 10_000;
 /// So much of a command's output is shown to clients that come later, its beginning and its end.
 const SHOWN_LATER_TOKENS: usize = 2_000;
 
-/// As the model writes it.
+/// As the model writes it. What it writes under another name is refused: an environment that is misspelled is another machine.
 #[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ExecCommand {
     cmd: String,
     #[serde(default)]
@@ -61,6 +63,7 @@ pub struct ExecCommand {
 }
 
 #[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct WriteStdin {
     session_id: u64,
     #[serde(default)]
@@ -110,13 +113,19 @@ pub(crate) struct StdinRun {
 impl StepTools {
     pub(super) fn plan_exec(&self, asked: &Asked<'_>, exec: ExecCommand) -> Plan {
         let (call, fail) = (asked.call, |why: &str| asked.fail(why));
-        let place = match self.place(exec.environment_id.as_deref()) {
+        let dressed = patch::parse_command(&exec.cmd);
+        let header = dressed.as_ref().and_then(|(_, parsed)| parsed.as_ref().ok()?.environment.as_deref());
+        let environment = match named_once(exec.environment_id.as_deref(), header) {
+            Ok(environment) => environment,
+            Err(why) => return fail(&why),
+        };
+        let place = match self.place(environment) {
             Ok(place) => place,
             Err(why) => return fail(&why),
         };
         let cwd = directory(&place.attachment.cwd, exec.workdir.as_deref());
         // A patch that is dressed up as a command is a patch, in the same environment and under the same gate.
-        if let Some((inner, parsed)) = patch::parse_command(&exec.cmd) {
+        if let Some((inner, parsed)) = dressed {
             let cwd = directory(&cwd, inner);
             if exec.additional_permissions.is_some() {
                 return fail("A patch cannot be given additional permissions; ask for them with request_permissions first.");
@@ -202,7 +211,7 @@ impl StepTools {
         let call = asked.call;
         let here = self.processes.get(write.session_id).map(|running| running.call.clone());
         let Some(command) = here.or_else(|| asked.earlier.as_ref().map(|earlier| earlier.call.clone())) else {
-            return asked.fail(&not_running(write.session_id));
+            return asked.fail(&not_running(write.session_id, &self.processes));
         };
         let (least, most, usual) = if write.chars.is_empty() { (5_000, 300_000, 5_000) } else { (250, 30_000, 250) };
         let run = StdinRun {
@@ -445,8 +454,13 @@ async fn find_again(context: &CallContext, id: &EnvironmentId, process: &str) ->
     }
 }
 
-fn not_running(session: u64) -> String {
-    format!("no command with the session id {session} is running; it has ended, or its session is over")
+fn not_running(session: u64, processes: &Processes) -> String {
+    let running: Vec<String> = processes.running().iter().map(|(session, _)| session.to_string()).collect();
+    let known = match running.as_slice() {
+        [] => "no command is running behind a session id".to_owned(),
+        ids => format!("these are running: {}", ids.join(", ")),
+    };
+    format!("no command with the session id {session} is running, it has ended, or its session is over; {known}")
 }
 
 impl StdinRun {
@@ -476,7 +490,7 @@ impl StdinRun {
         if let Some(running) = self.processes.get(self.session) {
             return Ok(running);
         }
-        let earlier = self.earlier.as_ref().ok_or_else(|| not_running(self.session))?;
+        let earlier = self.earlier.as_ref().ok_or_else(|| not_running(self.session, &self.processes))?;
         let process = find_again(context, &earlier.environment, &earlier.process).await.ok_or_else(|| {
             format!(
                 "The command with the session id {} was running when the program ended, and it is lost: nobody knows what became of it. \

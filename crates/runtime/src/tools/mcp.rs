@@ -63,7 +63,7 @@ struct Named {
 }
 
 #[derive(Deserialize, Default)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 struct ResourceArguments {
     server: Option<String>,
     uri: Option<String>,

@@ -54,13 +54,27 @@ struct Edit {
     moved: Option<(PathUri, Vec<u8>)>,
 }
 
+/// The environment of a patch, which may be named by an argument, by a line of the patch, or by both alike.
+pub(super) fn named_once<'a>(argument: Option<&'a str>, header: Option<&'a str>) -> Result<Option<&'a str>, String> {
+    match (argument, header) {
+        (Some(argument), Some(header)) if argument != header => Err(format!(
+            "the argument `environment_id` names `{argument}`, and the patch itself names `{header}`: name one environment. Nothing was done"
+        )),
+        (argument, header) => Ok(argument.or(header)),
+    }
+}
+
 impl StepTools {
-    pub(super) fn plan_patch_text(&self, asked: &Asked<'_>, text: &str) -> Plan {
+    pub(super) fn plan_patch_text(&self, asked: &Asked<'_>, text: &str, environment: Option<&str>) -> Plan {
         let patch = match patch::parse(text) {
             Ok(patch) => patch,
             Err(error) => return asked.fail(&error.to_string()),
         };
-        match self.place(patch.environment.as_deref()) {
+        let environment = match named_once(environment, patch.environment.as_deref()) {
+            Ok(environment) => environment.map(str::to_owned),
+            Err(why) => return asked.fail(&why),
+        };
+        match self.place(environment.as_deref()) {
             Ok(place) => self.plan_patch(asked, patch, &place, &place.attachment.cwd.clone()),
             Err(why) => asked.fail(&why),
         }

@@ -20,6 +20,7 @@ use crate::policy::ApprovalPolicy;
 
 /// As the model writes it.
 #[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct RequestPermissions {
     #[serde(default)]
     reason: Option<String>,

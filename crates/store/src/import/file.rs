@@ -39,7 +39,7 @@ pub fn open(path: &Path) -> io::Result<Lines> {
     let file = open_regular(path)?;
     let length = file.metadata()?.len();
     let is_packed = path.extension().is_some_and(|extension| extension == "zst");
-    let left = if is_packed { length.saturating_mul(RATIO).max(SHORT).min(FILE) } else { FILE };
+    let left = if is_packed { length.saturating_mul(RATIO).clamp(SHORT, FILE) } else { FILE };
     let reader: Box<dyn BufRead + Send> =
         if is_packed { Box::new(BufReader::new(zstd::Decoder::new(file)?)) } else { Box::new(BufReader::with_capacity(1 << 16, file)) };
     Ok(Lines { path: path.to_owned(), reader, number: 0, ended: false, left })
