@@ -4,6 +4,7 @@
 mod answers;
 mod approvals;
 mod commands;
+mod damage;
 mod doors;
 mod environments;
 mod events;

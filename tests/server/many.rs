@@ -1,8 +1,11 @@
 //! Much in one server: many threads that name many environments, most of which nobody uses; and long threads, of which only a page is
 //! wanted.
 
+use std::collections::VecDeque;
 use std::fs;
 use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use outpost_testkit::app::{AppServer, thread, turn};
 use outpost_testkit::model::Reply;
@@ -92,4 +95,52 @@ async fn pages_of_turns_lead_in_both_directions() {
 /// What an item says.
 fn spoken(item: &Value) -> String {
     item["text"].as_str().or_else(|| item["content"][0]["text"].as_str()).unwrap_or_default().to_owned()
+}
+
+/// So many strangers come who never say anything, as fast as they are let in.
+#[tokio::test]
+async fn a_crowd_of_silent_strangers_does_not_keep_a_client_waiting() {
+    let app = AppServer::start(OUTPOST, vec![]).await;
+    let mut attached = app.client().await;
+    let address = app.url().trim_start_matches("ws://").to_owned();
+    let (came, stop) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+    let flood = {
+        let (came, stop) = (came.clone(), stop.clone());
+        std::thread::spawn(move || {
+            let mut crowd = VecDeque::new();
+            while !stop.load(Ordering::Relaxed) {
+                crowd.push_back(std::net::TcpStream::connect(&address).unwrap());
+                if crowd.len() > 600 {
+                    crowd.pop_front();
+                }
+                came.fetch_add(1, Ordering::Relaxed);
+                std::thread::sleep(std::time::Duration::from_micros(1600));
+            }
+        })
+    };
+    while came.load(Ordering::Relaxed) < 1000 {
+        tokio::task::yield_now().await;
+    }
+    for _ in 0..10 {
+        let before = came.load(Ordering::Relaxed);
+        let mut client = app.client().await;
+        client.result("thread/loaded/list", json!({})).await;
+        attached.result("thread/loaded/list", json!({})).await;
+        let meanwhile = came.load(Ordering::Relaxed) - before;
+        assert!(meanwhile < 600, "{meanwhile} strangers came before a client got in");
+    }
+    stop.store(true, Ordering::Relaxed);
+    flood.join().unwrap();
+}
+
+#[tokio::test]
+async fn what_cannot_be_searched_for_is_an_invalid_parameter() {
+    let app = AppServer::start(OUTPOST, vec![]).await;
+    let mut client = app.client().await;
+    for term in ["a\0b".to_owned(), "x".repeat(1 << 20)] {
+        for method in ["thread/list", "thread/search"] {
+            let (code, message) = client.error(method, json!({"searchTerm": term})).await;
+            assert_eq!(code, -32602, "{method}: {message}");
+        }
+    }
 }

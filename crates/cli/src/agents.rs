@@ -11,7 +11,7 @@ use outpost_runtime::model::{WireApi, built_in};
 use outpost_runtime::policy::ApprovalPolicy;
 use outpost_runtime::{Runtime, StartThread};
 use outpost_store::{ListQuery, PageRequest};
-use outpost_thread::{Fact, Raw, SelectionChanged, Settings, SettingsChanged, Thread, ThreadId, TurnKind, TurnStatus};
+use outpost_thread::{DamagedRange, Fact, Raw, SelectionChanged, Settings, SettingsChanged, Thread, ThreadId, TurnKind, TurnStatus};
 use outpost_wire::PathUri;
 use outpost_wire::exec::environment::EnvironmentInfo;
 use outpost_wire::intent::{Attachment, CapabilityRoot, EnvironmentId, Selection};
@@ -33,6 +33,7 @@ pub struct Agents {
     /// Nothing says which model is meant, and the provider is none of those that are built in.
     has_no_model: bool,
     here: Here,
+    audience: Audience,
 }
 
 /// Whether somebody can be asked while it runs.
@@ -48,6 +49,8 @@ pub struct Open {
     pub follow: Follow,
     /// How it stood before anything happened here.
     pub before: Thread,
+    /// What of it cannot be read, in words.
+    pub missing: Vec<String>,
 }
 
 /// What a new thread is told about itself.
@@ -110,7 +113,7 @@ impl Agents {
             sandbox: names_sandbox.then(|| Raw::of(&runtime.sandbox)).transpose()?,
             ..Settings::default()
         };
-        Ok(Self { assembly, settings, has_no_model, here })
+        Ok(Self { assembly, settings, has_no_model, here, audience })
     }
 
     fn runtime(&self) -> &Runtime {
@@ -149,7 +152,17 @@ impl Agents {
             Which::Id(name) => find(store, name).await?,
             Which::Last => self.last().await?,
         };
-        let before = outpost_store::open(store, id).await?.thread;
+        let opened = outpost_store::open(store, id).await?;
+        // Opening reads only the end; who goes on with a thread is told of all that it lacks.
+        let verdict = store.verify(id, None).await?;
+        let found = verdict.damage.iter().map(|(_, damage)| damage).chain(&opened.damage).filter(|damage| damage.loses_entries());
+        let mut missing: Vec<DamagedRange> = opened.thread.damage.iter().cloned().collect();
+        for range in found.map(outpost_store::Damage::range) {
+            missing.extend(outpost_store::unnoted(&missing.clone(), std::iter::once(range)));
+        }
+        let words = |range: &DamagedRange| format!("a part of this thread cannot be read ({range}); it goes on without that");
+        let missing = missing.iter().map(words).collect();
+        let before = opened.thread;
         let thread = self.runtime().resume(id).await?;
         let follow = Follow::catching_up(before.last, &thread, store);
         let mut changes: Vec<Fact> = Vec::new();
@@ -167,7 +180,10 @@ impl Agents {
         if !changes.is_empty() {
             thread.change(changes).await?;
         }
-        Ok(Open { thread, follow, before })
+        if self.audience == Audience::Nobody && thread.snapshot().await?.selection.is_none_or(|selection| selection.is_empty()) {
+            bail!("thread {id} has no environment to work in; name one with `-e ENV` or `--cd DIR`");
+        }
+        Ok(Open { thread, follow, before, missing })
     }
 
     async fn start(&self, birth: Birth) -> anyhow::Result<Open> {
@@ -193,7 +209,7 @@ impl Agents {
         let before = thread.snapshot().await?;
         // An ephemeral thread has a store of its own.
         let follow = Follow::after(before.last, &thread, &self.runtime().store_of(thread.id()).await);
-        Ok(Open { thread, follow, before })
+        Ok(Open { thread, follow, before, missing: vec![] })
     }
 
     /// The thread that changed last; those of agents are not meant.

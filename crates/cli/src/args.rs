@@ -1,6 +1,7 @@
 //! The command line.
 
 use std::ffi::OsString;
+use std::net::IpAddr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -280,9 +281,9 @@ pub struct ExecutorArguments {
     /// start in order and those that wait step aside
     #[arg(long, value_name = "N")]
     pub concurrent_requests: Option<NonZeroUsize>,
-    /// Keep a session so many seconds after its connection was lost
-    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(..=YEAR))]
-    pub grace: u64,
+    /// Keep a session so many seconds after its connection was lost [default: 600, or what --profile says]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(..=YEAR))]
+    pub grace: Option<u64>,
     /// Keep so many bytes of output per process on disk for a client that is away
     #[arg(long, value_name = "BYTES", default_value_t = 64 << 20, value_parser = clap::value_parser!(u64).range(..=1 << 40))]
     pub spool: u64,
@@ -339,6 +340,13 @@ impl std::str::FromStr for AppListen {
 
 #[derive(Args, Clone)]
 pub struct ConfinementArguments {
+    /// What this machine is: `own-machine` (yours alone), `shared-host` (others work here, too) or `container` (made for this). Sets
+    /// ceiling, limits and grace at once; what is given besides counts before it (see docs/executor.md)
+    #[arg(long, value_name = "PROFILE")]
+    pub profile: Option<Profile>,
+    /// For a program that is started in the place of another: where that one was started
+    #[arg(long, hide = true)]
+    pub profile_directory: Option<PathBuf>,
     /// A file that says what no request can exceed: network, read, write and deny (see docs/sandbox.md)
     #[arg(long, value_name = "FILE")]
     pub ceiling: Option<PathBuf>,
@@ -360,6 +368,14 @@ fn limit(text: &str) -> Result<(String, Limit), String> {
         return Err(format!("`{name}` is no limit; there are {}", LIMITS.join(", ")));
     }
     Ok((name.to_owned(), Limit::parse(value)?))
+}
+
+/// What kind of machine an executor is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Profile {
+    OwnMachine,
+    SharedHost,
+    Container,
 }
 
 #[derive(Args)]
@@ -386,6 +402,10 @@ pub struct AuthArguments {
     /// several times
     #[arg(long, value_name = "HOST")]
     pub allow_host: Vec<HostName>,
+    /// The address of a balancer in front of this listener; may be given several times. Those whom it forwards are told apart by its
+    /// X-Forwarded-For header
+    #[arg(long, value_name = "ADDRESS")]
+    pub trusted_proxy: Vec<IpAddr>,
     /// What a websocket client must present. Without it: the token that is made on the first start
     #[arg(long, value_name = "KIND")]
     pub ws_auth: Option<WsAuth>,

@@ -1,13 +1,15 @@
 //! What the operator says about sandboxes, on the command line and in config.toml.
 
 use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
+use clap::ValueEnum;
 use outpost_executor::{HttpTarget, ceiling};
 use outpost_sandbox::policy::Policy;
 use outpost_sandbox::{Level, Limits};
 
-use crate::args::ConfinementArguments;
+use crate::args::{ConfinementArguments, ExecutorArguments, Profile};
 use crate::config::Config;
 use crate::config::limits::{Limit, LimitTable};
 use crate::home::Home;
@@ -15,15 +17,31 @@ use crate::local::Confinement;
 
 impl ConfinementArguments {
     pub fn read(&self, settings: &[String]) -> anyhow::Result<Confinement> {
-        let ceiling = match &self.ceiling {
-            None => Policy::Open,
-            Some(file) => {
-                let text = std::fs::read_to_string(file).with_context(|| format!("cannot read the ceiling {}", file.display()))?;
-                ceiling::parse(&text).with_context(|| format!("in {}", file.display()))?
-            }
-        };
+        let place = self.ceiling.as_ref().map_or_else(|| "the ceiling of --profile".to_owned(), |file| format!("in {}", file.display()));
+        let ceiling = self.ceiling_text()?.map_or(Ok(Policy::Open), |text| ceiling::parse(&text)).context(place)?;
         let sandbox_user = self.sandbox_user.as_deref().map(user).transpose()?;
         Ok(Confinement { ceiling, sandbox_user, limits: self.limits(settings)?, minimum: configured_minimum(settings)? })
+    }
+
+    /// The ceiling as a file would say it: the one that is named, or that of the profile.
+    pub fn ceiling_text(&self) -> anyhow::Result<Option<String>> {
+        match &self.ceiling {
+            Some(file) => {
+                let text = std::fs::read_to_string(file).with_context(|| format!("cannot read the ceiling {}", file.display()))?;
+                Ok(Some(text))
+            }
+            None => match self.profile {
+                Some(profile) => Ok(profile.ceiling(&self.directory()?)),
+                None => Ok(None),
+            },
+        }
+    }
+
+    fn directory(&self) -> anyhow::Result<PathBuf> {
+        match &self.profile_directory {
+            Some(directory) => Ok(directory.clone()),
+            None => std::env::current_dir().context("the current directory is gone"),
+        }
     }
 
     /// Those of the command line, over those of the configuration.
@@ -39,12 +57,18 @@ impl ConfinementArguments {
                 _ => &mut given.cpu_seconds,
             } = Some(*limit);
         }
-        Ok(given.over(configured_limits(settings)?))
+        let file = Home::from_environment().map(|home| home.config());
+        let configured = Config::load(file.as_deref(), settings)?.limits;
+        Ok(given.over(configured.over(self.profile.map_or_else(Limits::default, Profile::limits))))
     }
 
     /// The same again, for a program that is started in our place.
     pub fn arguments(&self) -> anyhow::Result<Vec<OsString>> {
         let mut arguments = Vec::new();
+        if let Some(name) = self.profile.and_then(|profile| profile.to_possible_value()) {
+            arguments.extend(["--profile".into(), name.get_name().into()]);
+            arguments.extend(["--profile-directory".into(), self.directory()?.into_os_string()]);
+        }
         if let Some(file) = &self.ceiling {
             let file = std::path::absolute(file).with_context(|| format!("where is {}?", file.display()))?;
             arguments.extend(["--ceiling".into(), file.into_os_string()]);
@@ -57,6 +81,52 @@ impl ConfinementArguments {
             arguments.extend(["--limit".into(), format!("{name}={value}").into()]);
         }
         Ok(arguments)
+    }
+}
+
+impl ExecutorArguments {
+    /// How long a session is kept whose connection was lost.
+    pub fn grace(&self) -> u64 {
+        const USUAL: u64 = 600;
+        self.grace.unwrap_or_else(|| self.confinement.profile.map_or(USUAL, Profile::grace))
+    }
+}
+
+/// What nobody but their owner needs to read, below the home of the executor's user.
+const PRIVATE: [&str; 9] = [".ssh", ".gnupg", ".aws", ".azure", ".config/gcloud", ".kube", ".docker", ".netrc", ".git-credentials"];
+
+impl Profile {
+    fn limits(self) -> Limits {
+        match self {
+            Self::OwnMachine => Limits::of_machine(4096, (3, 4)),
+            Self::SharedHost => Limits { cpu_seconds: Some(4 * 3600), file_size: Some(8 << 30), ..Limits::of_machine(512, (1, 4)) },
+            // The container is the limit; a little is left for the executor.
+            Self::Container => Limits { free_space: Some(64 << 20), ..Limits::of_machine(16_384, (7, 8)) },
+        }
+    }
+
+    const fn grace(self) -> u64 {
+        match self {
+            Self::OwnMachine => 600,
+            Self::SharedHost => 120,
+            Self::Container => 60,
+        }
+    }
+
+    /// On a machine with others, work stays below the directory in which the executor was started and in the temporary one, and the
+    /// keys of its user are out of reach.
+    fn ceiling(self, directory: &Path) -> Option<String> {
+        if self != Self::SharedHost {
+            return None;
+        }
+        let home = std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
+        let deny = home.iter().flat_map(|home| PRIVATE.map(|name| home.join(name))).filter(|path| path.exists());
+        let list = |paths: Vec<PathBuf>| {
+            let quoted = paths.iter().map(|path| toml::Value::String(path.to_string_lossy().into_owned()).to_string());
+            quoted.collect::<Vec<_>>().join(", ")
+        };
+        let write = list(vec![directory.to_owned(), std::env::temp_dir()]);
+        Some(format!("network = \"enabled\"\nread = [\"/\"]\nwrite = [{write}]\ndeny = [{}]\n", list(deny.collect())))
     }
 }
 

@@ -47,6 +47,7 @@ pub fn executor_config(settings: ExecutorSettings, variables: &Variables) -> any
         sandbox_user: settings.confinement.sandbox_user,
         home: variables.get("HOME").map(Into::into),
         limits: settings.confinement.limits,
+        open_files: variables.open_files(),
         minimum: settings.confinement.minimum,
     };
     let grounds = Grounds {

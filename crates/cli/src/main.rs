@@ -60,6 +60,9 @@ fn main() -> ExitCode {
     variables.register(&secrets);
     logging::start(secrets.clone(), arguments.command.is_server());
     let bugs = panics::watch(secrets.clone());
+    if let Err(error) = variables.take_open_files() {
+        tracing::warn!(%error, "no more files can be open than at the start");
+    }
     if let Err(error) = undumpable {
         tracing::warn!(%error, "the memory of this process can be read by others of its user");
     }

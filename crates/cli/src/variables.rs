@@ -21,6 +21,7 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags,
     SocketType, recvmsg, sendmsg, socketpair,
 };
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::stdio::{dup2_stdin, stdin};
 
 /// Tells a program that was started once more where its secrets are.
@@ -38,6 +39,8 @@ pub struct Variables {
     keys: BTreeSet<OsString>,
     /// Whether the secrets among them are out of sight.
     are_hidden: bool,
+    /// How many files this process could have open when it was started.
+    open_files: Option<u64>,
 }
 
 impl Variables {
@@ -47,7 +50,8 @@ impl Variables {
         let hidden = all.remove(OsStr::new(MARK)).and_then(|_| receive());
         let are_hidden = hidden.is_some();
         all.extend(hidden.into_iter().flatten());
-        Self { all, keys: BTreeSet::new(), are_hidden }
+        let open_files = getrlimit(Resource::Nofile).current;
+        Self { all, keys: BTreeSet::new(), are_hidden, open_files }
     }
 
     /// Learns which variables hold keys to providers of models, whatever they are called.
@@ -67,6 +71,21 @@ impl Variables {
     /// What an executor of this process may hand on to commands: neither keys to providers nor copies of them.
     pub fn for_commands(&self) -> BTreeMap<OsString, OsString> {
         self.all.iter().filter(|(name, _)| !self.keys.contains(*name)).map(|(name, value)| (name.clone(), value.clone())).collect()
+    }
+
+    /// How many files this process could have open when it was started, which holds for what it starts.
+    pub fn open_files(&self) -> Option<u64> {
+        self.open_files
+    }
+
+    /// A server has a file open for every client, thread and process: it takes as many as the system gives it. What is usual for
+    /// programs that cannot count further stays what it was for those that are started here.
+    pub fn take_open_files(&self) -> io::Result<()> {
+        let limit = getrlimit(Resource::Nofile);
+        if limit.current == limit.maximum {
+            return Ok(());
+        }
+        Ok(setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })?)
     }
 
     pub fn get(&self, name: &str) -> Option<&OsStr> {

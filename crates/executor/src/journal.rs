@@ -506,7 +506,10 @@ mod tests {
         let mut text = fs::read(&path).unwrap();
         text.extend(b"{\"fact\":\"exi");
         fs::write(&path, text).unwrap();
-        assert_eq!(Journal::open(directory.path(), Locks::default(), "two", "here").unwrap().past()["s"].fates["p"], fate(Some(End::Lost), 1));
+        assert_eq!(
+            Journal::open(directory.path(), Locks::default(), "two", "here").unwrap().past()["s"].fates["p"],
+            fate(Some(End::Lost), 1)
+        );
     }
 
     #[test]

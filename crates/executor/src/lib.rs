@@ -27,6 +27,7 @@ mod past;
 pub mod place;
 mod policy;
 mod process;
+mod retained;
 pub mod seat;
 mod session;
 mod settings;

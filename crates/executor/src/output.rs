@@ -215,6 +215,28 @@ impl OutputLog {
         }
     }
 
+    /// Bytes of output that are kept in memory, and on disk.
+    pub fn held(&self) -> (usize, u64) {
+        (self.recent_bytes, self.spooled.end - self.spooled.start)
+    }
+
+    /// Moves everything to disk, as far as there is room. For a process that has ended: few ask for its output again.
+    pub fn move_to_disk(&mut self) {
+        while !self.recent.is_empty() {
+            self.retire_oldest();
+        }
+        self.recent = VecDeque::new();
+    }
+
+    /// Gives all output up. Readers see a gap of its size.
+    pub fn give_up(&mut self) {
+        while let Some((length, seq)) = self.spooled.pop() {
+            self.dropped.push(seq, length);
+        }
+        self.spooled.spool = None;
+        self.move_to_disk();
+    }
+
     /// The first number that is still here as output.
     fn first_kept(&self) -> u64 {
         match (self.spooled.chunks.is_empty(), self.recent.front()) {
@@ -261,6 +283,11 @@ impl OutputLog {
             && exit > wanted
         {
             last = last.min(exit - 1);
+        }
+        if let Some(closed) = self.closed
+            && closed > wanted
+        {
+            last = last.min(closed - 1);
         }
         Event::Gap { seq: last, bytes: self.dropped.between(wanted, last) }
     }
@@ -403,6 +430,32 @@ mod tests {
     }
 
     const SMALL: OutputLimits = OutputLimits { memory: 10, spool: 20 };
+
+    #[test]
+    fn what_is_moved_to_disk_is_the_same_and_what_is_given_up_is_counted() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut log = OutputLog::new(OutputLimits::default(), Some(directory.path()));
+        log.append(Stream::Stdout, b"one".to_vec());
+        log.after(0);
+        log.append(Stream::Stderr, b"two!".to_vec());
+        log.exit(3);
+        log.append(Stream::Stdout, b"later".to_vec());
+        log.close();
+        let before = all(&mut log, 0);
+        assert_eq!(log.held(), (12, 0));
+        log.move_to_disk();
+        assert_eq!(log.held(), (0, 12));
+        assert_eq!(all(&mut log, 0), before);
+        log.give_up();
+        assert_eq!(log.held(), (0, 0));
+        let expected = [
+            Event::Gap { seq: 2, bytes: 7 },
+            Event::Exited { seq: 3, code: 3, note: ExitNote::default() },
+            Event::Gap { seq: 4, bytes: 5 },
+            Event::Closed { seq: 5 },
+        ];
+        assert_eq!(all(&mut log, 0), expected);
+    }
 
     #[test]
     fn output_exit_and_close_share_one_numbering() {

@@ -17,6 +17,7 @@ use crate::info;
 use crate::input::{ProcessInput, WriteError};
 use crate::journal::FateLog;
 use crate::output::{Event, ExitNote, MAX_CHUNKS, OutputLog};
+use crate::retained::Holder;
 use crate::session::Session;
 
 /// A client that polls, and has not yet got to where pushes are, counts as a reader for so long after its last poll.
@@ -91,6 +92,24 @@ pub struct Adoption {
 pub fn fingerprint(params: &StartParams) -> String {
     let text = serde_json::to_vec(params).unwrap_or_default();
     Sha256::digest(text).iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl Holder for Process {
+    fn held(&self) -> (usize, u64) {
+        self.lock().log.held()
+    }
+
+    fn is_told(&self) -> bool {
+        Self::is_told(self)
+    }
+
+    fn move_to_disk(&self) {
+        self.lock().log.move_to_disk();
+    }
+
+    fn give_up(&self) {
+        self.lock().log.give_up();
+    }
 }
 
 impl Process {
@@ -215,6 +234,9 @@ impl Process {
             }
             log.close();
         });
+        if let Some(session) = session.upgrade() {
+            session.retained().add(Arc::downgrade(&self));
+        }
         Session::forget_later(&session, &self).await;
     }
 

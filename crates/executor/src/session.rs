@@ -24,6 +24,7 @@ use crate::input::InputRoom;
 use crate::journal::{Fate, FateLog, Past};
 use crate::policy::Policies;
 use crate::process::Process;
+use crate::retained::{Retained, RetainedLimits};
 use crate::snapshot::{Setting, Snapshot, Snapshots};
 use crate::threads::blocking;
 use crate::trails::Trails;
@@ -50,6 +51,8 @@ pub struct Session {
     /// Where the paths of our policies have led.
     trails: Trails,
     snapshots: Snapshots,
+    /// The output of our processes that have ended.
+    retained: Retained<Process>,
     state: Mutex<State>,
 }
 
@@ -104,6 +107,7 @@ impl Session {
             input_room: InputRoom::new(config.input),
             policies: Policies::default(),
             snapshots: Snapshots::default(),
+            retained: Retained::new(RetainedLimits::default()),
             config,
             state: Mutex::new(State { processes, ..State::default() }),
         });
@@ -123,6 +127,10 @@ impl Session {
         if let Some(attachment) = attachment {
             attachment.tell_loss(loss);
         }
+    }
+
+    pub fn retained(&self) -> &Retained<Process> {
+        &self.retained
     }
 
     pub fn fates(&self) -> &FateLog {

@@ -42,6 +42,8 @@ pub struct DoorRules {
     pub origins: Vec<Origin>,
     /// Names besides loopback and the listener's own address by which it may be called.
     pub hosts: Vec<HostName>,
+    /// Balancers in front of this listener: what they forward comes from whom they name.
+    pub proxies: Vec<IpAddr>,
     pub strangers: StrangerLimits,
     /// Where it answers that it serves.
     pub ready: &'static [&'static str],
@@ -49,7 +51,8 @@ pub struct DoorRules {
 
 impl From<Auth> for DoorRules {
     fn from(auth: Auth) -> Self {
-        Self { auth, origins: Vec::new(), hosts: Vec::new(), strangers: StrangerLimits::default(), ready: &["/readyz"] }
+        let (origins, hosts, proxies) = (Vec::new(), Vec::new(), Vec::new());
+        Self { auth, origins, hosts, proxies, strangers: StrangerLimits::default(), ready: &["/readyz"] }
     }
 }
 
@@ -58,6 +61,7 @@ impl From<Auth> for DoorRules {
 pub struct Threshold {
     pub origins: Vec<Origin>,
     pub hosts: Vec<HostName>,
+    pub proxies: Vec<IpAddr>,
     pub strangers: StrangerLimits,
     /// Whether pages that came from here may connect: their origin is the name by which we are called.
     pub own_pages: bool,
@@ -143,8 +147,8 @@ pub struct Door {
 impl Door {
     /// To a house with one room.
     pub fn new(rules: DoorRules, on_link: impl Fn(Link) + Send + Sync + 'static) -> Arc<Self> {
-        let DoorRules { auth, origins, hosts, strangers, ready } = rules;
-        let threshold = Threshold { origins, hosts, strangers, own_pages: false };
+        let DoorRules { auth, origins, hosts, proxies, strangers, ready } = rules;
+        let threshold = Threshold { origins, hosts, proxies, strangers, own_pages: false };
         Self::to(threshold, Arc::new(Hall { auth, ready, on_link: Arc::new(on_link) }))
     }
 
@@ -153,9 +157,23 @@ impl Door {
         Arc::new(Self { threshold, strangers, failures, house })
     }
 
-    /// Waits until somebody new may be talked to.
-    pub async fn admit(&self) -> Slot {
-        self.strangers.admit().await
+    /// A place for somebody new among those who have not shown who they are.
+    pub fn admit(&self, ends: Option<Ends>) -> Slot {
+        self.strangers.admit(ends.map(|ends| ends.theirs).filter(|address| !self.is_proxy(*address)))
+    }
+
+    fn is_proxy(&self, address: IpAddr) -> bool {
+        self.threshold.proxies.iter().any(|proxy| proxy.to_canonical() == address.to_canonical())
+    }
+
+    /// Who is at the other end: behind a balancer that is trusted, whom it names last.
+    fn sender(&self, headers: &HeaderMap, ends: Ends) -> IpAddr {
+        if !self.is_proxy(ends.theirs) {
+            return ends.theirs;
+        }
+        let values: Vec<&str> = headers.get_all("x-forwarded-for").iter().filter_map(|value| value.to_str().ok()).collect();
+        let named = values.iter().flat_map(|value| value.split(',')).filter_map(|text| text.trim().parse::<IpAddr>().ok());
+        named.filter(|address| !self.is_proxy(*address)).last().unwrap_or(ends.theirs)
     }
 
     /// Talks to a visitor until it is clear who it is.
@@ -225,12 +243,13 @@ impl Door {
             Err(status) => return Answer::Plain(plain(status, "")),
         };
         let upgrade = upgrade(&parts.headers);
+        let sender = ends.map(|ends| self.sender(&parts.headers, ends));
         let visit = Visit { method: parts.method, uri: parts.uri, headers: parts.headers, body, ends };
         match self.house.receive(visit).await {
             Reception::Answer(response) => Answer::Plain(response),
             Reception::Stranger(response) => {
-                if let Some(ends) = ends {
-                    tokio::time::sleep(self.failures.note(ends.theirs, Instant::now())).await;
+                if let Some(sender) = sender {
+                    tokio::time::sleep(self.failures.note(sender, Instant::now())).await;
                 }
                 Answer::Plain(response)
             }
@@ -349,6 +368,22 @@ mod tests {
         for host in ["", "example.com", "localhost.example.com", "127.0.0.1.nip.io", "10.0.0.6", "0.0.0.0", "[::]", "0x7f000001"] {
             assert!(!is_ours(host), "{host}");
         }
+    }
+
+    #[test]
+    fn who_is_behind_a_balancer_is_whom_it_names() {
+        let proxies = vec!["10.0.0.1".parse().unwrap(), "10.0.0.2".parse().unwrap()];
+        let door = Door::new(DoorRules { proxies, ..DoorRules::from(Auth::Open) }, |_| {});
+        let sender = |theirs: &str, named: &[&str]| {
+            let mut headers = HeaderMap::new();
+            for named in named {
+                headers.append("x-forwarded-for", HeaderValue::from_str(named).unwrap());
+            }
+            door.sender(&headers, Ends { theirs: theirs.parse().unwrap(), ours: "10.0.0.9".parse().unwrap() }).to_string()
+        };
+        assert_eq!(sender("192.0.2.7", &["198.51.100.1"]), "192.0.2.7", "whoever is no balancer names nobody");
+        assert_eq!(sender("10.0.0.1", &["203.0.113.5, 198.51.100.1", "10.0.0.2"]), "198.51.100.1");
+        assert_eq!(sender("10.0.0.1", &["nonsense"]), "10.0.0.1");
     }
 
     #[test]

@@ -130,10 +130,21 @@ impl Listener {
         loop {
             match self.accept().await {
                 Ok(visitor) => {
-                    // Those who come now wait with the system until there is room for one more stranger.
-                    let slot = door.admit().await;
+                    let slot = door.admit(visitor.ends);
                     let (door, tls) = (door.clone(), self.tls.clone());
                     tokio::spawn(async move {
+                        // Somebody who says nothing costs a socket, and nothing else.
+                        let spoke = tokio::select! {
+                            biased;
+                            spoke = visitor.stream.spoken() => spoke.is_ok(),
+                            () = slot.over() => false,
+                        };
+                        let slot = match spoke {
+                            true => slot,
+                            false if visitor.stream.has_said_something() => slot.again(),
+                            false => return tracing::debug!("a connection that said nothing made room"),
+                        };
+                        slot.speaks();
                         let uncovered = async {
                             match tls {
                                 None => Ok(visitor),

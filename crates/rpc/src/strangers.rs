@@ -5,10 +5,10 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
@@ -19,8 +19,6 @@ pub struct StrangerLimits {
     pub count: usize,
     /// How long anybody may take from connecting to being let in.
     pub patience: Duration,
-    /// When there is no room, whoever has been there for so long makes room for the next one.
-    pub quiet: Duration,
     /// So many wrong credentials from one address are answered at once.
     pub free_failures: u32,
     /// How long the first answer after those takes; it doubles with every further one.
@@ -35,9 +33,8 @@ pub struct StrangerLimits {
 impl Default for StrangerLimits {
     fn default() -> Self {
         Self {
-            count: 64,
+            count: 256,
             patience: Duration::from_secs(10),
-            quiet: Duration::from_millis(250),
             free_failures: 5,
             first_delay: Duration::from_millis(100),
             longest_delay: Duration::from_secs(5),
@@ -51,13 +48,14 @@ impl Default for StrangerLimits {
 pub struct Strangers {
     limits: StrangerLimits,
     inside: Mutex<VecDeque<Arc<Stranger>>>,
-    /// Somebody left.
-    left: Notify,
 }
 
 struct Stranger {
     since: Instant,
     gone: CancellationToken,
+    /// Where it came from; nothing if that says nothing about who it is.
+    address: Option<IpAddr>,
+    has_spoken: AtomicBool,
 }
 
 /// A stranger's place; given back when it is dropped.
@@ -68,51 +66,59 @@ pub struct Slot {
 
 impl Strangers {
     pub fn new(limits: StrangerLimits) -> Arc<Self> {
-        Arc::new(Self { limits, inside: Mutex::default(), left: Notify::new() })
+        Arc::new(Self { limits, inside: Mutex::default() })
     }
 
     fn inside(&self) -> MutexGuard<'_, VecDeque<Arc<Stranger>>> {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for a place. A crowd that says nothing does not keep others out: whoever came first gives way, but not
-    /// before there was time for an honest answer.
-    pub async fn admit(self: &Arc<Self>) -> Slot {
-        loop {
-            let mut left = std::pin::pin!(self.left.notified());
-            left.as_mut().enable();
-            match self.place() {
-                Ok(slot) => return slot,
-                Err(until) => {
-                    tokio::select! {
-                        () = left => {}
-                        () = sleep_until(until) => {}
-                    }
-                }
-            }
-        }
-    }
-
-    /// A place, or when there will be one at the latest.
-    fn place(self: &Arc<Self>) -> Result<Slot, Instant> {
+    /// Takes somebody in, at once: nobody waits behind a crowd. If there is no room, one of the crowd makes room.
+    pub fn admit(self: &Arc<Self>, address: Option<IpAddr>) -> Slot {
         let mut inside = self.inside();
-        if inside.len() >= self.limits.count
-            && let Some(first) = inside.front()
-        {
-            let until = first.since + self.limits.quiet;
-            if Instant::now() < until {
-                return Err(until);
-            }
-            first.gone.cancel();
-            inside.pop_front();
+        if inside.len() >= self.limits.count {
+            let address = address.map(network);
+            // Who floods pushes out its own; only others make it necessary to look at everybody.
+            let is_own = |first: &Arc<Stranger>| address.is_some() && first.address == address && !first.has_spoken.load(Ordering::Relaxed);
+            let victim = if inside.front().is_some_and(is_own) { 0 } else { victim(&inside) };
+            inside.remove(victim).into_iter().for_each(|stranger| stranger.gone.cancel());
         }
-        let stranger = Arc::new(Stranger { since: Instant::now(), gone: CancellationToken::new() });
+        let (since, gone) = (Instant::now(), CancellationToken::new());
+        let stranger = Arc::new(Stranger { since, gone, address: address.map(network), has_spoken: AtomicBool::new(false) });
         inside.push_back(stranger.clone());
-        Ok(Slot { strangers: self.clone(), stranger })
+        Slot { strangers: self.clone(), stranger }
     }
 }
 
+/// Who has to go: the first to come of those who say nothing from where most of those come. If all have said something, the same
+/// among all.
+fn victim(inside: &VecDeque<Arc<Stranger>>) -> usize {
+    let is_silent = |stranger: &&Arc<Stranger>| !stranger.has_spoken.load(Ordering::Relaxed);
+    let anybody_silent = inside.iter().any(|stranger| is_silent(&stranger));
+    let counts = |stranger: &&Arc<Stranger>| !anybody_silent || is_silent(stranger);
+    let mut crowds: HashMap<IpAddr, usize> = HashMap::new();
+    for address in inside.iter().filter(counts).filter_map(|stranger| stranger.address) {
+        *crowds.entry(address).or_default() += 1;
+    }
+    // Two from one place are no crowd.
+    let crowd = crowds.into_iter().filter(|(_, count)| *count > 1).max_by_key(|(_, count)| *count).map(|(address, _)| address);
+    let is_of_crowd = |stranger: &&Arc<Stranger>| crowd.is_none() || stranger.address == crowd;
+    inside.iter().position(|stranger| counts(&stranger) && is_of_crowd(&stranger)).unwrap_or(0)
+}
+
 impl Slot {
+    /// A new place for somebody who had to go although it had said something that nobody had looked at yet.
+    pub fn again(&self) -> Self {
+        let slot = self.strangers.admit(self.stranger.address);
+        slot.speaks();
+        slot
+    }
+
+    /// It has said something; those who have not go before it.
+    pub fn speaks(&self) {
+        self.stranger.has_spoken.store(true, Ordering::Relaxed);
+    }
+
     /// Ends when the stranger has taken too long, or has to make room.
     pub async fn over(&self) {
         tokio::select! {
@@ -125,7 +131,6 @@ impl Slot {
 impl Drop for Slot {
     fn drop(&mut self) {
         self.strangers.inside().retain(|other| !Arc::ptr_eq(other, &self.stranger));
-        self.strangers.left.notify_one();
     }
 }
 
@@ -192,27 +197,49 @@ mod tests {
         StrangerLimits { count: 2, addresses: 2, ..StrangerLimits::default() }
     }
 
+    fn from(last: u8) -> Option<IpAddr> {
+        Some(IpAddr::from([10, 0, 0, last]))
+    }
+
+    fn is_gone(slot: &Slot) -> bool {
+        slot.stranger.gone.is_cancelled()
+    }
+
     #[tokio::test]
-    async fn who_came_first_gives_way_but_not_at_once() {
-        let strangers = Strangers::new(limits());
-        let (first, second) = (strangers.admit().await, strangers.admit().await);
-        let began = Instant::now();
-        let _third = strangers.admit().await;
-        assert!(began.elapsed() >= limits().quiet - Duration::from_millis(20));
+    async fn who_is_silent_and_one_of_a_crowd_gives_way() {
+        let strangers = Strangers::new(StrangerLimits { count: 4, ..limits() });
+        let other = strangers.admit(from(2));
+        let crowd: Vec<Slot> = (0..3).map(|_| strangers.admit(from(1))).collect();
+        crowd[0].speaks();
+        let next = strangers.admit(from(1));
+        assert!(is_gone(&crowd[1]), "the first of the crowd that says nothing");
+        assert!(!is_gone(&other) && !is_gone(&crowd[0]) && !is_gone(&crowd[2]) && !is_gone(&next));
         // It is told, long before its time would have been over.
-        assert!(tokio::time::timeout(limits().patience / 2, first.over()).await.is_ok() && strangers.inside().len() == 2);
-        drop(first);
+        assert!(tokio::time::timeout(limits().patience / 2, crowd[1].over()).await.is_ok());
+        assert_eq!(strangers.inside().len(), 4);
+        let back = crowd[1].again();
+        assert!(!is_gone(&back) && is_gone(&crowd[2]), "who had spoken after all comes back");
+        drop((crowd, back));
         assert_eq!(strangers.inside().len(), 2, "a place that was taken is not given back twice");
-        drop(second);
-        assert_eq!(strangers.inside().len(), 1);
-        let _fourth = strangers.admit().await;
-        assert_eq!(strangers.inside().len(), 2);
+    }
+
+    /// Behind a balancer everybody has the same address, which says nothing.
+    #[tokio::test]
+    async fn those_of_whom_nothing_is_known_are_no_crowd() {
+        let strangers = Strangers::new(limits());
+        let (first, second) = (strangers.admit(None), strangers.admit(None));
+        let third = strangers.admit(None);
+        assert!(is_gone(&first) && !is_gone(&second) && !is_gone(&third));
+        second.speaks();
+        third.speaks();
+        let _fourth = strangers.admit(None);
+        assert!(is_gone(&second), "somebody has to go");
     }
 
     #[tokio::test]
     async fn nobody_stays_for_ever() {
         let strangers = Strangers::new(StrangerLimits { patience: Duration::from_millis(10), ..limits() });
-        strangers.admit().await.over().await;
+        strangers.admit(None).over().await;
     }
 
     #[test]

@@ -22,7 +22,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outpost_store::{AppendError, Lease, Need, ReadError, Store, keep_checkpoint};
-use outpost_thread::{ApprovalId, CallId, Context, Entry, Fact, InterruptReason, Step, Thread, TurnFinished, TurnId, TurnStatus};
+use outpost_thread::{
+    ApprovalId, CallId, Context, DamageNoted, Entry, Fact, InterruptReason, Step, Thread, TurnFinished, TurnId, TurnStatus,
+};
 use outpost_thread::{CompactReason, Marker, Raw, TurnStarted};
 use serde_json::json;
 use thiserror::Error;
@@ -298,7 +300,12 @@ impl Driver {
         Ok(())
     }
 
-    async fn begin_turn(&mut self, facts: Vec<Fact>) -> Result<(), Stop> {
+    async fn begin_turn(&mut self, mut facts: Vec<Fact>) -> Result<(), Stop> {
+        if self.thread.damage_is_new {
+            // Whoever starts a turn was shown what is missing. That it went on without that is a decision, and stays known.
+            let damage = self.thread.damage.iter().cloned().collect();
+            facts.insert(0, DamageNoted { damage, through: None, continued: true }.into());
+        }
         self.record(facts, Need::Stored).await
     }
 

@@ -12,7 +12,7 @@ use outpost_store::{Clock, MemoryStore, Store};
 use outpost_thread::{Raw, Thread, ThreadId};
 use outpost_wire::intent::EnvironmentId;
 use serde::{Deserialize, Serialize};
-use tokio::sync::Mutex as AsyncMutex;
+use tokio::sync::{Mutex as AsyncMutex, Semaphore};
 use uuid::Uuid;
 
 pub(crate) use manage::outline;
@@ -69,6 +69,9 @@ impl Parts {
 #[derive(Clone)]
 pub struct Runtime(pub(crate) Arc<Shared>);
 
+/// Threads that are looked through for damage at the same time.
+const CHECKS: usize = 2;
+
 pub(crate) struct Shared {
     pub config: RuntimeConfig,
     pub store: Store,
@@ -90,6 +93,8 @@ pub(crate) struct Shared {
     pub counts: Counts,
     /// Skills that environments must have before a model is asked anything about them.
     required_skills: Mutex<HashMap<EnvironmentId, Vec<String>>>,
+    /// Whoever reads a whole thread to look for damage. Few at a time, so that others can use the disk.
+    checking: Semaphore,
 }
 
 /// Writes down a rule that a user made by an answer, for later starts of the program; or says why it cannot.
@@ -140,6 +145,7 @@ impl Runtime {
             host_skills,
             counts: Counts::default(),
             required_skills: Mutex::default(),
+            checking: Semaphore::new(CHECKS),
         }))
     }
 

@@ -103,6 +103,8 @@ pub struct LauncherSettings {
     /// The home of the executor's user, where the tools of that user often are.
     pub home: Option<PathBuf>,
     pub limits: Limits,
+    /// How many files a command may have open that has no limit of its own, where that is less than the executor itself may.
+    pub open_files: Option<u64>,
     /// Sandboxes that hold less are refused.
     pub minimum: Level,
 }
@@ -131,7 +133,7 @@ impl Launcher {
     /// `stage` is a program that calls [`crate::stage::run_if_asked`] first thing.
     pub fn new(stage: impl Into<PathBuf>, settings: LauncherSettings) -> Self {
         let limits = &settings.limits;
-        let zygote = Zygote::new(stage.into(), limits.processes.is_some() || limits.memory.is_some());
+        let zygote = Zygote::new(stage.into(), limits.processes.is_some() || limits.memory.is_some(), settings.open_files);
         if let Some(scratch) = &settings.scratch {
             Scratch::clean_up(scratch);
         }

@@ -31,9 +31,23 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
+        // What a machine can carry on which a few sessions work at the same time.
+        Self::of_machine(2048, (1, 2))
+    }
+}
+
+impl Limits {
+    /// With so many processes at most, and this part of the memory. Of both the executor keeps some for itself.
+    pub fn of_machine(processes: u64, (part, of): (u64, u64)) -> Self {
+        const SMALLEST: u64 = 256 << 20;
+        let memory = own_memory().map_or(4 << 30, |bytes| {
+            let room = bytes.saturating_sub((bytes / 16).max(128 << 20));
+            (bytes / of * part).min(room).max(SMALLEST)
+        });
+        let most = most_processes().map_or(processes, |most| processes.min((most / of * part).max(64)));
         Self {
-            processes: Some(4096),
-            memory: Some(machine_memory().map_or(8 << 30, |bytes| (bytes / 4 * 3).max(512 << 20))),
+            processes: Some(most),
+            memory: Some(memory),
             open_files: Some(65_536),
             file_size: Some(32 << 30),
             free_space: Some(256 << 20),
@@ -41,6 +55,22 @@ impl Default for Limits {
             required: false,
         }
     }
+}
+
+/// What this process itself may use: the machine has so much, and a control group may leave less.
+fn own_memory() -> Option<u64> {
+    [machine_memory(), group_limit("memory.max"), group_limit("memory/memory.limit_in_bytes")].into_iter().flatten().min()
+}
+
+/// Processes of everybody on this machine, or in this container.
+fn most_processes() -> Option<u64> {
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/pid_max").ok().and_then(|text| text.trim().parse().ok());
+    [kernel, group_limit("pids.max"), group_limit("pids/pids.max")].into_iter().flatten().min()
+}
+
+/// A limit of the control group at the top of what is seen from here, which in a container is the container's.
+fn group_limit(name: &str) -> Option<u64> {
+    std::fs::read_to_string(Path::new("/sys/fs/cgroup").join(name)).ok()?.trim().parse().ok()
 }
 
 fn machine_memory() -> Option<u64> {

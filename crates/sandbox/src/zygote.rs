@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::geteuid;
+use rustix::process::{Pid, Resource, Rlimit, geteuid, getrlimit, prlimit};
 
 use crate::cell::wait_for_news;
 use crate::cgroup::{Hierarchies, Kernel, Surroundings};
@@ -28,6 +28,8 @@ const SYSTEMD_RUN: [&str; 2] = ["/usr/bin/systemd-run", "/bin/systemd-run"];
 pub struct Zygote {
     /// A program that calls [`stage::run_if_asked`] first thing.
     program: PathBuf,
+    /// For it and everything that comes of it.
+    open_files: Option<u64>,
     /// Whether control groups are needed, so that systemd is asked for one.
     wants_groups: bool,
     running: Mutex<Option<Running>>,
@@ -67,8 +69,16 @@ impl Drop for Running {
 }
 
 impl Zygote {
-    pub fn new(program: PathBuf, wants_groups: bool) -> Self {
-        Self { program, wants_groups, running: Mutex::default() }
+    pub fn new(program: PathBuf, wants_groups: bool, open_files: Option<u64>) -> Self {
+        Self { program, open_files, wants_groups, running: Mutex::default() }
+    }
+
+    /// It does nothing before it gets its first order, so this holds for everything that comes of it.
+    fn limit(&self, process: &Child) -> io::Result<()> {
+        let (Some(open_files), Some(pid)) = (self.open_files, Pid::from_raw(process.id().cast_signed())) else { return Ok(()) };
+        let maximum = getrlimit(Resource::Nofile).maximum;
+        prlimit(Some(pid), Resource::Nofile, Rlimit { current: Some(open_files), maximum })?;
+        Ok(())
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Running>> {
@@ -166,6 +176,7 @@ impl Zygote {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()?;
+        self.limit(&process)?;
         let mut running = Running { control, process, unit: Unit::Same };
         if !running.has_proved() {
             // Whatever it is, it was not meant to run.
@@ -199,6 +210,7 @@ impl Zygote {
         }
         command.args(["--scope", "--quiet", "--collect", "--property=Delegate=yes", "--description=Commands of Outpost", "--"]);
         let mut process = command.arg(program).arg(stage::ZYGOTE).spawn().map_err(|error| format!("{tool}: {error}"))?;
+        self.limit(&process).map_err(|error| error.to_string())?;
         let complaints = process.stderr.take();
         let running = Running { control, process, unit: Unit::Own };
         // It is there once it answers.
@@ -243,7 +255,7 @@ mod tests {
     #[test]
     fn nothing_is_started_that_is_no_stage() {
         // The program of this test has a `main` of its own.
-        let refused = |program: &str| Zygote::new(program.into(), false).start().err().unwrap().to_string();
+        let refused = |program: &str| Zygote::new(program.into(), false, None).start().err().unwrap().to_string();
         let own = refused(OWN);
         assert!(own.contains("stage::run_if_asked") && own.contains("main"), "{own}");
         let children = std::fs::read_to_string(format!("/proc/self/task/{}/children", rustix::thread::gettid().as_raw_nonzero())).unwrap();

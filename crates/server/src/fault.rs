@@ -64,6 +64,18 @@ pub fn not_materialized(id: impl std::fmt::Display) -> Fault {
     Fault::invalid_request(format!("thread {id} is not materialized yet; it is written down with its first user message"))
 }
 
+/// What somebody searches for, if it can be searched for.
+pub fn search_term(term: &str) -> Result<(), Fault> {
+    const LONGEST: usize = 4096;
+    if term.len() > LONGEST {
+        return Err(Fault::invalid_params(format!("searchTerm is {} bytes long, and at most {LONGEST} are searched for", term.len())));
+    }
+    if term.contains('\0') {
+        return Err(Fault::invalid_params("searchTerm holds a NUL character, which no thread does"));
+    }
+    Ok(())
+}
+
 pub fn cursor(text: &str) -> Fault {
     Fault::invalid_request(format!("invalid cursor: {text}"))
 }

@@ -24,8 +24,8 @@ use outpost_wire::app::settings::{
 };
 
 pub use ask::{Ask, QuestionKind};
-pub use projector::Projector;
-pub use thread::{Shown, environments, opened, status, summary, thread};
+pub use projector::{Projector, damage_warning};
+pub use thread::{Shown, damage, environments, opened, status, summary, thread};
 pub use turns::{Turns, only_last_message, without_items};
 
 use crate::server::Facts;

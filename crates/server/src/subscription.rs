@@ -133,7 +133,7 @@ async fn recent(store: &Store, state: &Thread) -> Result<Vec<Entry>, ReadError> 
     let (since, waiting) = Projector::needs(state);
     let mut recent = if waiting.is_empty() { Vec::new() } else { store.entries(state.id, waiting).await? };
     if let Some(since) = since {
-        recent.extend(store.history(state.id, since - 1).await?.rest().await?.entries);
+        recent.extend(store.history(state.id, since - 1).await?.rest().await?.with_gaps());
     }
     recent.sort_by_key(|entry| entry.seq);
     Ok(recent)
@@ -200,7 +200,7 @@ impl Voice {
         }
         let mut history = self.store.history(self.teller.thread, self.projector.last()).await?;
         while let Some(batch) = history.next().await? {
-            for entry in batch.entries.iter().filter(|entry| entry.seq <= until) {
+            for entry in batch.with_gaps().iter().filter(|entry| entry.seq <= until) {
                 let mut told = self.projector.entry(entry);
                 told.retain(|told| questions == Questions::AreAsked || !matches!(told, Told::Ask(_)));
                 self.tell(&told);

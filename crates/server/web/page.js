@@ -278,7 +278,7 @@ function drawThreads() {
   const current = location.hash.match(/^#\/thread\/(.+)$/)?.[1];
   const branch = (parent) => below.get(parent).map((thread) => [thread.id, {
     id: thread.id, title: title(thread), standing: standing(thread), places: (thread.environments ?? []).map((place) => place.environmentId),
-    about: [ago(thread.updatedAt), turns(thread), tokens(thread.totalTokens), thread.holder ? holder(thread) : null].filter(Boolean), isFork: Boolean(thread.forkedFromId), current: thread.id === current,
+    about: [thread.damaged ? "damaged" : null, ago(thread.updatedAt), turns(thread), tokens(thread.totalTokens), thread.holder ? holder(thread) : null].filter(Boolean), isFork: Boolean(thread.forkedFromId), current: thread.id === current,
     below: below.has(thread.id) ? branch(thread.id) : [],
   }]);
   const make = (entry) => {
@@ -402,6 +402,9 @@ Object.assign(hear, {
   "error"({ threadId, error, willRetry }) {
     if (about(threadId)) complain("thread-error", willRetry ? `${error.message}; trying again` : error.message);
   },
+  "warning"({ threadId, message }) {
+    if (about(threadId)) complain("thread-error", message);
+  },
   "serverRequest/resolved"({ requestId }) { resolved(requestId); },
 });
 
@@ -488,6 +491,7 @@ function drawItem({ item, output, waits }) {
       return box("user", h("p", { className: "who" }, "You"),
         h("p", { className: "said" }, item.content.map((part) => part.text ?? `[${part.type}]`).join("\n")));
     case "agentMessage":
+      if (item.damage) return box("missing", h("p", { className: "said", role: "note" }, item.text));
       return box("agent", h("p", { className: "who" }, "Agent"), h("p", { className: "said" }, item.text));
     case "reasoning":
       return box("agent", h("details", {}, h("summary", {}, "Thoughts"), h("p", { className: "said" }, [...item.summary, ...item.content].join("\n"))));

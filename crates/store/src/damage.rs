@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use outpost_thread::{DamagedRange, Seq};
+use outpost_thread::{DamageNoted, DamagedRange, Entry, Seq};
 
 /// A place in a journal that is not as it was written. Ordinals `from` to `to` cannot be read; if `from` is greater than
 /// `to`, no entry is lost.
@@ -72,7 +72,35 @@ impl fmt::Display for Damage {
 }
 
 impl Damage {
+    /// Whether there are entries that cannot be read because of it.
+    pub const fn loses_entries(&self) -> bool {
+        self.from <= self.to
+    }
+
     pub fn range(&self) -> DamagedRange {
         DamagedRange { from: self.from, to: self.to, what: self.what.to_string() }
     }
+}
+
+/// Entries in their order, with a `damageNoted` in the place of those that cannot be read.
+pub(crate) fn with_gaps(entries: Vec<Entry>, damage: &[Damage]) -> Vec<Entry> {
+    let mut gaps: Vec<&Damage> = damage.iter().filter(|damage| damage.loses_entries() && damage.what != DamageKind::CutOff).collect();
+    if gaps.is_empty() {
+        return entries;
+    }
+    gaps.sort_by_key(|damage| damage.from);
+    let mut gaps = gaps.into_iter().peekable();
+    let mut all = Vec::with_capacity(entries.len() + 1);
+    // When they were written is not known; not before what stands before them.
+    let mut at = entries.first().map_or(0, |entry| entry.at);
+    let note = |damage: &Damage, at| Entry { seq: damage.from, at, fact: DamageNoted::in_place_of(damage.range()).into() };
+    for entry in entries {
+        while let Some(damage) = gaps.next_if(|damage| damage.from < entry.seq) {
+            all.push(note(damage, at));
+        }
+        at = entry.at;
+        all.push(entry);
+    }
+    all.extend(gaps.map(|damage| note(damage, at)));
+    all
 }

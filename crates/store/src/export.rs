@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use outpost_thread::{Entry, Raw, Seq, ThreadId};
 
-use crate::damage::Damage;
+use crate::damage::{Damage, DamageKind};
 use crate::journal::{self, HeaderError, Parts};
 use crate::store::{ReadError, Store};
 
@@ -40,11 +40,13 @@ pub async fn export(store: &Store, thread: ThreadId, out: &mut impl Write) -> Re
     let (mut bytes, mut sum) = journal::header(thread, None);
     let mut exported = Exported { entries: 0, bytes: 0 };
     while let Some(batch) = history.next().await? {
-        let damage: Vec<Damage> = batch.damage.into_iter().filter(|damage| !damage.what.is_tail()).collect();
+        // A repair cannot bring back content that was kept aside and is lost; what stands in its place is exported.
+        let is_repairable = |damage: &&Damage| !damage.what.is_tail() && damage.what != DamageKind::Blob;
+        let damage: Vec<Damage> = batch.damage.iter().filter(is_repairable).cloned().collect();
         if !damage.is_empty() {
             return Err(ExportError::Damaged(damage));
         }
-        for entry in &batch.entries {
+        for entry in &batch.with_gaps() {
             let kind = entry.fact.kind();
             let data = entry.fact.data().map_err(|error| ExportError::Unwritable { kind: kind.to_owned(), why: error.to_string() })?;
             sum = journal::write(&mut bytes, sum, Parts { seq: entry.seq, at: entry.at, kind, data: data.get() });
@@ -89,13 +91,14 @@ pub fn read_export(path: &Path) -> Result<(ThreadId, Vec<Entry>), ExportFileErro
     if let Some(base) = header.base {
         return Err(ExportFileError::Shared { path: path.to_owned(), base: base.thread });
     }
-    let (mut sum, mut expected, mut entries): (_, Seq, _) = (header.sum, 1, Vec::new());
+    let (mut sum, mut expected, mut number, mut entries): (_, Seq, u64, Vec<Entry>) = (header.sum, 1, 1, Vec::new());
     loop {
         line.clear();
         if reader.read_until(b'\n', &mut line).map_err(failed)? == 0 {
             return Ok((header.thread, entries));
         }
-        let damaged = || ExportFileError::Damaged { path: path.to_owned(), line: expected + 1 };
+        number += 1;
+        let damaged = || ExportFileError::Damaged { path: path.to_owned(), line: number };
         let bytes = line.strip_suffix(b"\n").ok_or_else(damaged)?;
         let read = journal::read(bytes).filter(|read| read.seq == expected && read.follows(sum)).ok_or_else(damaged)?;
         // Content that was put aside is not in this file.
@@ -103,8 +106,9 @@ pub fn read_export(path: &Path) -> Result<(ThreadId, Vec<Entry>), ExportFileErro
             return Err(damaged());
         }
         let data = Raw::parse(read.data).map_err(|_| damaged())?;
-        entries.push(journal::entry(header.version, &read, data));
+        let entry = journal::entry(header.version, &read, data);
         sum = read.sum;
-        expected += 1;
+        expected = entry.end() + 1;
+        entries.push(entry);
     }
 }

@@ -5,7 +5,9 @@
 //! `scribe.rs` and `meta.rs` say it in our words. A thread keeps its id, so that importing it twice is the same thread: what was
 //! added to the rollout since is added here, unless the thread has gone its own way.
 
+mod claude;
 mod convert;
+mod details;
 mod file;
 mod line;
 mod lineage;
@@ -24,6 +26,7 @@ use crate::export::{ExportFileError, read_export};
 use crate::lease::{ClaimError, ClaimMode};
 use crate::open::{keep_checkpoint, open};
 use crate::store::{AppendError, Need, ReadError, Store};
+pub use claude::ClaudeError;
 use convert::{Beside, Converter};
 pub use file::BadLine;
 use lineage::Lineage;
@@ -42,6 +45,14 @@ pub struct Rollout {
     pub path: PathBuf,
     pub archived: bool,
     name: Option<String>,
+    by: Writer,
+}
+
+/// Which program wrote a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Writer {
+    Codex,
+    ClaudeCode,
 }
 
 /// What there is to import at a path.
@@ -78,6 +89,8 @@ pub enum ImportError {
     #[error(transparent)]
     Lineage(#[from] LineageError),
     #[error(transparent)]
+    Claude(#[from] ClaudeError),
+    #[error(transparent)]
     Export(#[from] ExportFileError),
     #[error("{path}: its thread is called `{id}`, which is no UUID")]
     Id { path: PathBuf, id: String },
@@ -99,13 +112,22 @@ impl Rollouts {
             path: found.path.clone(),
             archived: found.archived,
             name: shelf.name(id).map(str::to_owned),
+            by: Writer::Codex,
         };
-        let found = shelf.threads.iter().map(rollout).collect();
+        let session = |path: &PathBuf| Rollout { path: path.clone(), archived: false, name: None, by: Writer::ClaudeCode };
+        let found = shelf.threads.iter().map(rollout).chain(shelf.sessions.iter().map(session)).collect();
         Ok(Self { shelf, found })
     }
 
-    /// Writes one of them into a store.
-    pub async fn import(&self, rollout: &Rollout, store: &Store) -> Result<Imported, ImportError> {
+    /// Writes one of them into a store: the thread that it is named after first, then those of agents that stand in it as well.
+    pub async fn import(&self, rollout: &Rollout, store: &Store) -> Result<Vec<Imported>, ImportError> {
+        match rollout.by {
+            Writer::Codex => self.import_rollout(rollout, store).await.map(|imported| vec![imported]),
+            Writer::ClaudeCode => import_session(&rollout.path, store).await,
+        }
+    }
+
+    async fn import_rollout(&self, rollout: &Rollout, store: &Store) -> Result<Imported, ImportError> {
         let lineage = Lineage::trace(&rollout.path, &self.shelf)?;
         let id = &lineage.head.thread;
         let thread: ThreadId = id.parse().map_err(|_| ImportError::Id { path: rollout.path.clone(), id: id.clone() })?;
@@ -120,6 +142,33 @@ impl Rollouts {
         let outcome = write(store, thread, &converted.facts).await?;
         Ok(Imported { thread, turns: converted.turns, outcome, carried: converted.carried, unreadable })
     }
+}
+
+/// Reading a large session takes a while, so it is done where waiting is allowed.
+async fn import_session(path: &Path, store: &Store) -> Result<Vec<Imported>, ImportError> {
+    let own = path.to_owned();
+    let read = tokio::task::spawn_blocking(move || {
+        let mut unreadable = Vec::new();
+        claude::read(&own, |bad| unreadable.push(bad)).map(|threads| (threads, unreadable))
+    });
+    let (threads, mut unreadable) = match read.await {
+        Ok(read) => read?,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    };
+    let mut imported = Vec::new();
+    for (thread, converted) in threads {
+        // A head alone is no conversation.
+        if converted.turns == 0 {
+            continue;
+        }
+        let outcome = write(store, thread, &converted.facts).await?;
+        let unreadable = std::mem::take(&mut unreadable);
+        imported.push(Imported { thread, turns: converted.turns, outcome, carried: converted.carried, unreadable });
+    }
+    if imported.is_empty() {
+        return Err(ImportError::Empty { path: path.to_owned() });
+    }
+    Ok(imported)
 }
 
 /// Writes a thread that was exported into a store, under its own id.
@@ -152,7 +201,7 @@ async fn continue_thread(store: &Store, thread: ThreadId, facts: &[Dated]) -> Re
     let mut last = 0;
     while let Some(batch) = history.next().await? {
         for entry in batch.entries {
-            last = entry.seq;
+            last = entry.end();
             if is_mark(&entry.fact) {
                 continue;
             }
@@ -179,9 +228,13 @@ async fn append(store: &Store, lease: &crate::lease::Lease, last: Seq, facts: &[
     let mut next = last + 1;
     let mut batches = facts.chunks(BATCH).peekable();
     while let Some(batch) = batches.next() {
-        let entries: Vec<Entry> =
-            batch.iter().zip(next..).map(|(dated, seq)| Entry { seq, at: dated.at, fact: dated.fact.clone() }).collect();
-        next += entries.len() as Seq;
+        let mut entries: Vec<Entry> = Vec::with_capacity(batch.len());
+        for dated in batch {
+            let entry = Entry { seq: next, at: dated.at, fact: dated.fact.clone() };
+            // A repaired thread has one entry for all that are gone; the others keep their ordinals.
+            next = entry.end() + 1;
+            entries.push(entry);
+        }
         // Whoever is told that a thread was imported may delete the original.
         let need = if batches.peek().is_none() { Need::Durable } else { Need::Stored };
         store.append(lease, entries, need).await?;

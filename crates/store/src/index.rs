@@ -7,6 +7,8 @@
 mod database;
 mod query;
 mod scan;
+
+pub(crate) use scan::is_journal;
 mod writer;
 
 #[cfg(test)]

@@ -39,14 +39,14 @@ pub use blob::{BlobError, Digest, NotADigest};
 pub use commit::CommitConfig;
 pub use damage::{Damage, DamageKind};
 pub use export::{ExportError, ExportFileError, Exported, export, is_export};
-pub use import::{BadLine, ImportError, Imported, LineageError, Outcome, Rollout, Rollouts, import_export};
+pub use import::{BadLine, ClaudeError, ImportError, Imported, LineageError, Outcome, Rollout, Rollouts, import_export};
 pub use index::{Config as IndexConfig, Index, IndexError};
 pub use journal::{Header, HeaderError, LINE_LIMIT, Line, NotASum, Sum, read as read_line, read_header};
 pub use lease::{ClaimError, ClaimMode, Holder, Lease};
 pub use list::{Coverage, Cursor, CursorError, Direction, Kin, ListPage, ListQuery, Order, Shelf};
 pub use local::{LocalConfig, LocalHistory, LocalStore, OpenError};
 pub use memory::{MemoryHistory, MemoryStore};
-pub use open::{Opened, context, context_with, keep_checkpoint, open};
+pub use open::{Opened, context, context_with, keep_checkpoint, open, open_fork, unnoted};
 pub use postgres::{Change, Feed, PostgresConfig, PostgresError, PostgresHistory, PostgresStore};
 pub use reader::{Backward, Forward, Found, JournalError, Place, Start, Tail, locate, start, tail};
 pub use store::{

@@ -191,8 +191,19 @@ impl LocalStore {
         blocking(move || blobs.get(digest)).await
     }
 
+    pub async fn known_last(&self, thread: ThreadId) -> Option<Seq> {
+        let home = self.0.clone();
+        blocking(move || home.known_last(thread)).await
+    }
+
+    pub async fn indexed_last(&self, thread: ThreadId) -> Option<Seq> {
+        self.index().ok()?.high_seq(thread).await.ok()?
+    }
+
     pub async fn verify(&self, thread: ThreadId, known: Option<Seq>) -> Result<Verdict, ReadError> {
         let home = self.0.clone();
+        // Asked first: somebody may be writing meanwhile.
+        let known = known.max(self.known_last(thread).await);
         blocking(move || home.verify(thread, known)).await
     }
 
@@ -259,7 +270,7 @@ impl Home {
     pub(crate) fn find(&self, thread: ThreadId) -> Option<PathBuf> {
         if thread.uuid().get_timestamp().is_some() {
             let path = self.place(thread, 0);
-            if path.exists() {
+            if crate::index::is_journal(&path) {
                 return Some(path);
             }
         }
@@ -285,7 +296,9 @@ impl Home {
                 let entry = entry?;
                 if entry.file_type()?.is_dir() {
                     folders.push(entry.path());
-                } else if let Some(thread) = entry.file_name().to_str().and_then(|name| name.strip_suffix(".jsonl")?.parse().ok()) {
+                } else if let Some(thread) = entry.file_name().to_str().and_then(|name| name.strip_suffix(".jsonl")?.parse().ok())
+                    && crate::index::is_journal(&entry.path())
+                {
                     found.push((thread, entry.path()));
                 }
             }

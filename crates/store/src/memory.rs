@@ -108,10 +108,12 @@ impl MemoryStore {
         let stored = entries.iter().map(|entry| self.clean(entry)).collect::<Result<Vec<_>, _>>()?;
         let mut threads = lock(&self.0.threads);
         let kept = threads.get_mut(&lease.thread).filter(|kept| kept.epoch == lease.epoch && kept.held_since.is_some()).ok_or_else(lost)?;
-        for (entry, expected) in entries.iter().zip(kept.last() + 1..) {
+        let mut expected = kept.last() + 1;
+        for entry in &entries {
             if entry.seq != expected {
                 return Err(AppendError::Conflict { expected, found: entry.seq });
             }
+            expected = entry.end() + 1;
         }
         kept.entries.extend(stored.iter().cloned());
         Ok(Appended { entries: stored, last: kept.last(), durable: 0 })
@@ -265,6 +267,6 @@ impl Kept {
     }
 
     fn last(&self) -> Seq {
-        self.entries.last().map_or(0, |entry| entry.seq)
+        self.entries.last().map_or(0, Entry::end)
     }
 }

@@ -1,9 +1,9 @@
 //! From a store to a state: the checkpoint, if there is one, and the entries after it. And to what the model sees, which is
 //! made from the last compaction on, when a turn needs it.
 
-use outpost_thread::{Checkpoint, Context, DamageNoted, DamagedRange, Entry, Fact, FoldError, Thread, ThreadCreated, ThreadId};
+use outpost_thread::{Checkpoint, Context, DamageNoted, DamagedRange, Entry, Fact, FoldError, Seq, Thread, ThreadCreated, ThreadId};
 
-use crate::damage::Damage;
+use crate::damage::{Damage, DamageKind};
 use crate::store::{ReadError, Store};
 
 /// A thread, folded.
@@ -22,7 +22,33 @@ pub struct Opened {
 
 /// The state of a thread after its last entry.
 pub async fn open(store: &Store, id: ThreadId) -> Result<Opened, ReadError> {
-    let mut state = store.checkpoint(id).await.map(|checkpoint| checkpoint.thread);
+    fold(store, id, checkpoint(store, id).await).await
+}
+
+/// The same for a fork, from the state of its parent at the place of the cut: nothing that they share is read.
+pub async fn open_fork(store: &Store, id: ThreadId, parent: Thread) -> Result<Opened, ReadError> {
+    fold(store, id, Some(parent)).await
+}
+
+/// The newest state that was kept of a thread, or of the prefix that it shares with an ancestor.
+async fn checkpoint(store: &Store, id: ThreadId) -> Option<Thread> {
+    let (mut thread, mut limit) = (id, Seq::MAX);
+    loop {
+        if let Some(checkpoint) = store.checkpoint(thread).await.filter(|checkpoint| checkpoint.seq <= limit) {
+            return Some(checkpoint.thread);
+        }
+        let Some(Entry { fact: Fact::ThreadForked(fork), .. }) = store.head(thread).await.ok()?.first else { return None };
+        // Ordinals only become smaller on the way up, so that there is an end.
+        if fork.base.ordinal >= limit {
+            return None;
+        }
+        (thread, limit) = (fork.base.thread, fork.base.ordinal);
+    }
+}
+
+async fn fold(store: &Store, id: ThreadId, mut state: Option<Thread>) -> Result<Opened, ReadError> {
+    // Asked first: somebody may be writing meanwhile.
+    let known = store.known_last(id).await;
     let after = state.as_ref().map_or(0, |thread| thread.last);
     let mut noted: Vec<_> = state.iter().flat_map(|thread| thread.damage.iter().cloned()).collect();
     let mut history = store.history(id, after).await?;
@@ -66,6 +92,9 @@ pub async fn open(store: &Store, id: ThreadId) -> Result<Opened, ReadError> {
         damage.extend(batch.damage);
     }
     let thread = state.ok_or(ReadError::NotFound(id))?;
+    if let Some(known) = known.filter(|known| *known > thread.last) {
+        damage.push(Damage { from: thread.last + 1, to: known, offset: 0, bytes: 0, what: DamageKind::CutOff });
+    }
     Ok(Opened { thread, damage, unfit, noted, folded })
 }
 
@@ -104,12 +133,21 @@ pub async fn context_with(store: &Store, thread: &Thread, mut visit: impl FnMut(
     let mut history = store.history(thread.id, after).await?;
     while let Some(batch) = history.next().await? {
         // Somebody may be writing: only what the state knows of belongs to it.
-        for entry in batch.entries.iter().filter(|entry| entry.seq <= thread.last) {
+        for entry in batch.with_gaps().iter().filter(|entry| entry.seq <= thread.last) {
             context.apply(entry);
             visit(entry);
         }
     }
     Ok(context)
+}
+
+/// Those of the ranges that are not told of yet.
+pub fn unnoted<'a>(
+    noted: impl IntoIterator<Item = &'a DamagedRange> + Clone,
+    found: impl Iterator<Item = DamagedRange>,
+) -> Vec<DamagedRange> {
+    let is_known = |range: &DamagedRange| noted.clone().into_iter().any(|known| known.from <= range.from && range.to <= known.to);
+    found.filter(|range| !is_known(range)).collect()
 }
 
 /// Goes on behind what cannot be read. A thread whose beginning is gone is one about which nothing else is known.
@@ -125,9 +163,8 @@ fn skip(state: &mut Option<Thread>, id: ThreadId, range: DamagedRange) {
 impl Opened {
     /// The entry that must be written before going on: damage that nobody has noted yet.
     pub fn unnoted(&self) -> Option<DamageNoted> {
-        let noted = |range: &DamagedRange| self.noted.contains(range);
-        let damage: Vec<_> =
-            self.damage.iter().filter(|damage| damage.from <= damage.to).map(Damage::range).filter(|range| !noted(range)).collect();
-        if damage.is_empty() { None } else { Some(DamageNoted { damage, through: None }) }
+        let found = self.damage.iter().filter(|damage| damage.loses_entries()).map(Damage::range);
+        let damage = unnoted(&self.noted, found);
+        if damage.is_empty() { None } else { Some(DamageNoted { damage, through: None, continued: false }) }
     }
 }

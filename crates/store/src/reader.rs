@@ -16,6 +16,8 @@ use crate::journal::{self, HeaderError, LINE_LIMIT, Line, Shape, Sum};
 /// How much is read at a time: a little at first, because often a little is enough.
 const SMALLEST: usize = 8 << 10;
 const CHUNK: usize = 256 << 10;
+/// So much of a file without a first line is looked at for a whole one.
+const FOREIGN: u64 = 64 << 20;
 
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
@@ -71,7 +73,8 @@ pub fn start(file: &File) -> Result<Start, JournalError> {
 /// The first ordinal of a file whose first line is damaged: told by the first whole line and the number of lines before it
 /// that are not.
 fn first(file: &File) -> io::Result<Option<Seq>> {
-    let mut forward = Forward::new(file, Place { offset: 0, last: 0, sum: None }, u64::MAX);
+    // A file that has no whole line for so long is not one of ours, however long it goes on.
+    let mut forward = Forward::new(file, Place { offset: 0, last: 0, sum: None }, FOREIGN);
     let mut spoiled = 0;
     while let Some((begin, end, offset)) = forward.raw_line()? {
         let bytes = &forward.buffer[begin..end];

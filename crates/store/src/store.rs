@@ -266,6 +266,22 @@ impl Store {
         either!(self, store => store.verify(thread, known).await)
     }
 
+    /// The highest ordinal that an index has ever seen of a thread.
+    pub async fn indexed_last(&self, thread: ThreadId) -> Option<Seq> {
+        match self {
+            Self::Local(store) => store.indexed_last(thread).await,
+            Self::Memory(_) | Self::Postgres(_) => None,
+        }
+    }
+
+    /// The highest ordinal that a checkpoint knows of.
+    pub async fn known_last(&self, thread: ThreadId) -> Option<Seq> {
+        match self {
+            Self::Local(store) => store.known_last(thread).await,
+            Self::Memory(_) | Self::Postgres(_) => None,
+        }
+    }
+
     /// Puts right what can be put right, and says what cannot.
     pub async fn repair(&self, thread: ThreadId, mode: ClaimMode) -> Result<Repair, DeleteError> {
         either!(self, store => store.repair(thread, mode).await)
@@ -315,6 +331,20 @@ pub enum History {
 pub struct Batch {
     pub entries: Vec<Entry>,
     pub damage: Vec<Damage>,
+}
+
+impl Batch {
+    /// Its entries, with a `damageNoted` in the place of those that cannot be read.
+    pub fn with_gaps(self) -> Vec<Entry> {
+        crate::damage::with_gaps(self.entries, &self.damage)
+    }
+}
+
+impl Page {
+    /// Its entries, with a `damageNoted` in the place of those that cannot be read.
+    pub fn with_gaps(self) -> Vec<Entry> {
+        crate::damage::with_gaps(self.entries, &self.damage)
+    }
 }
 
 impl History {

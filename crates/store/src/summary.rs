@@ -51,6 +51,9 @@ pub struct Summary {
     /// It came from another program.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub imported: bool,
+    /// Entries of it cannot be read.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub damaged: bool,
 }
 
 impl Summary {
@@ -74,6 +77,7 @@ impl Summary {
             parent: None,
             forked_from: None,
             imported: false,
+            damaged: false,
         }
     }
 
@@ -89,13 +93,13 @@ impl Summary {
     pub fn needs(&self, kind: &str) -> bool {
         match kind {
             "inputReceived" => self.preview.is_none(),
-            "threadCreated" | "threadForked" | "metadataChanged" | "settingsChanged" => true,
+            "threadCreated" | "threadForked" | "metadataChanged" | "settingsChanged" | "damageNoted" => true,
             _ => false,
         }
     }
 
     pub fn apply(&mut self, entry: &Entry) {
-        self.pass(entry.seq, entry.at, entry.fact.kind());
+        self.pass(entry.end(), entry.at, entry.fact.kind());
         match &entry.fact {
             Fact::ThreadCreated(fact) => self.created(fact, entry.at),
             Fact::ThreadForked(fact) => self.forked(fact, entry.at),
@@ -118,6 +122,7 @@ impl Summary {
         match kind {
             "turnStarted" => self.recency_at = self.recency_at.max(at),
             "turnFinished" => self.turns += 1,
+            "damageNoted" => self.damaged = true,
             _ => {}
         }
     }
@@ -129,6 +134,7 @@ impl Summary {
         self.parent = fact.parent.as_ref().map(|parent| parent.thread);
         self.name.clone_from(&fact.name);
         self.imported = fact.imported.is_some();
+        self.forked_from = fact.forked_from;
         self.set(&fact.settings);
     }
 

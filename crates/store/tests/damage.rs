@@ -226,3 +226,95 @@ async fn a_missing_blob_takes_only_its_entry() {
     assert!(matches!(read.damage.as_slice(), [damage] if (damage.from, damage.to, damage.what) == (next, next, DamageKind::Blob)));
     assert_eq!(open(&store, id(1)).await.unwrap().thread.last, next + 1);
 }
+
+/// A line in the middle that is not as it was written.
+fn flipped(sample: &Sample, text: &str) -> Vec<u8> {
+    let mut bytes = sample.bytes.clone();
+    let at = bytes.windows(text.len()).position(|window| window == text.as_bytes()).unwrap();
+    bytes[at] ^= 1;
+    bytes
+}
+
+#[tokio::test]
+async fn a_repaired_thread_is_exported_and_imported_with_its_ordinals() {
+    let sample = sample().await;
+    let store = sample.spoil(&flipped(&sample, "answer 1"));
+    store.repair(id(1), ClaimMode::IfFree).await.unwrap();
+    let file = sample.home.path().join("export.jsonl");
+    outpost_store::export(&store, id(1), &mut std::fs::File::create(&file).unwrap()).await.unwrap();
+    let other = tempfile::tempdir().unwrap();
+    for again in [local(other.path(), "other"), support::Place::memory().store] {
+        outpost_store::import_export(&file, &again).await.unwrap();
+        let (here, there) = (store.history(id(1), 0).await.unwrap(), again.history(id(1), 0).await.unwrap());
+        assert_eq!(there.rest().await.unwrap().entries, here.rest().await.unwrap().entries);
+        let thread = open(&again, id(1)).await.unwrap().thread;
+        assert_eq!((thread.last, thread.damage.len()), (sample.entries.len() as u64, 1));
+        // It goes on where it ended.
+        let lease = again.claim(id(1), ClaimMode::IfFree).await.unwrap();
+        again.append(&lease, entries(thread.last + 1, plain_turn(9)), Need::Stored).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn what_is_missing_has_its_place_in_every_reading() {
+    let sample = sample().await;
+    let store = sample.spoil(&flipped(&sample, "answer 1"));
+    let whole = store.history(id(1), 0).await.unwrap().rest().await.unwrap().with_gaps();
+    let seqs: Vec<u64> = whole.iter().map(|entry| entry.seq).collect();
+    assert_eq!(seqs, (1..=sample.entries.len() as u64).collect::<Vec<_>>());
+    let notes: Vec<&Entry> = whole.iter().filter(|entry| entry.fact.kind() == "damageNoted").collect();
+    assert_eq!(notes.len(), 1);
+    // Pages of every size, put together, are the same.
+    for bytes in [1, 300, 1000, 4000] {
+        let mut pages = Vec::new();
+        let mut before = None;
+        loop {
+            let page = store.page(id(1), outpost_store::PageRequest { before, turns: 2, bytes }).await.unwrap();
+            before = page.before;
+            pages.insert(0, page.with_gaps());
+            if before.is_none() {
+                break;
+            }
+        }
+        let read: Vec<u64> = pages.concat().iter().map(|entry| entry.seq).collect();
+        assert_eq!(read, seqs, "{bytes}");
+    }
+    // The list has a mark.
+    let page = store.list(outpost_store::ListQuery::default()).await.unwrap();
+    assert!(page.threads[0].damaged);
+}
+
+/// What was under way where something is lost is not begun again by itself.
+#[tokio::test]
+async fn a_message_whose_turn_is_lost_is_not_taken_up_again() {
+    let sample = sample().await;
+    let lines: Vec<&[u8]> = sample.bytes.split_inclusive(|byte| *byte == b'\n').collect();
+    // The header, the first entry, a turn of six; then only the message of the next turn is left, and its beginning is spoiled.
+    let mut bytes = lines[..10].concat();
+    let last = bytes.len() - 20;
+    bytes[last] ^= 1;
+    let store = sample.spoil(&bytes);
+    let opened = open(&store, id(1)).await.unwrap();
+    assert_eq!(opened.thread.next(), outpost_thread::Step::Idle);
+    assert_eq!(opened.unnoted().unwrap().damage.len(), 1);
+}
+
+/// An end that is missing without a trace is known from the checkpoint.
+#[tokio::test]
+async fn an_end_that_is_cut_off_is_noted_once() {
+    let sample = sample().await;
+    let store = local(sample.home.path(), "keeper");
+    outpost_store::keep_checkpoint(&store, &open(&store, id(1)).await.unwrap().thread).await.unwrap();
+    drop(store);
+    let lines: Vec<&[u8]> = sample.bytes.split_inclusive(|byte| *byte == b'\n').collect();
+    let store = sample.spoil(&lines[..lines.len() - 3].concat());
+    let opened = open(&store, id(1)).await.unwrap();
+    let note = opened.unnoted().unwrap();
+    assert_eq!((note.damage[0].from, note.damage[0].to), (opened.thread.last + 1, sample.entries.len() as u64));
+    assert_eq!(opened.thread.turn.as_ref().map(|turn| turn.stopped), Some(false));
+    let lease = store.claim(id(1), ClaimMode::IfFree).await.unwrap();
+    store.append(&lease, entries(opened.thread.last + 1, vec![note.into()]), Need::Stored).await.unwrap();
+    let again = open(&store, id(1)).await.unwrap();
+    assert_eq!(again.unnoted(), None);
+    assert!(again.thread.turn.is_some_and(|turn| turn.stopped), "a turn that lost its end is not gone on with");
+}

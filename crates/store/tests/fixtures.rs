@@ -67,6 +67,7 @@ fn facts() -> Vec<Fact> {
             git: Some(raw(json!({"branch": "main"}))),
             name: Some("first".into()),
             imported: Some(raw(json!({"from": "rollout"}))),
+            forked_from: None,
         }
         .into(),
         MetadataChanged {
@@ -180,7 +181,7 @@ fn facts() -> Vec<Fact> {
         .into(),
         TurnsReverted { before: "t1".into(), through: 4 }.into(),
         QueueChanged { queue: vec!["i9".into()] }.into(),
-        DamageNoted { damage: vec![DamagedRange { from: 3, to: 3, what: "altered".into() }], through: None }.into(),
+        DamageNoted { damage: vec![DamagedRange { from: 3, to: 3, what: "altered".into() }], through: None, continued: false }.into(),
         Fact::Unknown { kind: "fromTheFuture".into(), data: raw(json!({"x": [1, null]})) },
         PermissionsGranted {
             turn: "t1".into(),

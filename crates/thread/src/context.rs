@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::json;
 
 use crate::compact::{ContextCompacted, Kept};
-use crate::entry::{Entry, Fact};
+use crate::entry::{DamagedRange, Entry, Fact};
 use crate::id::{InputId, Seq, TurnId};
 use crate::input::{InputOrigin, InputReceived};
 use crate::pairs::Pairs;
@@ -175,6 +175,15 @@ impl Context {
                 self.pairs.settle();
                 self.waiting.clear();
             }
+            Fact::DamageNoted(noted) => {
+                for range in noted.here(seq) {
+                    // Whether they were taken up is not known; they were said.
+                    for waiting in std::mem::take(&mut self.waiting) {
+                        self.add(waiting.seq, waiting.items);
+                    }
+                    self.add(seq, vec![missing(range)]);
+                }
+            }
             _ => {}
         }
     }
@@ -324,6 +333,15 @@ pub(crate) fn preview(item: &Raw) -> Option<String> {
     Some(text.char_indices().nth(LENGTH).map_or(text, |(end, _)| &text[..end]).to_owned())
 }
 
+/// What the model is told in the place of entries that cannot be read.
+fn missing(range: &DamagedRange) -> Raw {
+    let text = format!(
+        "<missing_history>\nA part of this conversation cannot be read any more ({range}). What was said and done there is not known. \
+         Look at the present state before you rely on anything that may have happened there.\n</missing_history>"
+    );
+    Raw::from(json!({"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}))
+}
+
 /// The message that tells the model of an interruption.
 pub fn marker(marker: Marker, reason: Option<InterruptReason>) -> Option<Raw> {
     let role = match marker {
@@ -352,6 +370,31 @@ mod tests {
 
     fn item(kind: &str) -> Raw {
         Raw::from(json!({"type": kind, "call_id": "c", "role": "user"}))
+    }
+
+    #[test]
+    fn the_model_is_told_what_is_missing() {
+        let noted = |from, to, through| {
+            let damage = vec![DamagedRange { from, to, what: "altered".into() }];
+            Fact::from(crate::entry::DamageNoted { damage, through, continued: false })
+        };
+        let said = InputReceived {
+            input: "i".into(),
+            turn: None,
+            origin: InputOrigin::User,
+            client_key: None,
+            content: vec![],
+            items: vec![item("message")],
+        };
+        let mut context = Context::new();
+        for (seq, fact) in [(2, said.into()), (3, noted(3, 7, Some(7))), (8, noted(3, 7, None)), (9, noted(9, 12, None))] {
+            context.apply(&Entry { seq, at: 0, fact });
+        }
+        let texts: Vec<_> = context.items().iter().map(|item| user_text(item).unwrap_or_default()).collect();
+        assert_eq!(texts.len(), 3, "{texts:?}");
+        assert_eq!(texts[0], "", "what was said before stays");
+        assert!(texts[1].contains("entries 3 to 7: altered") && texts[2].contains("entries 9 to 12"), "{texts:?}");
+        assert!(!is_user_message(&context.items()[1]), "nobody said it");
     }
 
     /// Models refuse a call that something else follows than its result.

@@ -275,7 +275,8 @@ pub struct AgentClosed {
     pub reason: Option<String>,
 }
 
-/// Entries that cannot be read any more. Written once when damage is found; in a repaired journal it stands in their place.
+/// Entries that cannot be read any more. Written once when damage is found; in a repaired journal it stands in their place. A
+/// reader of a journal that is not repaired puts one in their place, too.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DamageNoted {
@@ -283,6 +284,33 @@ pub struct DamageNoted {
     /// In a repaired journal: the ordinals up to this one are gone, and the next entry follows it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub through: Option<Seq>,
+    /// The thread went on without them: the user had been shown what is missing, and started another turn.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub continued: bool,
+}
+
+impl DamageNoted {
+    /// The entry that stands in the place of a range.
+    pub fn in_place_of(range: DamagedRange) -> Self {
+        let through = Some(range.to);
+        Self { damage: vec![range], through, continued: false }
+    }
+
+    /// The ranges in whose place this entry stands, if its ordinal is `seq`: what was lost at the end of a journal has ordinals that
+    /// were used again. Other ranges are noted from afar.
+    pub fn here(&self, seq: Seq) -> impl Iterator<Item = &DamagedRange> {
+        self.damage.iter().filter(move |range| !self.continued && (self.through.is_some() || range.to >= seq))
+    }
+}
+
+impl Entry {
+    /// The last ordinal that it stands for: its own, unless it stands in the place of others.
+    pub fn end(&self) -> Seq {
+        match &self.fact {
+            Fact::DamageNoted(noted) => noted.through.unwrap_or(0).max(self.seq),
+            _ => self.seq,
+        }
+    }
 }
 
 /// Ordinals `from` to `to`, both included.
@@ -292,6 +320,15 @@ pub struct DamagedRange {
     pub from: Seq,
     pub to: Seq,
     pub what: String,
+}
+
+impl std::fmt::Display for DamagedRange {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.from {
+            from if from == self.to => write!(f, "entry {from}: {}", self.what),
+            from => write!(f, "entries {from} to {}: {}", self.to, self.what),
+        }
+    }
 }
 
 #[cfg(test)]

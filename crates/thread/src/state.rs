@@ -63,6 +63,9 @@ pub struct ThreadCreated {
     /// Where it came from, if it was imported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub imported: Option<Raw>,
+    /// The thread that it was forked from elsewhere: it shares nothing with that one here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forked_from: Option<ThreadId>,
 }
 
 impl ThreadCreated {
@@ -84,6 +87,7 @@ impl ThreadCreated {
             git: None,
             name: None,
             imported: None,
+            forked_from: None,
         }
     }
 }
@@ -246,6 +250,9 @@ pub struct Thread {
     #[serde(default)]
     pub reverted: u64,
     pub damage: VecDeque<DamagedRange>,
+    /// Some of it was found since the thread last went on in spite of it.
+    #[serde(default)]
+    pub damage_is_new: bool,
     /// Kinds of entries that this program does not know, and how many of each.
     pub unknown: BTreeMap<String, u64>,
 }
@@ -266,6 +273,7 @@ impl Thread {
             git: created.git.clone(),
             name: created.name.clone(),
             imported: created.imported.clone(),
+            forked_from: created.forked_from,
             ..Metadata::default()
         };
         Ok(Self {
@@ -294,6 +302,7 @@ impl Thread {
             history_is_open: false,
             reverted: 0,
             damage: VecDeque::new(),
+            damage_is_new: false,
             unknown: BTreeMap::new(),
         })
     }
@@ -331,6 +340,19 @@ impl Thread {
     pub fn skip(&mut self, range: DamagedRange) {
         self.last = self.last.max(range.to);
         self.note(range);
+        self.lose();
+    }
+
+    /// Something happened here that is not known. Whether a message was taken up or a call was made may be among it, so nothing
+    /// of what was under way is begun again by itself.
+    fn lose(&mut self) {
+        self.queued.clear();
+        self.steering.clear();
+        if let Some(turn) = &mut self.turn {
+            turn.calls.retain(|call| call.state == CallState::Started);
+            turn.approvals.clear();
+            turn.stopped = true;
+        }
     }
 
     fn note(&mut self, range: DamagedRange) {
@@ -339,6 +361,7 @@ impl Thread {
                 self.damage.pop_front();
             }
             self.damage.push_back(range);
+            self.damage_is_new = true;
         }
     }
 
@@ -369,8 +392,12 @@ impl Thread {
             Fact::InputReceived(input) => self.received(input, entry.seq),
             Fact::QueueChanged(change) => self.requeue(&change.queue),
             Fact::TurnStarted(fact) => {
-                if self.turn.is_some() {
-                    return Err("another turn is running");
+                if let Some(open) = &self.turn {
+                    // The end of the one before is among what was lost.
+                    if !self.damage.iter().any(|range| range.to > open.started_seq) {
+                        return Err("another turn is running");
+                    }
+                    self.turns += 1;
                 }
                 self.queued.retain(|input| !fact.inputs.contains(&input.id));
                 for keyed in self.keys.iter_mut().filter(|keyed| fact.inputs.contains(&keyed.input)) {
@@ -485,6 +512,10 @@ impl Thread {
                 for range in &fact.damage {
                     self.note(range.clone());
                 }
+                if fact.here(entry.seq).next().is_some() {
+                    self.lose();
+                }
+                self.damage_is_new &= !fact.continued;
                 self.last = self.last.max(fact.through.unwrap_or(0));
             }
             Fact::Unknown { kind, .. } => *self.unknown.entry(kind.clone()).or_default() += 1,

@@ -53,10 +53,11 @@ pub async fn run(arguments: ChatArguments, own: &Process) -> ExitCode {
 async fn work(arguments: ChatArguments, own: &Process) -> anyhow::Result<()> {
     let (options, which) = arguments.request();
     let agents = Agents::new(&options, Audience::User, own).await?;
-    let Open { thread, follow, before } = agents.open(&which, Birth { source: "cli", ..Birth::default() }).await?;
+    let Open { thread, follow, before, missing } = agents.open(&which, Birth { source: "cli", ..Birth::default() }).await?;
     let mut screen = Screen::new(None, &own.variables);
     screen.thread(thread.id());
     agents.note(&before).into_iter().for_each(|note| screen.say(Style::Note, note));
+    missing.iter().for_each(|missing| screen.say(Style::Bad, missing));
     if std::io::stdin().is_terminal() {
         screen.say(Style::Quiet, "/help tells what can be typed here; Ctrl-D leaves");
     }
@@ -304,10 +305,11 @@ impl Chat {
 async fn show_last_turn(screen: &mut Screen, agents: &Agents, before: &Thread) {
     let request = PageRequest { turns: 1, ..PageRequest::default() };
     let Ok(page) = agents.assembly.runtime.store().page(before.id, request).await else { return };
-    for piece in pieces(&page.entries) {
+    for piece in pieces(&page.with_gaps()) {
         match piece {
             Piece::User(text) => screen.said(Style::Quiet, "> ", &text),
             Piece::Agent(text) => screen.said(Style::Plain, "", &text),
+            Piece::Missing(what) => screen.said(Style::Bad, "", &what),
             _ => {}
         }
     }

@@ -49,7 +49,7 @@ async fn work(request: ExecRequest, own: &Process) -> anyhow::Result<u8> {
         originator: own.variables.get("CODEX_INTERNAL_ORIGINATOR_OVERRIDE").map(|name| name.to_string_lossy().into_owned()),
         ephemeral: options.ephemeral,
     };
-    let Open { thread, mut follow, before } = agents.open(&which, birth).await?;
+    let Open { thread, mut follow, before, missing } = agents.open(&which, birth).await?;
     // Until here a signal simply ends the program.
     let mut signals = Signals::new()?;
     let mut report =
@@ -64,6 +64,7 @@ async fn work(request: ExecRequest, own: &Process) -> anyhow::Result<u8> {
     let told = async {
         let shortfall = agents.assembly.shortfall();
         report.begin(&before, &[shortfall.as_deref(), agents.note(&before)])?;
+        missing.iter().try_for_each(|missing| report.warn(missing))?;
         if input.is_none() && before.turn.is_none() && before.queued.is_empty() {
             report.note("there is nothing to finish: the last turn came to its end; give a prompt to go on");
         }

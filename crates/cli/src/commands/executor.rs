@@ -59,7 +59,7 @@ async fn serve(
     own: &Process,
 ) -> anyhow::Result<()> {
     let listen = door.as_ref().map(|(listen, _)| listen.clone());
-    let mut settings = settings(arguments.grace, arguments.spool, listen.as_ref());
+    let mut settings = settings(arguments.grace(), arguments.spool, listen.as_ref());
     if let (None, Some(id)) = (&listen, &arguments.id) {
         settings.listener = format!("joined as {id}");
     }
@@ -165,8 +165,8 @@ fn malformed(listen: Option<&ListenAddr>) -> &'static str {
 
 /// Who is let in. `name` is that of the token that is asked for if nothing else is said.
 pub fn door_rules(arguments: &AuthArguments, listen: &ListenAddr, name: &str, secrets: &Secrets) -> anyhow::Result<DoorRules> {
-    let (origins, hosts) = (arguments.allow_origin.clone(), arguments.allow_host.clone());
-    Ok(DoorRules { origins, hosts, ..DoorRules::from(auth(arguments, listen, name, secrets)?) })
+    let (origins, hosts, proxies) = (arguments.allow_origin.clone(), arguments.allow_host.clone(), arguments.trusted_proxy.clone());
+    Ok(DoorRules { origins, hosts, proxies, ..DoorRules::from(auth(arguments, listen, name, secrets)?) })
 }
 
 fn auth(arguments: &AuthArguments, listen: &ListenAddr, name: &str, secrets: &Secrets) -> anyhow::Result<Auth> {

@@ -187,15 +187,10 @@ impl Note {
     }
 }
 
-/// The text of a ceiling's file.
-fn ceiling_text(file: Option<&Path>) -> anyhow::Result<Option<String>> {
-    file.map(|file| std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))).transpose()
-}
-
 /// Whoever asks for a ceiling must not get a keeper that has none, or another one. Without a note, as older keepers left none, there is
 /// no ceiling that one could rely on.
 fn check_ceiling(socket: &Path, arguments: &ExecutorArguments) -> anyhow::Result<()> {
-    let Some(asked) = ceiling_text(arguments.confinement.ceiling.as_deref())? else { return Ok(()) };
+    let Some(asked) = arguments.confinement.ceiling_text()? else { return Ok(()) };
     let note = Note::read(socket);
     let running = match &note {
         Some(Note { ceiling: Some(ceiling), .. }) if *ceiling == asked => return Ok(()),
@@ -233,7 +228,7 @@ fn lock(path: &Path) -> anyhow::Result<File> {
 fn start(arguments: &ExecutorArguments, own: &Process) -> anyhow::Result<()> {
     // The keeper itself is heard by nobody, so what is wrong is told here.
     arguments.confinement.read(&own.settings)?;
-    let (grace, spool) = (arguments.grace.to_string(), arguments.spool.to_string());
+    let (grace, spool) = (arguments.grace().to_string(), arguments.spool.to_string());
     let home = || std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_dir()).unwrap_or_else(|| "/".into());
     Command::new(std::env::current_exe().context("this program cannot be found again")?)
         .args(["__keeper", "--grace", &grace, "--spool", &spool])
@@ -280,7 +275,7 @@ async fn keep(arguments: KeeperArguments, own: &Process) -> anyhow::Result<()> {
     let listen = ListenAddr::Unix(socket.clone());
     let mut settings = settings(arguments.grace, arguments.spool, Some(&listen));
     settings.http_allow = http_allow(arguments.http_allow, &own.settings)?;
-    let ceiling = ceiling_text(arguments.confinement.ceiling.as_deref())?;
+    let ceiling = arguments.confinement.ceiling_text()?;
     settings.confinement = arguments.confinement.read(&own.settings)?;
     let executor = Executor::new(executor_config(settings, &own.variables)?);
     let listener = Listener::unix(&socket).await.with_context(|| format!("cannot listen on {}", socket.display()))?;

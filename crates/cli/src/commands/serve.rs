@@ -47,6 +47,7 @@ struct Plan {
     behind_proxy: bool,
     origins: Vec<Origin>,
     hosts: Vec<HostName>,
+    proxies: Vec<IpAddr>,
 }
 
 /// Where it listens if nobody says where.
@@ -85,7 +86,8 @@ fn plan(arguments: &ServeArguments, own: &Process) -> anyhow::Result<(Home, Plan
     let access = access(arguments, &listen, &home, own)?;
     let origins = [allow_origin, arguments.auth.allow_origin.clone()].concat();
     let hosts = [allow_host, arguments.auth.allow_host.clone()].concat();
-    Ok((home, Plan { address, access, tls, behind_proxy, origins, hosts }))
+    let proxies = arguments.auth.trusted_proxy.clone();
+    Ok((home, Plan { address, access, tls, behind_proxy, origins, hosts, proxies }))
 }
 
 fn access(arguments: &ServeArguments, listen: &ListenAddr, home: &Home, own: &Process) -> anyhow::Result<Access> {
@@ -122,7 +124,8 @@ async fn serve(home: Home, plan: Plan, own: &Process) -> anyhow::Result<()> {
         is_private: scheme == "wss" || plan.behind_proxy,
         metrics: Metrics::new(Sources { server: server.clone(), executors: executors.clone() }),
     };
-    let threshold = Threshold { origins: plan.origins, hosts: plan.hosts, own_pages: true, ..Threshold::default() };
+    let Plan { origins, hosts, proxies, .. } = plan;
+    let threshold = Threshold { origins, hosts, proxies, own_pages: true, ..Threshold::default() };
     let socket =
         own_socket(&home, own).await.inspect_err(|error| tracing::debug!("this server is not found at run/app.sock: {error:#}")).ok();
     let at_home = async {

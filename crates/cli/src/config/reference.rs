@@ -127,11 +127,11 @@ pub const KEYS: &[Key] = &[
     key(
         "limits.processes",
         "512",
-        "`4096`",
+        "`2048`, or half of what the machine allows",
         "Processes and threads of a session on this machine. Of all limits: a number, with `K`, `M`, `G` or `T` for bytes, or `\"none\"`; \
          `--limit` of `outpost executor` counts before them. See [sandbox.md](sandbox.md#limits).",
     ),
-    key("limits.memory", r#""8G""#, "three quarters of the machine", "Memory of a session."),
+    key("limits.memory", r#""8G""#, "half of the machine", "Memory of a session."),
     key("limits.open_files", "1024", "`65536`", "Open files of one process."),
     key("limits.file_size", r#""1G""#, "`\"32G\"`", "The size of one file."),
     key("limits.free_space", r#""2G""#, "`\"256M\"`", "What stays free where a session writes."),

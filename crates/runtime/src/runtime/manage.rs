@@ -1,12 +1,13 @@
 //! Starting, resuming, forking and ending threads.
 
+use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outpost_store::{AppendError, ClaimError, ClaimMode, ForkRequest, ForkStoreError, Lease, Need, ReadError, Store};
+use outpost_store::{AppendError, ClaimError, ClaimMode, ForkRequest, ForkStoreError, Lease, Need, PageRequest, ReadError, Store};
 use outpost_thread::{
-    Entry, Fact, ForkError, ForkPoint, InputId, InputOrigin, InputReceived, InterruptReason, Marker, Outline, Parent, Raw, Seq,
+    Cut, Entry, Fact, ForkError, ForkPoint, InputId, InputOrigin, InputReceived, InterruptReason, Marker, Outline, Parent, Raw, Seq, TurnId,
 };
 use outpost_thread::{Settings, Thread, ThreadCreated, ThreadForked, ThreadId};
 use outpost_wire::intent::{CapabilityRoot, EnvironmentId, RootsError};
@@ -291,15 +292,22 @@ impl Shared {
         let source = self.store_of(parent).await;
         let is_kept = self.ephemeral.head(parent).await.is_err();
         let store = if ephemeral { self.ephemeral.clone() } else { self.store.clone() };
-        let cut = match (&point, self.live(parent)) {
-            // The whole of it needs no look back.
-            (ForkPoint::Interrupted(marker), Some(live)) => {
-                let thread = live.snapshot().await.map_err(|error| ThreadError::Invalid(error.to_string()))?;
-                thread.cut_here(*marker)
+        // The whole of it needs no look back: what the fork begins with is how its parent stands.
+        let state = match (&point, self.live(parent)) {
+            (ForkPoint::Interrupted(_), Some(live)) => {
+                Some(live.snapshot().await.map_err(|error| ThreadError::Invalid(error.to_string()))?)
             }
-            (ForkPoint::Interrupted(marker), None) => outpost_store::open(&source, parent).await?.thread.cut_here(*marker),
+            (ForkPoint::Interrupted(_), None) => Some(outpost_store::open(&source, parent).await?.thread),
+            _ => None,
+        };
+        let cut = match (&point, &state) {
+            (ForkPoint::Interrupted(marker), Some(thread)) => thread.cut_here(*marker),
+            (ForkPoint::AfterTurn(turn) | ForkPoint::BeforeTurn(turn), _) => cut_at(&source, parent, &point, turn).await?,
             _ => outline(&source, parent).await?.cut(&point)?,
         };
+        if let Some(state) = state.as_ref().filter(|_| forked.selection.is_none()) {
+            forked.selection = self.missing_selection(state);
+        }
         let id = forked.thread;
         let request = ForkRequest { forked, cut, at: (self.clock)() };
         let lease = match &store {
@@ -310,7 +318,11 @@ impl Shared {
             }
             store => store.fork(request).await?,
         };
-        let thread = match outpost_store::open(&store, id).await {
+        let opened = match state {
+            Some(state) => outpost_store::open_fork(&store, id, state).await,
+            None => outpost_store::open(&store, id).await,
+        };
+        let thread = match opened {
             Ok(opened) => opened.thread,
             Err(error) => {
                 store.release(lease).await;
@@ -423,6 +435,30 @@ async fn prefix(store: &Store, id: ThreadId, ordinal: Seq) -> Result<Vec<Entry>,
         entries.extend(batch.entries.into_iter().filter(|entry| entry.seq <= ordinal));
     }
     Ok(entries)
+}
+
+/// The cut before or after a turn. Only as much is read, from the end backwards, as tells where that is.
+async fn cut_at(store: &Store, id: ThreadId, point: &ForkPoint, turn: &TurnId) -> Result<Cut, ThreadError> {
+    let (mut entries, mut request) = (VecDeque::new(), PageRequest { turns: 2, ..PageRequest::default() });
+    loop {
+        let page = store.page(id, request).await?;
+        page.entries.into_iter().rev().for_each(|entry| entries.push_front(entry));
+        let is_all = page.before.is_none();
+        let begins = |entry: &Entry| matches!(&entry.fact, Fact::TurnStarted(fact) if fact.turn == *turn);
+        let ends = |entry: &Entry| matches!(entry.fact, Fact::TurnFinished(_));
+        // What stands between the end of the turn before and its own beginning belongs to it.
+        let is_whole = entries.iter().position(begins).is_some_and(|at| entries.iter().take(at).any(ends));
+        if is_all || is_whole {
+            let mut outline = Outline::default();
+            entries.iter().for_each(|entry| outline.apply(entry));
+            match outline.cut(point) {
+                // It may have been taken back and another of its name may stand before; only the whole says so.
+                Err(ForkError::UnknownTurn(_)) if !is_all => {}
+                other => return Ok(other?),
+            }
+        }
+        request = PageRequest { before: page.before, turns: request.turns * 2, bytes: request.bytes * 2 };
+    }
 }
 
 /// Where the turns of a thread begin and end.

@@ -4,8 +4,10 @@ use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use outpost_store::{ClaimMode, Lease, Need, Store};
-use outpost_thread::{Entry, Fact, Thread, ThreadId, said};
+use outpost_store::{ClaimMode, Lease, Need, Store, unnoted};
+use outpost_thread::{DamageNoted, Entry, Fact, SelectionChanged, Thread, ThreadId, said};
+use outpost_wire::PathUri;
+use outpost_wire::intent::Selection;
 use tokio::sync::{mpsc, watch};
 
 use super::manage::ThreadError;
@@ -81,9 +83,22 @@ impl Shared {
             };
             appended.entries.iter().for_each(|entry| drop(thread.apply(entry)));
         }
+        if let Some(selection) = self.missing_selection(&thread) {
+            let fact = SelectionChanged { selection: Some(selection), capability_roots: None };
+            let entry = Entry { seq: thread.last + 1, at: (self.clock)(), fact: fact.into() };
+            match store.append(&lease, vec![entry], Need::Stored).await {
+                Ok(appended) => appended.entries.iter().for_each(|entry| drop(thread.apply(entry))),
+                Err(error) => {
+                    store.release(lease).await;
+                    self.forget(id);
+                    return Err(error.into());
+                }
+            }
+        }
         let seat = self.seat(&thread);
         let agents: Vec<ThreadId> = thread.agents.iter().filter(|(_, agent)| agent.open).map(|(id, _)| *id).collect();
-        let live = self.run(store, lease, thread, seat);
+        let live = self.run(store.clone(), lease, thread, seat);
+        self.clone().look_for_damage(store, live.clone());
         if !agents.is_empty() {
             // Agents that were in the middle of their work when the program ended go on with it, and so do theirs.
             tokio::spawn(async move {
@@ -93,6 +108,38 @@ impl Shared {
             });
         }
         Ok(live)
+    }
+
+    /// A thread of another program says where it worked and not in which environment: it works in the default ones, there.
+    pub(super) fn missing_selection(&self, thread: &Thread) -> Option<Selection> {
+        if thread.metadata.imported.is_none() || thread.selection.is_some() {
+            return None;
+        }
+        let cwd = PathUri::from_syntax(thread.settings.cwd.as_deref()?).ok()?;
+        Some(self.registry.default_selection(&cwd, std::slice::from_ref(&cwd))).filter(|selection| !selection.is_empty())
+    }
+
+    /// Opening a thread reads only its end. The rest is looked at meanwhile, and what is found is written down and told.
+    fn look_for_damage(self: Arc<Self>, store: Store, live: LiveThread) {
+        tokio::spawn(async move {
+            let Ok(_turn) = self.checking.acquire().await else { return };
+            let found = match store.verify(live.id, None).await {
+                Ok(verdict) => verdict.damage,
+                Err(error) => return tracing::debug!(thread = %live.id, %error, "a thread cannot be checked"),
+            };
+            let ranges = found.iter().filter(|(_, damage)| damage.loses_entries()).map(|(_, damage)| damage.range());
+            let ranges: Vec<_> = ranges.collect();
+            if ranges.is_empty() {
+                return;
+            }
+            let Ok(thread) = live.snapshot().await else { return };
+            let damage = unnoted(&thread.damage, ranges.into_iter());
+            if !damage.is_empty() {
+                tracing::warn!(thread = %live.id, damage = damage.len(), "a thread is damaged; what is whole goes on");
+                // If it is not loaded any more, the next one who opens it finds the same.
+                let _ = live.change(vec![DamageNoted { damage, through: None, continued: false }.into()]).await;
+            }
+        });
     }
 
     /// A thread that has work to do, loaded if it was not.

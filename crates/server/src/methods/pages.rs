@@ -10,10 +10,11 @@ use outpost_store::{PageRequest, ReadError, Store};
 use outpost_thread::{Entry, Fact, InputId, Seq, Thread as State};
 use outpost_wire::Fault;
 use outpost_wire::app::SortDirection;
+use outpost_wire::app::event::Notice;
 use outpost_wire::app::turn::Turn;
 
 use crate::fault;
-use crate::projection::{Projector, Turns};
+use crate::projection::{Projector, Told, Turns};
 use crate::server::Shared;
 
 /// Which turns a client wants.
@@ -69,7 +70,7 @@ pub async fn page(server: &Shared, store: &Store, state: &State, wanted: &Wanted
     let mut all = Rows::new(server, state);
     let mut history = store.history(state.id, 0).await.map_err(fault::read)?;
     while let Some(batch) = history.next().await.map_err(fault::read)? {
-        all.read(&batch.entries);
+        all.read(&batch.with_gaps());
     }
     all.reaches_end = true;
     Ok(all.page(state, wanted, Trust::Everything).unwrap_or_default())
@@ -92,14 +93,14 @@ async fn near(server: &Shared, store: &Store, state: &State, wanted: &Wanted) ->
                 Err(ReadError::NotFound(_)) => return Ok(Some(rows)),
                 page => page.map_err(fault::read)?,
             };
-            rows.read(&page.entries);
+            rows.read(&page.with_gaps());
             rows.reaches_end = end > state.last;
         }
         SortDirection::Asc => {
             let from = from.unwrap_or(1).max(1);
             if from > 1 {
                 // What the first turn of the page says may have been received while the one before it ran.
-                rows.read(&store.page(state.id, before(Some(from), 1)).await.map_err(fault::read)?.entries);
+                rows.read(&store.page(state.id, before(Some(from), 1)).await.map_err(fault::read)?.with_gaps());
             }
             let enough = rows.starts.len() + wanted.limit + 1;
             let mut history = match store.history(state.id, from - 1).await {
@@ -108,9 +109,10 @@ async fn near(server: &Shared, store: &Store, state: &State, wanted: &Wanted) ->
             };
             rows.reaches_end = true;
             while let Some(batch) = history.next().await.map_err(fault::read)? {
-                let starts = batch.entries.iter().enumerate().filter(|(_, entry)| matches!(entry.fact, Fact::TurnStarted(_)));
+                let entries = batch.with_gaps();
+                let starts = entries.iter().enumerate().filter(|(_, entry)| matches!(entry.fact, Fact::TurnStarted(_)));
                 let end = starts.map(|(at, _)| at + 1).nth(enough.saturating_sub(rows.starts.len() + 1));
-                rows.read(&batch.entries[..end.unwrap_or(batch.entries.len())]);
+                rows.read(&entries[..end.unwrap_or(entries.len())]);
                 if end.is_some() {
                     rows.reaches_end = false;
                     break;
@@ -156,11 +158,17 @@ impl Rows {
 
     fn read(&mut self, entries: &[Entry]) {
         for entry in entries.iter().filter(|entry| entry.seq <= self.last) {
+            let told = self.projector.entry(entry);
+            // A turn may be told of that no entry begins: its beginning is lost.
+            let begun = told.iter().filter(|told| matches!(told, Told::Notice(Notice::TurnStarted(_)))).count();
+            self.starts.extend(std::iter::repeat_n(entry.seq, begun));
+            self.lacks.resize(self.starts.len(), false);
             match &entry.fact {
                 Fact::InputReceived(input) => drop(self.inputs.insert(input.input.clone())),
                 Fact::TurnStarted(turn) => {
-                    self.starts.push(entry.seq);
-                    self.lacks.push(turn.inputs.iter().any(|input| !self.inputs.contains(input)));
+                    if let Some(lacks) = self.lacks.last_mut() {
+                        *lacks = turn.inputs.iter().any(|input| !self.inputs.contains(input));
+                    }
                 }
                 Fact::TurnsReverted(revert) => {
                     self.starts.retain(|start| *start <= revert.through);
@@ -168,7 +176,7 @@ impl Rows {
                 }
                 _ => {}
             }
-            self.turns.take(self.projector.entry(entry));
+            self.turns.take(told);
         }
     }
 

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use outpost_runtime::live::Status;
-use outpost_store::{Cursor, Direction, Kin, ListQuery, Order, ReadError, Shelf, Store, Summary};
-use outpost_thread::{Fact, Seq, Thread as State, ThreadId, TurnId};
+use outpost_store::{Cursor, Damage, Direction, Kin, ListQuery, Order, ReadError, Shelf, Store, Summary};
+use outpost_thread::{DamagedRange, Fact, Seq, Thread as State, ThreadId, TurnId};
 use outpost_wire::Fault;
 use outpost_wire::app::thread::{
     InitialTurnsPage, StepEnvironment, StepSeen, ThreadDamage, ThreadItemEntry, ThreadItemsList, ThreadItemsListParams,
@@ -48,21 +48,29 @@ pub fn path(store: &Store, id: ThreadId) -> Option<String> {
     }
 }
 
+/// All turns of a thread, and what of it cannot be read.
+#[derive(Default)]
+pub struct Past {
+    pub turns: Turns,
+    pub damage: Vec<DamagedRange>,
+}
+
 /// Everything that was told of a thread up to an entry.
-pub async fn turns(server: &Shared, store: &Store, id: ThreadId, until: Seq) -> Result<Turns, Fault> {
+pub async fn past(server: &Shared, store: &Store, id: ThreadId, until: Seq) -> Result<Past, Fault> {
     let mut projector = Projector::new(id, server.defaults.clone()).without_diffs();
-    let mut turns = Turns::default();
+    let mut past = Past::default();
     let mut history = match store.history(id, 0).await {
         // Nothing is written down before the first input.
-        Err(ReadError::NotFound(_)) => return Ok(turns),
+        Err(ReadError::NotFound(_)) => return Ok(past),
         other => other.map_err(fault::read)?,
     };
     while let Some(batch) = history.next().await.map_err(fault::read)? {
-        for entry in batch.entries.iter().filter(|entry| entry.seq <= until) {
-            turns.take(projector.entry(entry));
+        past.damage.extend(batch.damage.iter().filter(|damage| damage.loses_entries()).map(Damage::range));
+        for entry in batch.with_gaps().iter().filter(|entry| entry.seq <= until) {
+            past.turns.take(projector.entry(entry));
         }
     }
-    Ok(turns)
+    Ok(past)
 }
 
 /// What was told after an entry, as it was told then; only what is still being asked is not told again here.
@@ -75,7 +83,7 @@ pub async fn told_after(server: &Shared, opening: &Opening, after: Seq) -> Resul
         other => other.map_err(fault::read)?,
     };
     while let Some(batch) = history.next().await.map_err(fault::read)? {
-        for entry in batch.entries.iter().filter(|entry| entry.seq <= opening.state.last) {
+        for entry in batch.with_gaps().iter().filter(|entry| entry.seq <= opening.state.last) {
             let told = projector.entry(entry);
             if entry.seq > after {
                 out.extend(told.into_iter().filter(|told| matches!(told, Told::Notice(_))));
@@ -123,8 +131,15 @@ async fn read(connection: Arc<Connection>, params: ThreadReadParams) -> Result<T
     if params.include_turns && ephemeral {
         return Err(Fault::invalid_request("ephemeral threads do not support includeTurns"));
     }
-    let turns = if params.include_turns { turns(server, &store, id, state.last).await?.into_turns() } else { vec![] };
-    let shown = Shown { status, ephemeral, path: path(&store, id), turns };
+    let past = if params.include_turns { past(server, &store, id, state.last).await? } else { Past::default() };
+    let (turns, mut damage) = (past.turns.into_turns(), past.damage);
+    let is_marked = async || matches!(store.summary(id).await, Ok(Some(Summary { damaged: true, .. })));
+    if !params.include_turns && state.damage.is_empty() && is_marked().await {
+        // Only who reads all of it can say what is missing.
+        let verdict = store.verify(id, None).await.map_err(fault::read)?;
+        damage = verdict.damage.iter().filter(|(_, damage)| damage.loses_entries()).map(|(_, damage)| damage.range()).collect();
+    }
+    let shown = Shown { status, ephemeral, path: path(&store, id), turns, damage };
     let asks = connection.client().is_some_and(|client| client.experimental);
     let read_state = if asks { unread::read_state(&store, &state).await? } else { None };
     Ok(ThreadReadResponse { thread: projection::thread(&state, shown, &server.defaults), read_state })
@@ -132,6 +147,7 @@ async fn read(connection: Arc<Connection>, params: ThreadReadParams) -> Result<T
 
 async fn list(connection: Arc<Connection>, params: ThreadListParams) -> Result<ThreadListResponse, Fault> {
     let server = &connection.server;
+    params.search_term.as_deref().map(fault::search_term).transpose()?;
     let after = match &params.cursor {
         Some(text) => Some(text.parse::<Cursor>().map_err(|_| fault::cursor(text))?),
         None => None,
@@ -305,7 +321,7 @@ async fn items_list(connection: Arc<Connection>, params: ThreadItemsListParams) 
     };
     let slice = Slice::read(cursor.as_deref(), params.limit, params.sort_direction.unwrap_or(SortDirection::Asc))?;
     let (state, store) = materialized(&connection.server, id).await?;
-    let mut all: Vec<ThreadItemEntry> = turns(&connection.server, &store, id, state.last).await?.into_items();
+    let mut all: Vec<ThreadItemEntry> = past(&connection.server, &store, id, state.last).await?.turns.into_items();
     if let Some(turn) = &params.turn_id {
         all.retain(|entry| entry.turn_id == *turn);
     }
@@ -315,7 +331,8 @@ async fn items_list(connection: Arc<Connection>, params: ThreadItemsListParams) 
 
 async fn verify(connection: Arc<Connection>, params: ThreadParams) -> Result<ThreadVerifyResponse, Fault> {
     let id = thread_id(&params.thread_id)?;
-    let verdict = connection.server.runtime.store().verify(id, None).await.map_err(fault::read)?;
+    let store = connection.server.runtime.store();
+    let verdict = store.verify(id, store.indexed_last(id).await).await.map_err(fault::read)?;
     let whole = verdict.is_whole();
     let damage = verdict.damage.iter().map(|(thread, damage)| {
         let range = damage.range();

@@ -39,9 +39,9 @@ async fn revert(connection: Arc<Connection>, params: ThreadRevertParams) -> Resu
     let (state, status, store) = reading::state_of(server, live.id()).await?;
     let wanted = Wanted { place: None, limit: 1, direction: SortDirection::Desc };
     let turns = pages::page(server, &store, &state, &wanted).await?;
-    let items = reading::turns(server, &store, live.id(), state.last).await?.into_items().len();
+    let items = reading::past(server, &store, live.id(), state.last).await?.turns.into_items().len();
     let ephemeral = server.runtime.is_ephemeral(live.id()).await;
-    let shown = Shown { status, ephemeral, path: reading::path(&store, live.id()), turns: vec![] };
+    let shown = Shown { status, ephemeral, path: reading::path(&store, live.id()), turns: vec![], damage: vec![] };
     let output = ThreadRevertResponse {
         thread: projection::thread(&state, shown, &server.defaults),
         turns_backwards_cursor: turns.back,

@@ -27,6 +27,7 @@ pub fn register(table: Table) -> Table {
 
 async fn threads(connection: Arc<Connection>, params: ThreadSearchParams) -> Result<ThreadSearchResponse, Fault> {
     let server = &connection.server;
+    fault::search_term(&params.search_term)?;
     if params.search_term.trim().is_empty() {
         return Err(Fault::invalid_request("searchTerm must not be empty"));
     }
@@ -71,7 +72,7 @@ async fn snippet(server: &Shared, row: &Summary, term: &str) -> String {
         return found.text;
     }
     let store = server.runtime.store();
-    let said = reading::turns(server, store, row.id, row.seq).await.map(|turns| turns.into_items()).unwrap_or_default();
+    let said = reading::past(server, store, row.id, row.seq).await.map(|past| past.turns.into_items()).unwrap_or_default();
     let mut terms = std::iter::once(term).chain(term.split_whitespace());
     let found = terms.find_map(|term| said.iter().find_map(|entry| excerpt::first(&words(&entry.item), term)));
     found.map(|found| found.text).or_else(|| row.preview.clone()).unwrap_or_default()
@@ -91,10 +92,11 @@ fn words(item: &Item) -> String {
 async fn said(server: &Shared, text: &str) -> Result<Vec<ThreadItemEntry>, Fault> {
     let id = thread_id(text)?;
     let (state, _, store) = reading::state_of(server, id).await?;
-    Ok(reading::turns(server, &store, id, state.last).await?.into_items())
+    Ok(reading::past(server, &store, id, state.last).await?.turns.into_items())
 }
 
 async fn occurrences(connection: Arc<Connection>, params: ThreadSearchOccurrencesParams) -> Result<ThreadSearchOccurrencesResponse, Fault> {
+    fault::search_term(&params.search_term)?;
     if params.search_term.is_empty() {
         return Err(Fault::invalid_request("searchTerm must not be empty"));
     }

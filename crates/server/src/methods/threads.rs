@@ -10,7 +10,7 @@ use outpost_runtime::runtime::LATER_INSTRUCTIONS;
 use outpost_runtime::{ForkThread, StartThread};
 use outpost_thread::{Fact, ForkPoint, Marker, Raw, SelectionChanged, Settings, SettingsChanged, TurnId};
 use outpost_wire::app::ThreadParams;
-use outpost_wire::app::event::ThreadStarted;
+use outpost_wire::app::event::{ThreadStarted, Warning};
 use outpost_wire::app::thread::{
     DynamicTool, ThreadFork, ThreadForkParams, ThreadOpened, ThreadResume, ThreadResumeParams, ThreadStart, ThreadStartParams,
     ThreadTakeover,
@@ -215,12 +215,18 @@ async fn open(connection: Arc<Connection>, live: LiveThread, past: Past) -> Resu
     let id = opening.state.id;
     let ephemeral = server.runtime.is_ephemeral(id).await;
     let (mut turns, mut page, mut again): (Vec<Turn>, Option<Vec<Turn>>, Vec<Told>) = (vec![], None, vec![]);
+    let mut damage = vec![];
     match &past {
         Past::New | Past::NewWithoutTurns | Past::Recent { after: None } => {}
         Past::Recent { after: Some(after) } => again = reading::told_after(&server, &opening, *after).await?,
-        Past::Forked => turns = reading::turns(&server, &opening.store, id, opening.state.last).await?.into_turns(),
+        Past::Forked => {
+            let read = reading::past(&server, &opening.store, id, opening.state.last).await?;
+            (turns, damage) = (read.turns.into_turns(), read.damage);
+        }
         Past::Whole { after, page: wanted } => {
-            let all = reading::turns(&server, &opening.store, id, opening.state.last).await?.into_turns();
+            let read = reading::past(&server, &opening.store, id, opening.state.last).await?;
+            damage = read.damage;
+            let all = read.turns.into_turns();
             if let Some(wanted) = wanted {
                 page = Some(reading::first_page(all.clone(), wanted));
             }
@@ -230,7 +236,12 @@ async fn open(connection: Arc<Connection>, live: LiveThread, past: Past) -> Resu
             }
         }
     }
-    let shown = Shown { status: Some(opening.live().status()), ephemeral, path: reading::path(&opening.store, id), turns };
+    let shown = Shown { status: Some(opening.live().status()), ephemeral, path: reading::path(&opening.store, id), turns, damage };
+    let missing = projection::damage(&opening.state, &shown);
+    if !missing.is_empty() {
+        let message = projection::damage_warning(id, &missing);
+        again.insert(0, Warning { thread_id: Some(id.to_string()), message }.into());
+    }
     let mut answer = projection::opened(&opening.state, shown, &server.defaults);
     answer.initial_turns_page = page.map(|data| outpost_wire::app::thread::ThreadTurnsListResponse {
         data: data.into_iter().map(|turn| Turn { items_view: ItemsView::Full, ..turn }).collect(),

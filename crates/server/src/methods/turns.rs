@@ -126,7 +126,7 @@ pub fn begun(id: &TurnId) -> Turn {
 /// The turn that an earlier request with the same key started, as it stands.
 async fn known(connection: &Arc<Connection>, live: &LiveThread, id: &TurnId) -> Result<Turn, Fault> {
     let (state, _, store) = reading::state_of(&connection.server, live.id()).await?;
-    let turns = reading::turns(&connection.server, &store, live.id(), state.last).await?.into_turns();
+    let turns = reading::past(&connection.server, &store, live.id(), state.last).await?.turns.into_turns();
     let found = turns.into_iter().find(|turn| turn.id == id.as_str());
     Ok(found.map_or_else(|| begun(id), crate::projection::without_items))
 }

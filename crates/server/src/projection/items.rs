@@ -1,7 +1,7 @@
 //! What is said: messages of users and of the model, and what it thought.
 
-use outpost_thread::{InputReceived, Raw};
-use outpost_wire::app::item::{Item, Phase};
+use outpost_thread::{DamagedRange, InputReceived, Raw};
+use outpost_wire::app::item::{Item, MissingEntries, Phase};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -78,7 +78,15 @@ fn shown(said: Said, name: impl FnOnce(Option<&str>) -> String) -> Option<Item> 
 }
 
 pub fn message(id: String, text: String, phase: Option<Phase>) -> Item {
-    Item::AgentMessage { id, text, phase, memory_citation: None, delivery: None, questions: None }
+    Item::AgentMessage { id, text, phase, memory_citation: None, delivery: None, questions: None, damage: None }
+}
+
+/// What stands in the place of entries that cannot be read. It is a message, because every client shows those.
+pub fn missing(range: &DamagedRange) -> Item {
+    let text = format!("[A part of this thread is missing here: {range}.]");
+    let damage = Some(MissingEntries { from: range.from, to: range.to, what: range.what.clone() });
+    let id = format!("missing_{}", range.from);
+    Item::AgentMessage { id, text, phase: None, memory_citation: None, delivery: None, questions: None, damage }
 }
 
 /// The text of what a user said.

@@ -1,5 +1,6 @@
 //! The fold: entries and events in, what a client is told out.
 
+mod damage;
 mod failure;
 mod progress;
 
@@ -19,6 +20,7 @@ use outpost_wire::app::thread::ThreadStatus;
 use outpost_wire::app::turn::{ItemsView, Turn, TurnStatus as Shown};
 use serde::Deserialize;
 
+pub use self::damage::warning as damage_warning;
 use self::failure::Failure;
 use super::ask::{About, Ask, Params};
 use super::diffs::TurnDiff;
@@ -49,6 +51,10 @@ pub struct Projector {
     spaces: HashMap<String, Spaced>,
     /// What the running turn's patches have changed; nothing for those who do not want to know.
     diff: Option<TurnDiff>,
+    /// Something before this cannot be read, so that turns may go on or begin without anybody having said that they began or ended.
+    is_torn: bool,
+    /// It tells what happens now, and not what happened.
+    is_live: bool,
 }
 
 /// An input that no turn has taken up yet.
@@ -106,6 +112,8 @@ impl Projector {
             answered: None,
             spaces: HashMap::new(),
             diff: Some(TurnDiff::default()),
+            is_torn: false,
+            is_live: false,
         }
     }
 
@@ -130,6 +138,7 @@ impl Projector {
         made.last = thread.last;
         made.settings = thread.settings.clone();
         made.total = thread.usage.total;
+        made.is_live = true;
         made
     }
 
@@ -165,8 +174,11 @@ impl Projector {
         if entry.seq <= self.last {
             return Vec::new();
         }
-        self.last = entry.seq;
+        self.last = entry.end();
         let mut out = Vec::new();
+        if self.is_torn {
+            self.mend(entry, &mut out);
+        }
         match &entry.fact {
             Fact::ThreadCreated(fact) => {
                 self.settings = fact.settings.clone();
@@ -201,6 +213,7 @@ impl Projector {
                 out.push(event::ThreadReverted { thread_id: self.name.clone() }.into());
             }
             Fact::TurnFinished(fact) => self.turn_finished(fact, entry.at, &mut out),
+            Fact::DamageNoted(fact) => self.damage_noted(fact, entry, &mut out),
             _ => {}
         }
         mark(&mut out, entry.seq);

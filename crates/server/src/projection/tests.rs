@@ -7,9 +7,9 @@ use outpost_runtime::RuntimeConfig;
 use outpost_runtime::live::{Event, Status};
 use outpost_runtime::model::Progress;
 use outpost_thread::{
-    ApprovalAnswered, ApprovalAsked, CallFinished, CallOutcome, CallRequest, CallStarted, Decision, Entry, Fact, InputOrigin,
-    InputReceived, Marker, ModelAnswered, ModelAsked, Raw, Settings, SettingsChanged, StepCaptured, Thread, ThreadCreated, ThreadId,
-    Tokens, TurnFinished, TurnStarted, TurnStatus,
+    ApprovalAnswered, ApprovalAsked, CallFinished, CallOutcome, CallRequest, CallStarted, DamageNoted, DamagedRange, Decision, Entry, Fact,
+    InputOrigin, InputReceived, Marker, ModelAnswered, ModelAsked, Raw, Settings, SettingsChanged, StepCaptured, Thread, ThreadCreated,
+    ThreadId, Tokens, TurnFinished, TurnStarted, TurnStatus,
 };
 use outpost_wire::app::event::Notice;
 use outpost_wire::app::item::{Item, WorkStatus};
@@ -294,4 +294,51 @@ fn how_a_thread_stands_is_told_when_it_changes() {
     let waits = Status::Active { waits_for_approval: true, waits_for_input: false };
     assert_eq!(projector.event(&Event::Status(waits.clone())).len(), 1);
     assert!(projector.event(&Event::Status(waits)).is_empty());
+}
+
+fn ended(turn: &str) -> Fact {
+    TurnFinished { turn: Some(turn.into()), status: TurnStatus::Completed, reason: None, error: None, marker: Marker::Off }.into()
+}
+
+/// Whatever is lost, an item stands in its place, and every turn that something is left of is shown.
+#[test]
+fn what_is_missing_is_shown_where_it_stood() {
+    let message = |text: &str| json!({"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]});
+    let mut facts: Vec<Fact> = vec![ThreadCreated::new(id()).into()];
+    for turn in ["one", "two", "three"] {
+        facts.extend([said(turn, None), TurnStarted::new(turn.into(), vec![turn.into()]).into()]);
+        facts.extend(step(turn, 0));
+        facts.extend([answered(turn, 0, vec![message(turn)], &[]), ended(turn)]);
+    }
+    let whole = entries(facts);
+    let lost = |from: u64, to: u64| {
+        let range = DamagedRange { from, to, what: "altered".into() };
+        let note = Entry { seq: from, at: from * 1000, fact: DamageNoted::in_place_of(range).into() };
+        let mut left: Vec<Entry> = whole.iter().filter(|entry| !(from..=to).contains(&entry.seq)).cloned().collect();
+        left.insert(from as usize - 1, note);
+        let mut turns = Turns::default();
+        let mut projector = Projector::new(id(), defaults());
+        left.iter().for_each(|entry| turns.take(projector.entry(entry)));
+        let shown = |turn: &outpost_wire::app::turn::Turn| {
+            let texts: Vec<String> = turn
+                .items
+                .iter()
+                .map(|item| match &item.item {
+                    Item::UserMessage { .. } => "user".to_owned(),
+                    Item::AgentMessage { damage: Some(damage), .. } => format!("{}-{}", damage.from, damage.to),
+                    Item::AgentMessage { text, .. } => text.clone(),
+                    other => format!("{other:?}"),
+                })
+                .collect();
+            format!("{}:{:?}:{}", turn.id, turn.status, texts.join(","))
+        };
+        turns.into_turns().iter().map(shown).collect::<Vec<_>>().join(" ")
+    };
+    // Entries 2 to 7 are the first turn, 8 to 13 the second, 14 to 19 the third.
+    let (one, three) = ("one:Completed:user,one", "three:Completed:user,three");
+    assert_eq!(lost(12, 12), format!("{one} two:Completed:user,12-12 {three}"), "an answer");
+    assert_eq!(lost(13, 13), format!("{one} two:Interrupted:user,two,13-13 {three}"), "an end");
+    assert_eq!(lost(9, 9), format!("{one} missing_9:Failed:user,9-9 two:Completed:two {three}"), "a beginning");
+    assert_eq!(lost(8, 13), format!("{one} missing_8:Failed:8-13 {three}"), "a turn");
+    assert_eq!(lost(12, 15), format!("{one} two:Interrupted:user,12-15 three:Completed:three"), "an end and a beginning");
 }

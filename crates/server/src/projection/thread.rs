@@ -1,10 +1,10 @@
 //! Threads as clients see them: from their state if it is at hand, else from what a list knows.
 
 use outpost_runtime::live::Status;
-use outpost_store::Summary;
-use outpost_thread::{Raw, Thread as State};
+use outpost_store::{Summary, unnoted};
+use outpost_thread::{DamagedRange, Raw, Thread as State};
 use outpost_wire::app::environment::ThreadEnvironment;
-use outpost_wire::app::thread::{ActiveFlag, Thread, ThreadOpened, ThreadStatus};
+use outpost_wire::app::thread::{ActiveFlag, Thread, ThreadDamage, ThreadOpened, ThreadStatus};
 use outpost_wire::app::turn::Turn;
 use outpost_wire::intent::Selection;
 use serde_json::{Value, json};
@@ -18,6 +18,16 @@ pub struct Shown {
     pub ephemeral: bool,
     pub path: Option<String>,
     pub turns: Vec<Turn>,
+    /// Found while its past was read. What is written down in the thread is known from there.
+    pub damage: Vec<DamagedRange>,
+}
+
+/// All that is known to be missing.
+pub fn damage(state: &State, shown: &Shown) -> Vec<DamagedRange> {
+    let mut all: Vec<DamagedRange> = state.damage.iter().cloned().collect();
+    all.extend(unnoted(&state.damage, shown.damage.iter().cloned()));
+    all.sort_by_key(|range| range.from);
+    all
 }
 
 /// Nothing is the status of a thread that is not loaded.
@@ -56,6 +66,10 @@ fn source(source: Option<&Raw>) -> Value {
 
 pub fn thread(state: &State, shown: Shown, defaults: &Defaults) -> Thread {
     let metadata = &state.metadata;
+    let damage: Vec<ThreadDamage> = damage(state, &shown)
+        .into_iter()
+        .map(|range| ThreadDamage { thread_id: state.id.to_string(), from: range.from, to: range.to, what: range.what })
+        .collect();
     let is_loaded = shown.status.as_ref().is_some_and(|status| *status != Status::Closed);
     Thread {
         id: state.id.to_string(),
@@ -89,6 +103,8 @@ pub fn thread(state: &State, shown: Shown, defaults: &Defaults) -> Thread {
         can_accept_direct_input: Some(true),
         extra: None,
         daybreak_enabled: None,
+        damaged: !damage.is_empty(),
+        damage,
         turns: shown.turns,
     }
 }
@@ -133,6 +149,8 @@ pub fn summary(row: &Summary, shown: Shown, defaults: &Defaults) -> Thread {
         can_accept_direct_input: Some(true),
         extra: None,
         daybreak_enabled: None,
+        damaged: row.damaged,
+        damage: vec![],
         turns: shown.turns,
     }
 }

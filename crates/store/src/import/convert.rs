@@ -6,14 +6,15 @@
 use std::collections::{BTreeMap, HashMap};
 
 use outpost_thread::{
-    CallId, CallOutcome, CompactReason, ContextCompacted, Fact, InterruptReason, Kept, MetadataChanged, Raw, Settings, SettingsChanged,
-    ThreadId, TurnStatus, is_user_message,
+    CallId, CallOutcome, CompactReason, ContextCompacted, Fact, InterruptReason, Kept, MetadataChanged, Raw, SelectionChanged, Settings,
+    SettingsChanged, ThreadId, TurnStatus, is_user_message,
 };
+use outpost_wire::intent::Selection;
 use serde_json::{Value, json};
 
 use super::line::Line;
-use super::meta;
-use super::scribe::{Dated, Ending, Scribe};
+use super::scribe::{Asked, Dated, Ending, Scribe};
+use super::{details, meta};
 
 /// A thread as facts, and what could not be said in them.
 #[derive(Debug)]
@@ -38,6 +39,7 @@ pub struct Converter {
     carried: BTreeMap<String, u64>,
     is_created: bool,
     settings: Settings,
+    selection: Option<Selection>,
     /// What clients were shown of calls, by call id.
     details: HashMap<String, Value>,
     /// Newer rollouts say in a line of its own what each answer used; their other counts repeat it.
@@ -53,6 +55,7 @@ impl Converter {
             carried: BTreeMap::new(),
             is_created: false,
             settings: Settings::default(),
+            selection: None,
             details: HashMap::new(),
             has_usage_records: false,
             window: 0,
@@ -71,7 +74,10 @@ impl Converter {
             "session_meta" => {}
             "response_item" => self.item(&line.payload),
             "event_msg" => self.event(line),
-            "turn_context" => self.set(meta::turn_settings(&line.payload)),
+            "turn_context" => {
+                self.select(meta::selection(&line.payload));
+                self.set(meta::turn_settings(&line.payload));
+            }
             "compacted" => self.compacted(&line.payload),
             "token_usage_record" => {
                 self.has_usage_records = true;
@@ -110,8 +116,16 @@ impl Converter {
         self.is_created = true;
         let created = meta::created(self.thread, payload);
         self.settings = created.settings.clone();
+        self.selection.clone_from(&created.selection);
         self.scribe.provider = self.settings.model_provider.clone();
         self.scribe.fact(created);
+    }
+
+    fn select(&mut self, new: Option<Selection>) {
+        if new.is_some() && new != self.selection {
+            self.selection.clone_from(&new);
+            self.scribe.fact(SelectionChanged { selection: new, capability_roots: None });
+        }
     }
 
     fn set(&mut self, new: Settings) {
@@ -135,11 +149,13 @@ impl Converter {
             ("message", _) => self.scribe.context(raw),
             ("function_call" | "custom_tool_call" | "local_shell_call" | "tool_search_call", _) => {
                 let (call, tool) = (first(["call_id", "id"]), first(["name", "type"]));
-                self.scribe.said(raw, (!call.is_empty()).then(|| (CallId::from(call), tool)));
+                let begun = details::asked(payload, self.settings.cwd.as_deref()).map(Raw::from);
+                self.scribe.said(raw, (!call.is_empty()).then(|| Asked { call: CallId::from(call), tool, begun }));
             }
             (kind, _) if kind.ends_with("_output") && !member("call_id").is_empty() => {
                 let detail = self.details.remove(member("call_id"));
-                let ending = Ending { outcome: outcome(detail.as_ref()), detail: detail.map(Raw::from) };
+                let begun = detail.as_ref().and_then(details::begun).map(Raw::from);
+                let ending = Ending { outcome: outcome(detail.as_ref()), begun, detail: detail.map(details::ended).map(Raw::from) };
                 self.scribe.returned(raw, CallId::from(member("call_id")), ending);
             }
             // Reasoning, searches, images, and whatever else the model said.

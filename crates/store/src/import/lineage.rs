@@ -50,12 +50,13 @@ impl Lineage {
     pub fn read(&self, mut line: impl FnMut(&Line), mut bad: impl FnMut(BadLine)) -> Result<(), LineageError> {
         if self.segments.len() > 1
             && let Some((path, _)) = self.segments.last()
-            && let Some(own) = lines(path)?.flatten().next()
+            && let Some(own) = first(lines(path)?)
         {
             line(&own);
         }
         for (path, end) in &self.segments {
-            for next in lines(path)? {
+            let mut lines = lines(path)?;
+            while let Some(next) = lines.next_as::<Line>() {
                 match next {
                     Ok(next) if end.is_some_and(|end| next.ordinal.is_some_and(|ordinal| ordinal >= end)) => break,
                     Ok(next) => line(&next),
@@ -71,8 +72,11 @@ fn lines(path: &Path) -> Result<file::Lines, LineageError> {
     file::open(path).map_err(|error| LineageError::Io { path: path.to_owned(), error })
 }
 
+fn first(mut lines: file::Lines) -> Option<Line> {
+    std::iter::from_fn(|| lines.next_as::<Line>()).find_map(Result::ok)
+}
+
 /// The head is the first line that can be read.
 fn head(path: &Path) -> Result<Head, LineageError> {
-    let mut lines = lines(path)?;
-    lines.find_map(Result::ok).as_ref().and_then(Head::of).ok_or_else(|| LineageError::NotARollout { path: path.to_owned() })
+    first(lines(path)?).as_ref().and_then(Head::of).ok_or_else(|| LineageError::NotARollout { path: path.to_owned() })
 }

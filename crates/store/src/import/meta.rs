@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 
 use outpost_thread::{Parent, Raw, Settings, ThreadCreated, ThreadId, Tokens};
+use outpost_wire::PathUri;
+use outpost_wire::intent::{Attachment, CapabilityRoot, EnvironmentId, RootLocation, Selection};
 use serde_json::{Value, json};
 
 /// The first fact of an imported thread. Where it came from stays with it.
@@ -24,6 +26,9 @@ pub fn created(thread: ThreadId, meta: &Value) -> ThreadCreated {
         dynamic_tools: meta.get("dynamic_tools").and_then(Value::as_array).into_iter().flatten().cloned().map(Raw::from).collect(),
         settings: Settings { model_provider: text(meta, "model_provider"), cwd: text(meta, "cwd"), ..Settings::default() },
         git: raw(meta, "git"),
+        selection: selection(meta),
+        capability_roots: roots(meta),
+        forked_from: text(meta, "forked_from_id").and_then(|id| id.parse().ok()),
         imported: Some(Raw::from(imported)),
         ..ThreadCreated::new(thread)
     }
@@ -41,6 +46,43 @@ fn parent(meta: &Value) -> Option<Parent> {
         nickname: about("agent_nickname"),
         role: about("agent_role").or_else(|| about("agent_type")),
     })
+}
+
+fn either<'a>(value: &'a Value, names: [&str; 2]) -> Option<&'a Value> {
+    names.into_iter().find_map(|name| value.get(name)).filter(|value| !value.is_null())
+}
+
+fn path(value: &Value) -> Option<PathUri> {
+    let text = value.as_str()?;
+    PathUri::parse_either(text).ok()
+}
+
+/// The environments that were selected, if the rollout says so. One that cannot be understood is as good as none.
+pub fn selection(value: &Value) -> Option<Selection> {
+    let attachment = |value: &Value| {
+        let id = EnvironmentId::parse(either(value, ["environment_id", "environmentId"]).or_else(|| value.get("id"))?.as_str()?).ok()?;
+        let roots = either(value, ["workspace_roots", "runtimeWorkspaceRoots"]).and_then(Value::as_array);
+        let attachment = Attachment::new(id, path(value.get("cwd")?)?);
+        Some(match roots {
+            Some(roots) => attachment.with_roots(roots.iter().filter_map(path)),
+            None => attachment,
+        })
+    };
+    let attachments = value.get("environments")?.as_array()?.iter().map(attachment).collect::<Option<Vec<_>>>()?;
+    Selection::new(attachments).ok().filter(|selection| !selection.is_empty())
+}
+
+/// Those capability roots that can be understood.
+fn roots(meta: &Value) -> Vec<CapabilityRoot> {
+    let root = |value: &Value| {
+        let location = value.get("location")?;
+        let location = location.get("environment").filter(|inner| inner.is_object()).unwrap_or(location);
+        let id = either(location, ["environment_id", "environmentId"])?.as_str()?;
+        let location = RootLocation::Environment { environment_id: EnvironmentId::parse(id).ok()?, path: path(location.get("path")?)? };
+        Some(CapabilityRoot { id: text(value, "id")?, location })
+    };
+    let all = meta.get("selected_capability_roots").and_then(Value::as_array).into_iter().flatten();
+    all.filter_map(root).collect()
 }
 
 pub fn turn_settings(context: &Value) -> Settings {

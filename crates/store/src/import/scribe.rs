@@ -20,7 +20,18 @@ pub struct Dated {
 /// How a call ended, and what clients were shown of it.
 pub struct Ending {
     pub outcome: CallOutcome,
+    /// What is known of its beginning only now.
+    pub begun: Option<Raw>,
     pub detail: Option<Raw>,
+}
+
+/// A call that the model asked for.
+#[derive(Debug, Clone)]
+pub struct Asked {
+    pub call: CallId,
+    pub tool: String,
+    /// What clients are shown of it when it begins.
+    pub begun: Option<Raw>,
 }
 
 #[derive(Default)]
@@ -47,7 +58,7 @@ struct OpenTurn {
     kind: TurnKind,
     step: u32,
     /// Calls that have not ended.
-    calls: Vec<(CallId, String)>,
+    calls: Vec<Asked>,
 }
 
 #[derive(Default)]
@@ -83,8 +94,9 @@ impl Scribe {
         self.close_answer();
         self.write_turn(Vec::new());
         let Some(turn) = self.turn.take() else { return };
-        for (call, tool) in turn.calls {
-            self.fact(started(&turn.id, &call, &tool));
+        for asked in turn.calls {
+            let call = asked.call.clone();
+            self.fact(started(&turn.id, asked));
             self.fact(CallFinished { turn: turn.id.clone(), call, outcome: CallOutcome::Aborted, items: Vec::new(), detail: None });
         }
         let reason = reason.filter(|_| status == TurnStatus::Interrupted);
@@ -131,13 +143,13 @@ impl Scribe {
         self.before_step.push(item);
     }
 
-    pub fn said(&mut self, item: Raw, call: Option<(CallId, String)>) {
+    pub fn said(&mut self, item: Raw, call: Option<Asked>) {
         self.open_answer();
         let answer = self.answer.get_or_insert_default();
-        if let Some((call, tool)) = call {
-            answer.calls.push(CallRequest { call: call.clone(), tool: tool.clone(), item: answer.items.len() });
+        if let Some(asked) = call {
+            answer.calls.push(CallRequest { call: asked.call.clone(), tool: asked.tool.clone(), item: answer.items.len() });
             if let Some(turn) = &mut self.turn {
-                turn.calls.push((call, tool));
+                turn.calls.push(asked);
             }
         }
         answer.items.push(item);
@@ -146,10 +158,11 @@ impl Scribe {
     pub fn returned(&mut self, item: Raw, call: CallId, ending: Ending) {
         self.close_answer();
         let Some(turn) = &mut self.turn else { return self.context(item) };
-        let Some(at) = turn.calls.iter().position(|(open, _)| *open == call) else { return self.context(item) };
-        let (_, tool) = turn.calls.remove(at);
+        let Some(at) = turn.calls.iter().position(|open| open.call == call) else { return self.context(item) };
+        let mut asked = turn.calls.remove(at);
+        asked.begun = ending.begun.or(asked.begun);
         let id = turn.id.clone();
-        self.fact(started(&id, &call, &tool));
+        self.fact(started(&id, asked));
         self.fact(CallFinished { turn: id, call, outcome: ending.outcome, items: vec![item], detail: ending.detail });
     }
 
@@ -233,14 +246,7 @@ impl Scribe {
     }
 }
 
-fn started(turn: &TurnId, call: &CallId, tool: &str) -> CallStarted {
-    CallStarted {
-        turn: turn.clone(),
-        call: call.clone(),
-        tool: tool.to_owned(),
-        environment: None,
-        process: None,
-        repeatable: false,
-        detail: None,
-    }
+fn started(turn: &TurnId, asked: Asked) -> CallStarted {
+    let Asked { call, tool, begun } = asked;
+    CallStarted { turn: turn.clone(), call, tool, environment: None, process: None, repeatable: false, detail: begun }
 }

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+use super::claude;
+
 /// One thread's newest rollout.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Found {
@@ -20,6 +22,8 @@ pub struct Found {
 pub struct Shelf {
     /// What was asked for, by thread id; of several rollouts of one thread the newest counts, which a revert leaves.
     pub threads: BTreeMap<String, Found>,
+    /// Sessions of Claude Code.
+    pub sessions: Vec<PathBuf>,
     by_rollout: HashMap<String, PathBuf>,
     names: HashMap<String, String>,
 }
@@ -30,12 +34,17 @@ impl Shelf {
         let mut shelf = Self::default();
         if path.is_dir() {
             shelf.walk(path)?;
+            shelf.sessions.sort();
             for root in path.ancestors().take(5) {
                 shelf.read_names(&root.join("session_index.jsonl"));
             }
             return Ok(shelf);
         }
         fs::metadata(path)?;
+        if claude::is_session(path) {
+            shelf.sessions.push(path.to_owned());
+            return Ok(shelf);
+        }
         let home = path.ancestors().find(|folder| folder.file_name().is_some_and(|name| name == "sessions" || name == "archived_sessions"));
         match home.and_then(Path::parent) {
             Some(home) => {
@@ -47,6 +56,7 @@ impl Shelf {
             None => shelf.walk(path.parent().unwrap_or(Path::new(".")))?,
         }
         shelf.threads.clear();
+        shelf.sessions.clear();
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         let thread = Ids::of(name).map_or_else(|| name.to_owned(), |ids| ids.thread);
         shelf.threads.insert(thread, Found { path: path.to_owned(), archived: is_archived(path) });
@@ -69,6 +79,8 @@ impl Shelf {
                 self.walk(&path)?;
             } else if let Some(ids) = entry.file_name().to_str().and_then(Ids::of) {
                 self.add(ids, path);
+            } else if claude::is_session(&path) {
+                self.sessions.push(path);
             }
         }
         Ok(())

@@ -44,18 +44,25 @@ pub fn journals(folder: &Path) -> io::Result<Vec<JournalFile>> {
 
 fn walk(folder: &Path, found: &mut Vec<JournalFile>) -> io::Result<()> {
     let entries = match fs::read_dir(folder) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => return Ok(()),
         entries => entries?,
     };
     for entry in entries {
         let entry = entry?;
         if entry.file_type()?.is_dir() {
             walk(&entry.path(), found)?;
-        } else if let Some(id) = entry.file_name().to_str().and_then(|name| name.strip_suffix(".jsonl")).and_then(|id| id.parse().ok()) {
+        } else if let Some(id) = entry.file_name().to_str().and_then(|name| name.strip_suffix(".jsonl")).and_then(|id| id.parse().ok())
+            && is_journal(&entry.path())
+        {
             found.push(JournalFile { id, path: entry.path() });
         }
     }
     Ok(())
+}
+
+/// Whether something that is named like a journal can be one. Opening a pipe would wait for ever, and a device never ends.
+pub fn is_journal(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|meta| meta.is_file())
 }
 
 /// The thread whose past a journal shares.
@@ -86,7 +93,7 @@ pub fn quick_look(journal: &JournalFile, stamp: Stamp, ancestors: &impl Ancestor
     loop {
         match forward.find_next()? {
             Found::Line { line, .. } => fold(&mut summary, version, &line, ancestors)?,
-            Found::Damage(_) => {}
+            Found::Damage(damage) => summary.damaged |= !damage.what.is_tail(),
             Found::End => break,
         }
     }
@@ -172,13 +179,16 @@ pub fn catch_up(database: &Database, journal: &JournalFile, blobs: &Blobs) -> Re
         match forward.find_next()? {
             Found::Line { line, .. } => {
                 fold(&mut row.summary, start.version, &line, database)?;
-                writer.line(start.version, &line, blobs)?;
+                row.summary.damaged |= !writer.line(start.version, &line, blobs)?;
                 row.chain = line.sum.to_string();
                 worded = forward.place().offset;
             }
             // A piece that ends within a line looks torn; the rest of the line comes with the next piece.
             Found::Damage(damage) if damage.what.is_tail() => {}
-            Found::Damage(damage) => worded = worded.max(damage.offset + damage.bytes),
+            Found::Damage(damage) => {
+                row.summary.damaged = true;
+                worded = worded.max(damage.offset + damage.bytes);
+            }
             Found::End => break,
         }
     }
@@ -212,7 +222,8 @@ struct Words<'a> {
 }
 
 impl Words<'_> {
-    fn line(&mut self, version: u32, line: &Line<'_>, blobs: &Blobs) -> Result<(), ScanError> {
+    /// Whether its content is there.
+    fn line(&mut self, version: u32, line: &Line<'_>, blobs: &Blobs) -> Result<bool, ScanError> {
         match line.kind {
             "turnStarted" => {
                 self.turns += 1;
@@ -228,7 +239,7 @@ impl Words<'_> {
                         .and_then(|text| String::from_utf8(text).ok().and_then(|text| Raw::parse(text).ok())),
                     None => line.raw().ok(),
                 };
-                let Some(raw) = raw else { return Ok(()) };
+                let Some(raw) = raw else { return Ok(false) };
                 let text = words::searchable(&journal::entry(version, line, raw));
                 if !text.trim().is_empty() {
                     self.database.put_words(self.key, line.seq, &text)?;
@@ -236,6 +247,6 @@ impl Words<'_> {
             }
             _ => {}
         }
-        Ok(())
+        Ok(true)
     }
 }

@@ -23,8 +23,8 @@ impl Home {
         let lineage = Lineage::open(self, parent)?;
         // What lies in an ancestor is taken from there, so that chains of forks do not grow with every fork.
         let segment = &lineage.segments()[lineage.index_of(cut.ordinal)];
-        let place = segment.locate(cut.ordinal + 1).map_err(ReadError::from)?;
-        let (true, Some(sum)) = (place.last == cut.ordinal && cut.ordinal > 0, place.sum) else {
+        let sum = if cut.ordinal > 0 { segment.sum_of(cut.ordinal).map_err(ReadError::from)? } else { None };
+        let Some(sum) = sum else {
             return Err(ForkStoreError::OutOfRange { thread: parent, ordinal: cut.ordinal });
         };
         let base = Base { thread: segment.thread, ordinal: cut.ordinal, sum: sum.to_string() };

@@ -7,7 +7,7 @@ use outpost_thread::{Entry, Seq, ThreadId};
 use super::segment::{Lineage, Segment, entry};
 use super::{Home, blocking, lock};
 use crate::budget::Budget;
-use crate::damage::Damage;
+use crate::damage::{Damage, DamageKind};
 use crate::journal;
 use crate::reader::{self, Backward, Forward, Found, Place};
 use crate::store::{Batch, Page, PageRequest, ReadError};
@@ -85,7 +85,15 @@ fn read_piece(home: &Home, segment: &Segment, place: &mut Place, after: Seq, bat
     let mut forward = Forward::new(&segment.file, *place, u64::MAX);
     loop {
         match forward.find_next()? {
-            Found::End => return Ok(true),
+            Found::End => {
+                // What a fork shares must be there to its end.
+                let last = forward.place().last.max(after);
+                if let Some(until) = segment.until.filter(|until| last < *until) {
+                    let offset = forward.place().offset;
+                    batch.damage.push(Damage { from: last + 1, to: until, offset, bytes: 0, what: DamageKind::Missing });
+                }
+                return Ok(true);
+            }
             Found::Damage(damage) if damage.from > until => return Ok(true),
             Found::Damage(mut damage) => {
                 damage.to = damage.to.min(until);
@@ -183,11 +191,15 @@ impl Home {
         let mut back = Backward::new(&segment.file, segment.start.end, end);
         let mut begin = end;
         let mut is_full = false;
+        // Lines at the beginning of the page that cannot be read, so that they tell no ordinal.
+        let mut spoiled = 0;
         while let Some((bytes, offset)) = back.raw_line()? {
-            if budget.is_spent(journal::read(bytes).map_or("", |line| line.kind), bytes.len()) {
+            let line = journal::read(bytes);
+            if budget.is_spent(line.map_or("", |line| line.kind), bytes.len()) {
                 is_full = true;
                 break;
             }
+            spoiled = if line.is_some() { 0 } else { spoiled + 1 };
             begin = offset;
         }
         // Read again in order: this is how lines are checked against each other, and damage gets its name.
@@ -197,7 +209,12 @@ impl Home {
         loop {
             match forward.find_next()? {
                 Found::End => break,
-                Found::Damage(damage) => page.damage.push(damage),
+                Found::Damage(mut damage) => {
+                    if place.last == 0 && page.before.is_none() && begin != segment.start.end {
+                        damage.from = (damage.to + 1).saturating_sub(spoiled).max(segment.start.first);
+                    }
+                    page.damage.push(damage);
+                }
                 Found::Line { line, offset } => {
                     page.before = page.before.or(Some(line.seq));
                     match entry(&self.blobs, segment.start.version, &line) {
@@ -206,6 +223,13 @@ impl Home {
                     }
                 }
             }
+        }
+        // What is missing between this page and the next one would be noticed by neither.
+        let last = forward.place().last;
+        if let Some(bound) = bound.filter(|bound| last > 0 && last + 1 < *bound)
+            && end < reader::tail(&segment.file, &segment.start)?.end
+        {
+            page.damage.push(Damage { from: last + 1, to: bound - 1, offset: end, bytes: 0, what: DamageKind::Missing });
         }
         Ok((page, is_full))
     }

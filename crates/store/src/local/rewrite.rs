@@ -78,7 +78,7 @@ impl Output {
 
     /// One line for all that are gone.
     fn note(&mut self, damage: &Damage, at: u64) -> io::Result<()> {
-        let fact = Fact::from(DamageNoted { damage: vec![damage.range()], through: Some(damage.to) });
+        let fact = Fact::from(DamageNoted::in_place_of(damage.range()));
         let data = fact.data().map_err(io::Error::other)?;
         self.write(Parts { seq: damage.from, at, kind: fact.kind(), data: data.get() })
     }

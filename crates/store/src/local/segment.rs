@@ -8,7 +8,7 @@ use outpost_thread::{Base, Entry, Fact, Raw, Seq, ThreadId};
 use super::Home;
 use crate::blob::Blobs;
 use crate::damage::{Damage, DamageKind};
-use crate::journal::{self, Line};
+use crate::journal::{self, Line, Sum};
 use crate::reader::{self, Forward, Found, Place, Start};
 use crate::store::{Head, ReadError};
 
@@ -56,8 +56,20 @@ impl Segment {
         Ok(self.file.metadata()?.len())
     }
 
-    /// The place before entry `seq`.
+    /// The checksum of the line of entry `seq`, if that is there.
+    pub fn sum_of(&self, seq: Seq) -> std::io::Result<Option<Sum>> {
+        let place = self.locate(seq + 1)?;
+        Ok(place.sum.filter(|_| place.last == seq))
+    }
+
+    /// The place before entry `seq`. The one behind the last entry is found without a look at the others.
     pub fn locate(&self, seq: Seq) -> std::io::Result<Place> {
+        if self.until.is_none() {
+            let tail = reader::tail(&self.file, &self.start)?;
+            if tail.last + 1 == seq && tail.last >= self.start.first && tail.torn + tail.spoiled == 0 && !tail.lacks_end {
+                return Ok(Place { offset: tail.end, last: tail.last, sum: Some(tail.sum) });
+            }
+        }
         reader::locate(&self.file, &self.start, self.length()?, seq)
     }
 }
@@ -120,8 +132,8 @@ impl Lineage {
 
     /// Whether entry `seq` is there and has this checksum.
     pub fn bears_out(&self, seq: Seq, sum: &str) -> bool {
-        let segment = &self.0[self.index_of(seq)];
-        segment.locate(seq + 1).is_ok_and(|place| place.last == seq && place.sum.is_some_and(|found| found.to_string() == sum))
+        let found = self.0[self.index_of(seq)].sum_of(seq);
+        found.is_ok_and(|found| found.is_some_and(|found| found.to_string() == sum))
     }
 }
 

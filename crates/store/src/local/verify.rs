@@ -7,7 +7,7 @@ use outpost_thread::{Seq, ThreadId};
 use super::Home;
 use super::segment::{Lineage, Segment, entry};
 use crate::damage::{Damage, DamageKind};
-use crate::journal::Sum;
+use crate::journal::{Sum, as_blob};
 use crate::lease::{ClaimError, ClaimMode, LeaseFile, Record};
 use crate::reader::{Forward, Found};
 use crate::store::{AppendError, DeleteError, ReadError};
@@ -31,7 +31,6 @@ impl Home {
                 }
             }
         }
-        let known = [known, self.known_last(thread)].into_iter().flatten().max();
         if let Some(known) = known.filter(|known| *known > verdict.last) {
             let damage = Damage { from: verdict.last + 1, to: known, offset: verdict.bytes, bytes: 0, what: DamageKind::CutOff };
             verdict.damage.push((thread, damage));
@@ -56,7 +55,10 @@ impl Home {
                 Found::Line { line, offset } => {
                     last = line.seq;
                     verdict.entries += 1;
-                    if let Err(what) = entry(&self.blobs, segment.start.version, &line) {
+                    // A line that has its sum is what was written; only what it refers to may be gone.
+                    let checked =
+                        if as_blob(line.data).is_some() { entry(&self.blobs, segment.start.version, &line).map(drop) } else { Ok(()) };
+                    if let Err(what) = checked {
                         verdict.damage.push((segment.thread, Damage { from: line.seq, to: line.seq, offset, bytes: 0, what }));
                     }
                 }

@@ -153,10 +153,12 @@ impl Writer {
 
     /// Writes the entries; all or none.
     pub fn append(&mut self, home: &Home, entries: Vec<Entry>, waits: bool) -> Result<(Appended, Option<Commit>), AppendError> {
-        for (entry, expected) in entries.iter().zip(self.last + 1..) {
+        let mut expected = self.last + 1;
+        for entry in &entries {
             if entry.seq != expected {
                 return Err(AppendError::Conflict { expected, found: entry.seq });
             }
+            expected = entry.end() + 1;
             if !journal::is_plain(entry.fact.kind()) {
                 return Err(AppendError::Unwritable { kind: entry.fact.kind().to_owned(), why: "its name is not plain".into() });
             }
@@ -212,7 +214,7 @@ impl Writer {
             let _ = fs::remove_file(&aside);
             home.failed(error)
         })?;
-        self.last = entries.last().map_or(0, |entry| entry.seq);
+        self.last = entries.last().map_or(0, Entry::end);
         self.state = State::Open(Journal {
             file: Arc::new(file),
             lease: Some(Arc::new(lease)),
@@ -268,7 +270,7 @@ impl Writer {
             journal.pending = Vec::new();
             journal.is_too_much = true;
         }
-        self.last = entries.last().map_or(self.last, |entry| entry.seq);
+        self.last = entries.last().map_or(self.last, Entry::end);
         Ok(stored)
     }
 

@@ -47,10 +47,12 @@ impl PostgresStore {
             return Ok(Appended { entries, last, durable: last });
         };
         let before = first.seq.saturating_sub(1);
-        for (entry, expected) in entries.iter().zip(before + 1..) {
+        let mut expected = first.seq;
+        for entry in &entries {
             if entry.seq != expected {
                 return Err(AppendError::Conflict { expected, found: entry.seq });
             }
+            expected = entry.end() + 1;
         }
         let held = lock(&self.0.held).get(&lease.thread).filter(|held| held.epoch == lease.epoch).cloned();
         let Some(mut held) = held else {

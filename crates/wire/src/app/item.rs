@@ -28,6 +28,9 @@ pub enum Item {
         delivery: Option<Value>,
         #[serde(default)]
         questions: Option<Vec<Value>>,
+        /// Ours: the agent did not say this. It stands in the place of what cannot be read any more.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        damage: Option<MissingEntries>,
     },
     Reasoning {
         id: String,
@@ -140,6 +143,16 @@ pub enum Item {
         id: String,
         review: String,
     },
+}
+
+/// Entries of a thread that cannot be read: ordinals `from` to `to`, both included.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct MissingEntries {
+    pub from: u64,
+    pub to: u64,
+    pub what: String,
 }
 
 /// An item, and when it began and ended, in milliseconds since 1970.

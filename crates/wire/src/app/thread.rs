@@ -363,6 +363,12 @@ pub struct Thread {
     pub extra: Option<Value>,
     #[serde(default)]
     pub daybreak_enabled: Option<bool>,
+    /// Ours: something of it cannot be read. Absent in a thread that is whole.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub damaged: bool,
+    /// Ours: what that is. A list does not say it; `thread/verify` does.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub damage: Vec<ThreadDamage>,
     pub turns: Vec<Turn>,
 }
 

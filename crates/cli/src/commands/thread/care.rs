@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use outpost_store::{ClaimMode, Store};
+use outpost_store::ClaimMode;
 use outpost_thread::{Seq, ThreadId};
 use serde_json::json;
 
@@ -23,7 +23,12 @@ impl Desk {
                     bad += usize::from(!damage.is_empty());
                     let whole = format!("{id}  {} entries, {} bytes", verdict.entries, verdict.bytes);
                     if !self.json {
-                        let verdict = if damage.is_empty() { "whole".to_owned() } else { damage.join("\n    ") };
+                        let given_up = verdict.given_up;
+                        let verdict = match damage.is_empty() {
+                            true if given_up > 0 => format!("whole, but a repair gave up {given_up} of its entries"),
+                            true => "whole".to_owned(),
+                            false => damage.join("\n    "),
+                        };
                         print(&format!("{whole}: {verdict}\n"))?;
                     }
                     reports.push(json!({"thread": id, "entries": verdict.entries, "last": verdict.last, "bytes": verdict.bytes, "givenUp": verdict.given_up, "damage": damage}));
@@ -47,10 +52,7 @@ impl Desk {
 
     /// The highest ordinal that the index has seen, which tells of an end that is missing without a trace.
     async fn known(&self, id: ThreadId) -> Option<Seq> {
-        match &self.store {
-            Store::Local(store) => store.index().ok()?.high_seq(id).await.ok()?,
-            Store::Memory(_) | Store::Postgres(_) => None,
-        }
+        self.store.indexed_last(id).await
     }
 
     pub async fn repair(&self, arguments: RepairArguments) -> anyhow::Result<ExitCode> {

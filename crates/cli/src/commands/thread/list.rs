@@ -72,7 +72,8 @@ fn table(page: &ListPage) -> String {
     // On a terminal a thread is one line; elsewhere somebody may look for words.
     let width = tcgetwinsize(std::io::stdout()).ok().map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0);
     for thread in &page.threads {
-        let marks = if thread.archived { " (archived)" } else { "" };
+        let archived = if thread.archived { " (archived)" } else { "" };
+        let marks = format!("{archived}{}", if thread.damaged { " (damaged)" } else { "" });
         let age = times::age(now, thread.updated_at);
         // Writing into a text cannot fail.
         let turns = times::counted(thread.turns, "turn");

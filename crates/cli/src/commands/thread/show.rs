@@ -74,7 +74,7 @@ fn as_text(summary: &Summary, id: ThreadId, page: &Page, full: bool) -> String {
     for damage in &page.damage {
         let _ = writeln!(text, "{own}damaged: {}", on_line(&damage_line(damage)));
     }
-    for piece in pieces(&page.entries) {
+    for piece in pieces(&page.clone().with_gaps()) {
         let _ = match piece {
             Piece::Turn { id, at } => writeln!(text, "\n{own}── turn {}, {}", on_line_exactly(&id), times::utc(at)),
             Piece::User(said) => writeln!(text, "> {}", on_lines(&said).replace('\n', "\n> ")),
@@ -86,7 +86,7 @@ fn as_text(summary: &Summary, id: ThreadId, page: &Page, full: bool) -> String {
                 writeln!(text, "{own}{} {}", on_line_exactly(&tool), out::on_lines_exactly(parameters.trim()))
             }
             Piece::Output { text: output, outcome } => writeln!(text, "{}", indented(&on_lines(&output), &outcome, full)),
-            Piece::Note(note) => writeln!(text, "{own}({})", on_lines(&note)),
+            Piece::Note(note) | Piece::Missing(note) => writeln!(text, "{own}({})", on_lines(&note)),
         };
     }
     text

@@ -29,6 +29,8 @@ pub enum Piece {
         text: String,
         outcome: String,
     },
+    /// What stands here cannot be read.
+    Missing(String),
     /// Something else worth a line.
     Note(String),
 }
@@ -70,8 +72,10 @@ pub fn pieces(entries: &[Entry]) -> Vec<Piece> {
                 pieces.push(Piece::Note(format!("forked from {} after entry {}", fork.parent, fork.base.ordinal)));
             }
             Fact::DamageNoted(noted) => {
-                for range in &noted.damage {
-                    pieces.push(Piece::Note(format!("entries {} to {} are gone: {}", range.from, range.to, range.what)));
+                pieces.extend(noted.here(entry.seq).map(|range| Piece::Missing(format!("missing here: {range}"))));
+                if noted.continued {
+                    let ranges: Vec<String> = noted.damage.iter().map(ToString::to_string).collect();
+                    pieces.push(Piece::Note(format!("the thread was continued without what is missing: {}", ranges.join("; "))));
                 }
             }
             _ => {}

@@ -34,11 +34,15 @@ impl Desk {
             if path.is_file() && is_export(path) {
                 let done = import_export(path, &self.store).await;
                 failures += usize::from(done.is_err());
-                reports.push(self.report(path, done)?);
+                reports.extend(self.report(path, done.map(|imported| vec![imported]))?);
                 continue;
             }
             let rollouts = Rollouts::find(path).with_context(|| format!("cannot look through {}", path.display()))?;
-            ensure!(!rollouts.found.is_empty(), "there is no rollout (rollout-….jsonl or .jsonl.zst) below {}", path.display());
+            ensure!(
+                !rollouts.found.is_empty(),
+                "there is no rollout of Codex (rollout-….jsonl or .jsonl.zst) and no session of Claude Code (projects/…/….jsonl) below {}",
+                path.display()
+            );
             let size = |path: &Path| fs::metadata(path).map_or(0, |file| file.len());
             let progress = Arc::new(Progress::of(rollouts.found.iter().map(|rollout| size(&rollout.path)).sum()));
             let bar = ProgressBar::start(progress.clone(), format!("{} threads", rollouts.found.len()));
@@ -48,7 +52,7 @@ impl Desk {
                 failures += usize::from(done.is_err());
                 progress.add(size(&rollout.path));
                 let report = || self.report(&rollout.path, done);
-                reports.push(match &bar {
+                reports.extend(match &bar {
                     Some(bar) => bar.aside(report)?,
                     None => report()?,
                 });
@@ -62,16 +66,19 @@ impl Desk {
         Ok(if failures == 0 { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
     }
 
-    fn report(&self, path: &Path, done: Result<Imported, ImportError>) -> anyhow::Result<Value> {
-        let imported = match done {
-            Ok(imported) => imported,
+    fn report(&self, path: &Path, done: Result<Vec<Imported>, ImportError>) -> anyhow::Result<Vec<Value>> {
+        match done {
+            Ok(imported) => imported.into_iter().map(|imported| self.report_one(path, imported)).collect(),
             Err(error) => {
                 if !self.json {
                     print(&format!("failed: {error}\n"))?;
                 }
-                return Ok(json!({"path": path, "error": error.to_string()}));
+                Ok(vec![json!({"path": path, "error": error.to_string()})])
             }
-        };
+        }
+    }
+
+    fn report_one(&self, path: &Path, imported: Imported) -> anyhow::Result<Value> {
         let outcome = match imported.outcome {
             Outcome::Created => "imported".to_owned(),
             Outcome::Continued { added } => format!("{added} entries were added"),
@@ -139,10 +146,7 @@ impl Desk {
         writeln!(out, "# {}\n\nThread {id}, made {}.", title(&summary), times::utc(summary.created_at))?;
         let mut history = self.store.history(id, 0).await?;
         while let Some(batch) = history.next().await? {
-            for damage in &batch.damage {
-                writeln!(out, "\n*Damaged: {damage}.*")?;
-            }
-            for piece in pieces(&batch.entries) {
+            for piece in pieces(&batch.with_gaps()) {
                 out.write_all(paragraph(&piece).as_bytes())?;
             }
         }
@@ -160,7 +164,7 @@ fn paragraph(piece: &Piece) -> String {
         Piece::Command { environment, command } => format!("\n**{environment}**\n\n{}\n", fenced(&format!("$ {command}"))),
         Piece::Output { text, outcome } if outcome.is_empty() => format!("\n{}\n", fenced(text)),
         Piece::Output { text, outcome } => format!("\n{}\n\n*{outcome}*\n", fenced(text)),
-        Piece::Note(note) => format!("\n*{note}*\n"),
+        Piece::Note(note) | Piece::Missing(note) => format!("\n*{note}*\n"),
     }
 }
 

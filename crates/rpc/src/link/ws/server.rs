@@ -2,11 +2,14 @@
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::stream;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tokio::io::Interest;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -25,11 +28,38 @@ pub enum Socket {
 }
 
 impl Socket {
+    /// Waits until the other side has said something, or has gone. Not every system that calls a stream readable means that.
+    pub async fn spoken(&self) -> io::Result<()> {
+        loop {
+            self.readable().await?;
+            let look = || if self.has_said_something() { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) };
+            let looked = match self {
+                Self::Tcp(stream) => stream.try_io(Interest::READABLE, look),
+                Self::Unix(stream) => stream.try_io(Interest::READABLE, look),
+            };
+            match looked {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                done => return done,
+            }
+        }
+    }
+
     async fn readable(&self) -> io::Result<()> {
         match self {
             Self::Tcp(stream) => stream.readable().await,
             Self::Unix(stream) => stream.readable().await,
         }
+    }
+
+    /// Whether something of the other side's is there to be read, also if nobody was told of it yet.
+    pub fn has_said_something(&self) -> bool {
+        let descriptor = match self {
+            Self::Tcp(stream) => stream.as_fd(),
+            Self::Unix(stream) => stream.as_fd(),
+        };
+        let mut events = [PollFd::new(&descriptor, PollFlags::IN)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut events, Some(&now)).is_ok() && events[0].revents().contains(PollFlags::IN)
     }
 
     async fn writable(&self) -> io::Result<()> {

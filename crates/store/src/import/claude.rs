@@ -1,0 +1,529 @@
+//! Sessions of Claude Code become threads here: `projects/<project>/<session>.jsonl`, and those of their sub-agents
+//! (`agent-<id>.jsonl` beside them or in a folder of the session's).
+//!
+//! A line names the one that it answers, so that a session is a tree: a message that was taken back has a later sibling. The way from
+//! the last line to the first is the conversation; what lies off it was taken back and is left out. One line holds one part of an
+//! answer. A file is read twice: first for that way, which needs little of each line, then for what was said.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::Path;
+
+use outpost_thread::{
+    CallId, CallOutcome, CompactReason, ContextCompacted, Fact, InterruptReason, Kept, MetadataChanged, Parent, Raw, Settings,
+    ThreadCreated, ThreadId, Tokens, TurnStatus, is_user_message,
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use uuid::Uuid;
+
+use super::convert::Converted;
+use super::file::{self, BadLine};
+use super::scribe::{Asked, Ending, Scribe};
+use super::time;
+
+/// What is written for the program itself and says nothing about the conversation.
+const OWN_BUSINESS: [&str; 6] = ["file-history-snapshot", "progress", "queue-operation", "last-prompt", "pr-link", "agent-name"];
+
+#[derive(Debug, thiserror::Error)]
+pub enum ClaudeError {
+    #[error("{path}: {error}")]
+    Io { path: std::path::PathBuf, error: std::io::Error },
+    #[error("{path}: its session is called `{id}`, which is no UUID")]
+    Id { path: std::path::PathBuf, id: String },
+}
+
+/// One line. Everything but what leads to the others stays JSON.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Line {
+    #[serde(rename = "type")]
+    kind: String,
+    subtype: String,
+    uuid: String,
+    parent_uuid: Option<String>,
+    /// Where a summary of the conversation continues what it sums up.
+    logical_parent_uuid: Option<String>,
+    is_sidechain: bool,
+    is_meta: bool,
+    is_compact_summary: bool,
+    is_api_error_message: bool,
+    timestamp: String,
+    cwd: Option<String>,
+    version: Option<String>,
+    git_branch: Option<String>,
+    session_id: Option<String>,
+    agent_id: Option<String>,
+    message: Message,
+    tool_use_result: Value,
+    compact_metadata: Value,
+    summary: Option<String>,
+    leaf_uuid: Option<String>,
+    custom_title: Option<String>,
+}
+
+impl Default for Line {
+    fn default() -> Self {
+        Self {
+            kind: String::new(),
+            subtype: String::new(),
+            uuid: String::new(),
+            parent_uuid: None,
+            logical_parent_uuid: None,
+            is_sidechain: false,
+            is_meta: false,
+            is_compact_summary: false,
+            is_api_error_message: false,
+            timestamp: String::new(),
+            cwd: None,
+            version: None,
+            git_branch: None,
+            session_id: None,
+            agent_id: None,
+            message: Message::default(),
+            tool_use_result: Value::Null,
+            compact_metadata: Value::Null,
+            summary: None,
+            leaf_uuid: None,
+            custom_title: None,
+        }
+    }
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Message {
+    id: String,
+    model: Option<String>,
+    content: Value,
+    usage: Value,
+}
+
+impl Line {
+    fn parts(&self) -> Vec<Value> {
+        match &self.message.content {
+            Value::String(text) => vec![json!({"type": "text", "text": text})],
+            Value::Array(parts) => parts.clone(),
+            _ => Vec::new(),
+        }
+    }
+
+    fn is_boundary(&self) -> bool {
+        self.kind == "system" && self.subtype == "compact_boundary"
+    }
+}
+
+/// Whether a file looks like a session.
+pub fn is_session(path: &Path) -> bool {
+    let is_named =
+        path.file_stem().and_then(|name| name.to_str()).is_some_and(|name| name.parse::<Uuid>().is_ok() || name.starts_with("agent-"));
+    if !is_named || path.extension().is_none_or(|extension| extension != "jsonl") {
+        return false;
+    }
+    let Ok(first) = file::first_line(path) else { return false };
+    // A long first line is cut; its beginning tells as much.
+    let has = |word: &str| memchr::memmem::find(&first, word.as_bytes()).is_some();
+    first.starts_with(b"{") && has("\"type\":") && (has("\"sessionId\":") || has("\"leafUuid\":") || has("\"file-history-snapshot\""))
+}
+
+/// What is needed of a line to find the way.
+struct Node {
+    parent: Option<String>,
+    is_answer: bool,
+    message: String,
+    /// The calls that it asks for, or ends.
+    calls: Vec<String>,
+    is_result: bool,
+}
+
+/// Which lines belong to which conversation.
+#[derive(Default)]
+struct Plan {
+    main: HashSet<String>,
+    /// Conversations of sub-agents in the same file, by their first line.
+    aside: HashMap<String, String>,
+    agents: Vec<String>,
+}
+
+/// Threads of one file: the session first, then sub-agents that are written into it.
+pub fn read(path: &Path, mut bad: impl FnMut(BadLine)) -> Result<Vec<(ThreadId, Converted)>, ClaudeError> {
+    let failed = |error| ClaudeError::Io { path: path.to_owned(), error };
+    let stem = path.file_stem().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
+    let is_agent = stem.starts_with("agent-");
+    let plan = plan(file::open(path).map_err(failed)?, is_agent);
+    let mut threads: Vec<(String, Session)> = Vec::new();
+    let mut titles = Titles::default();
+    let mut lines = file::open(path).map_err(failed)?;
+    while let Some(line) = lines.next_as::<Line>() {
+        let line = match line {
+            Ok(line) => line,
+            Err(unreadable) => {
+                bad(unreadable);
+                continue;
+            }
+        };
+        titles.take(&line, &plan.main);
+        let key = match plan.aside.get(&line.uuid) {
+            Some(root) => root.clone(),
+            None if line.uuid.is_empty() || plan.main.contains(&line.uuid) => String::new(),
+            None => continue,
+        };
+        let at = match threads.iter().position(|(known, _)| *known == key) {
+            Some(at) => at,
+            // Lines before the first message say nothing about where the session was.
+            None if line.uuid.is_empty() => continue,
+            None => {
+                let session = begin(path, &stem, &key, &line)?;
+                threads.push((key, session));
+                threads.len() - 1
+            }
+        };
+        threads[at].1.line(&line);
+    }
+    let name = titles.best();
+    let finish =
+        |(key, session): (String, Session)| (session.thread, session.finish(name.as_deref().filter(|_| key.is_empty() && !is_agent)));
+    // The session itself comes first, whatever stands first in the file.
+    threads.sort_by_key(|(key, _)| !key.is_empty());
+    Ok(threads.into_iter().map(finish).collect())
+}
+
+/// The first fact of a thread.
+fn begin(path: &Path, stem: &str, aside: &str, line: &Line) -> Result<Session, ClaudeError> {
+    let bad_id = |id: &str| ClaudeError::Id { path: path.to_owned(), id: id.to_owned() };
+    let own = |id: &str| id.parse::<Uuid>().map(ThreadId::new).map_err(|_| bad_id(id));
+    let session = line.session_id.clone().unwrap_or_default();
+    let agent = stem.strip_prefix("agent-");
+    let (thread, parent) = match agent {
+        Some(agent) => (derived(&[&session, agent]), session.parse::<Uuid>().ok().map(ThreadId::new)),
+        None if !aside.is_empty() => {
+            let parent = own(stem)?;
+            (derived(&[stem, aside]), Some(parent))
+        }
+        None => (own(stem)?, None),
+    };
+    let nickname = agent.map(str::to_owned).or_else(|| line.agent_id.clone());
+    let created = ThreadCreated {
+        session: Some(if agent.is_some() { session } else { stem.to_owned() }),
+        source: Some(Raw::from(Value::from("claude-code"))),
+        program_version: line.version.clone(),
+        parent: parent.map(|thread| Parent { thread, depth: 1, path: None, nickname, role: None }),
+        settings: Settings { cwd: line.cwd.clone(), ..Settings::default() },
+        git: line.git_branch.as_ref().filter(|branch| !branch.is_empty()).map(|branch| Raw::from(json!({"branch": branch}))),
+        imported: Some(Raw::from(json!({"from": "claude-code", "version": line.version}))),
+        ..ThreadCreated::new(thread)
+    };
+    let mut scribe = Scribe::default();
+    scribe.at = time::millis(&line.timestamp).unwrap_or_default();
+    scribe.fact(created);
+    Ok(Session { thread, scribe, cwd: line.cwd.clone(), carried: BTreeMap::new(), compacts: None, window: 0 })
+}
+
+/// The same id for the same conversation, whenever it is imported.
+fn derived(parts: &[&str]) -> ThreadId {
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update(part.as_bytes());
+        hash.update([0]);
+    }
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&hash.finalize()[..16]);
+    ThreadId::new(uuid::Builder::from_custom_bytes(bytes).into_uuid())
+}
+
+/// Finds the way from the last line to the first, and what belongs to it.
+fn plan(mut lines: file::Lines, is_agent: bool) -> Plan {
+    let mut nodes: HashMap<String, Node> = HashMap::new();
+    let mut order: Vec<String> = Vec::new();
+    let mut asides: Vec<String> = Vec::new();
+    let mut before: Option<String> = None;
+    while let Some(line) = lines.next_as::<Line>() {
+        let Ok(line) = line else { continue };
+        if line.uuid.is_empty() {
+            continue;
+        }
+        let member = |part: &Value, name: &str| part.get(name).and_then(Value::as_str).map(str::to_owned);
+        let parts = line.parts();
+        let results: Vec<String> = parts.iter().filter_map(|part| member(part, "tool_use_id")).collect();
+        let is_result = !results.is_empty();
+        let calls = if is_result {
+            results
+        } else {
+            parts.iter().filter(|part| part["type"] == "tool_use").filter_map(|part| member(part, "id")).collect()
+        };
+        let mut parent = line.parent_uuid.clone().or_else(|| line.logical_parent_uuid.clone());
+        if parent.is_none() && line.is_boundary() {
+            parent.clone_from(&before);
+        }
+        let node = Node { parent, is_answer: line.kind == "assistant", message: line.message.id.clone(), calls, is_result };
+        // A conversation aside in the file of a session; in a file of its own it is the conversation.
+        if line.is_sidechain && !is_agent {
+            asides.push(line.uuid.clone());
+        } else {
+            order.push(line.uuid.clone());
+            before = Some(line.uuid.clone());
+        }
+        nodes.insert(line.uuid, node);
+    }
+    let mut plan = Plan { main: way(&nodes, &order), ..Plan::default() };
+    let is_aside: HashSet<&String> = asides.iter().collect();
+    for uuid in &asides {
+        let mut root = uuid.clone();
+        while let Some(parent) = nodes.get(&root).and_then(|node| node.parent.as_ref()).filter(|parent| is_aside.contains(parent)) {
+            if *parent == *uuid {
+                break;
+            }
+            root.clone_from(parent);
+        }
+        if !plan.agents.contains(&root) {
+            plan.agents.push(root.clone());
+        }
+        plan.aside.insert(uuid.clone(), root);
+    }
+    plan
+}
+
+fn way(nodes: &HashMap<String, Node>, order: &[String]) -> HashSet<String> {
+    let mut way = HashSet::new();
+    let mut next = order.last();
+    while let Some(uuid) = next {
+        let (Some(node), true) = (nodes.get(uuid), way.insert(uuid.clone())) else { break };
+        next = node.parent.as_ref();
+    }
+    // Calls that were made side by side, and their results, hang beside the way.
+    let answers: HashSet<&str> =
+        way.iter().filter_map(|uuid| nodes.get(uuid)).filter(|node| node.is_answer).map(|node| node.message.as_str()).collect();
+    let beside: Vec<&String> = order
+        .iter()
+        .filter(|uuid| {
+            nodes.get(*uuid).is_some_and(|node| node.is_answer && !node.message.is_empty() && answers.contains(node.message.as_str()))
+        })
+        .collect();
+    let parts: HashSet<String> = beside.into_iter().cloned().collect();
+    way.extend(parts);
+    let calls: HashSet<&str> = way
+        .iter()
+        .filter_map(|uuid| nodes.get(uuid))
+        .filter(|node| node.is_answer)
+        .flat_map(|node| node.calls.iter().map(String::as_str))
+        .collect();
+    let results: Vec<String> = order
+        .iter()
+        .filter(|uuid| nodes.get(*uuid).is_some_and(|node| node.is_result && node.calls.iter().any(|call| calls.contains(call.as_str()))))
+        .cloned()
+        .collect();
+    way.extend(results);
+    way
+}
+
+/// What a session is called: what the user wrote counts more than what the program made up.
+#[derive(Default)]
+struct Titles {
+    given: Option<String>,
+    made: Option<String>,
+}
+
+impl Titles {
+    fn take(&mut self, line: &Line, main: &HashSet<String>) {
+        if line.custom_title.is_some() {
+            self.given.clone_from(&line.custom_title);
+        }
+        if line.summary.is_some() && line.leaf_uuid.as_ref().is_some_and(|leaf| main.contains(leaf)) {
+            self.made.clone_from(&line.summary);
+        }
+    }
+
+    fn best(self) -> Option<String> {
+        self.given.or(self.made).filter(|title| !title.trim().is_empty())
+    }
+}
+
+/// One conversation, line after line.
+struct Session {
+    thread: ThreadId,
+    scribe: Scribe,
+    cwd: Option<String>,
+    carried: BTreeMap<String, u64>,
+    /// A summary follows, and this is why.
+    compacts: Option<CompactReason>,
+    window: u32,
+}
+
+impl Session {
+    fn line(&mut self, line: &Line) {
+        self.scribe.at = time::millis(&line.timestamp).unwrap_or_default().max(self.scribe.at);
+        match line.kind.as_str() {
+            "user" => self.user(line),
+            "assistant" if line.is_api_error_message => self.carry("error", line),
+            "assistant" => self.assistant(line),
+            "system" if line.is_boundary() => {
+                let is_automatic = line.compact_metadata.get("trigger").is_some_and(|trigger| trigger == "auto");
+                self.compacts = Some(if is_automatic { CompactReason::Full } else { CompactReason::Asked });
+            }
+            "summary" | "custom-title" | "ai-title" | "system" | "attachment" => {}
+            kind if OWN_BUSINESS.contains(&kind) => {}
+            kind => {
+                let kind: String = kind.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).take(40).collect();
+                self.carry(&kind, line);
+            }
+        }
+    }
+
+    /// Kept without being understood.
+    fn carry(&mut self, kind: &str, line: &Line) {
+        let kind = format!("claude.{kind}");
+        *self.carried.entry(kind.clone()).or_default() += 1;
+        self.scribe.fact(Fact::Unknown { kind, data: Raw::from(json!({"uuid": line.uuid, "content": line.message.content})) });
+    }
+
+    fn user(&mut self, line: &Line) {
+        let parts = line.parts();
+        if line.is_compact_summary || self.compacts.is_some() && !parts.is_empty() && !parts.iter().any(is_result) {
+            return self.compacted(&parts);
+        }
+        for part in parts.iter().filter(|part| is_result(part)) {
+            self.result(part, &line.tool_use_result);
+        }
+        let said: Vec<Value> = parts.iter().filter(|part| !is_result(part)).filter_map(content).collect();
+        if said.is_empty() {
+            return;
+        }
+        let raw = Raw::from(json!({"type": "message", "role": "user", "content": said}));
+        if line.is_meta || !is_user_message(&raw) { self.scribe.context(raw) } else { self.scribe.input(raw, &line.uuid) }
+    }
+
+    fn compacted(&mut self, parts: &[Value]) {
+        let reason = self.compacts.take().unwrap_or(CompactReason::Asked);
+        self.scribe.compacting();
+        self.window += 1;
+        let said: Vec<Value> = parts.iter().filter_map(content).collect();
+        let kept = vec![Kept::Item(Raw::from(json!({"type": "message", "role": "user", "content": said})))];
+        let turn = self.scribe.turn_id().cloned();
+        self.scribe.fact(ContextCompacted { turn, reason, kept, tokens: 0, window: self.window });
+    }
+
+    fn assistant(&mut self, line: &Line) {
+        self.scribe.model.clone_from(&line.message.model);
+        for part in line.parts() {
+            let text = |name: &str| part.get(name).and_then(Value::as_str).unwrap_or_default();
+            match text("type") {
+                "text" => {
+                    let content = json!([{"type": "output_text", "text": text("text")}]);
+                    self.scribe.said(Raw::from(json!({"type": "message", "role": "assistant", "content": content})), None);
+                }
+                "tool_use" => {
+                    let (call, tool) = (text("id").to_owned(), name(text("name")));
+                    let input = part.get("input").cloned().unwrap_or_else(|| json!({}));
+                    let item = json!({"type": "function_call", "name": tool, "arguments": input.to_string(), "call_id": call});
+                    let begun = Some(Raw::from(begun(&tool, input, self.cwd.as_deref())));
+                    self.scribe.said(Raw::from(item), Some(Asked { call: CallId::from(call), tool, begun }));
+                }
+                // What it thought belongs to the model that thought it: no other takes it back.
+                "thinking" | "redacted_thinking" => {
+                    let thought = json!({"uuid": line.uuid, "text": text("thinking")});
+                    *self.carried.entry("claude.thinking".into()).or_default() += 1;
+                    self.scribe.fact(Fact::Unknown { kind: "claude.thinking".into(), data: Raw::from(thought) });
+                }
+                _ => {}
+            }
+        }
+        let count = |name: &str| line.message.usage.get(name).and_then(Value::as_u64).unwrap_or(0);
+        let (cached_input, cache_write_input) = (count("cache_read_input_tokens"), count("cache_creation_input_tokens"));
+        let input = count("input_tokens") + cached_input + cache_write_input;
+        let output = count("output_tokens");
+        if input + output > 0 {
+            let total = input + output;
+            self.scribe.used(Tokens { input, cached_input, cache_write_input, output, total, ..Tokens::default() });
+        }
+    }
+
+    fn result(&mut self, part: &Value, shown: &Value) {
+        let call = part.get("tool_use_id").and_then(Value::as_str).unwrap_or_default();
+        let output: Vec<Value> = match part.get("content") {
+            Some(Value::String(text)) => vec![json!({"type": "input_text", "text": text})],
+            Some(Value::Array(parts)) => parts.iter().filter_map(content).collect(),
+            _ => Vec::new(),
+        };
+        let text = output.iter().filter_map(|part| part["text"].as_str()).collect::<Vec<_>>().join("\n");
+        let has_image = output.iter().any(|part| part["type"] == "input_image");
+        let item = json!({"type": "function_call_output", "call_id": call, "output": if has_image { json!(output) } else { json!(text) }});
+        let is_error = part.get("is_error").and_then(Value::as_bool).unwrap_or(false);
+        let printed = |name: &str| shown.get(name).and_then(Value::as_str);
+        let printed = match (printed("stdout"), printed("stderr")) {
+            (Some(out), Some(err)) => format!("{out}{err}"),
+            _ => text.clone(),
+        };
+        let mut detail = json!({"aggregatedOutput": printed, "answer": {"contentItems": [{"type": "inputText", "text": text}]}});
+        if is_error {
+            detail["error"] = json!(text);
+        }
+        let outcome = if is_error { CallOutcome::Failed } else { CallOutcome::Completed };
+        self.scribe.returned(Raw::from(item), CallId::from(call), Ending { outcome, begun: None, detail: Some(Raw::from(detail)) });
+    }
+
+    /// Nobody says when a turn is over, so each is when the next one begins.
+    fn finish(mut self, name: Option<&str>) -> Converted {
+        self.scribe.end_turn(TurnStatus::Completed, Some(InterruptReason::Shutdown));
+        if let Some(name) = name {
+            self.scribe.fact(MetadataChanged { name: Some(Some(name.to_owned())), ..MetadataChanged::default() });
+        }
+        Converted { turns: self.scribe.turns(), facts: self.scribe.facts, carried: self.carried }
+    }
+}
+
+fn is_result(part: &Value) -> bool {
+    part["type"] == "tool_result"
+}
+
+/// A part of a message as models are shown it.
+fn content(part: &Value) -> Option<Value> {
+    match part["type"].as_str()? {
+        "text" => Some(json!({"type": "input_text", "text": part["text"]})),
+        "image" => {
+            let source = &part["source"];
+            let url = match source["type"].as_str() {
+                Some("url") => source["url"].as_str()?.to_owned(),
+                _ => format!("data:{};base64,{}", source["media_type"].as_str().unwrap_or("image/png"), source["data"].as_str()?),
+            };
+            Some(json!({"type": "input_image", "image_url": url}))
+        }
+        "document" => Some(json!({"type": "input_text", "text": "[a document that was attached here]"})),
+        _ => None,
+    }
+}
+
+/// A name that every model takes.
+fn name(text: &str) -> String {
+    let name: String = text.chars().map(|c| if c.is_ascii_alphanumeric() || matches!(c, '_' | '-') { c } else { '_' }).take(64).collect();
+    if name.is_empty() { "tool".to_owned() } else { name }
+}
+
+/// What clients are shown of a call.
+fn begun(tool: &str, input: Value, cwd: Option<&str>) -> Value {
+    let text = |name: &str| input.get(name).and_then(Value::as_str).unwrap_or_default();
+    match tool {
+        "Bash" => json!({"type": "commandExecution", "command": text("command"), "cwd": cwd.unwrap_or_default()}),
+        "Edit" | "Write" | "MultiEdit" => {
+            let changed = |edit: &Value| {
+                let side = |name: &str, mark: char| {
+                    let text = edit.get(name).and_then(Value::as_str).unwrap_or_default();
+                    text.lines().map(|line| format!("{mark}{line}\n")).collect::<String>()
+                };
+                format!("@@\n{}{}", side("old_string", '-'), side("new_string", '+'))
+            };
+            let (kind, diff) = match tool {
+                "Write" => (json!({"type": "add"}), text("content").to_owned()),
+                "Edit" => (json!({"type": "update", "move_path": null}), changed(&input)),
+                _ => {
+                    let edits = input.get("edits").and_then(Value::as_array).into_iter().flatten();
+                    (json!({"type": "update", "move_path": null}), edits.map(changed).collect())
+                }
+            };
+            json!({"type": "fileChange", "changes": [{"path": text("file_path"), "kind": kind, "diff": diff}]})
+        }
+        _ => match tool.strip_prefix("mcp__").and_then(|rest| rest.split_once("__")) {
+            Some((server, tool)) => json!({"type": "mcpToolCall", "server": server, "tool": tool, "arguments": input}),
+            None => json!({"type": "dynamicToolCall", "tool": tool, "arguments": input}),
+        },
+    }
+}
