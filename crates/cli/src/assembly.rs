@@ -79,6 +79,7 @@ impl Assembly {
                 approval: config.approval_policy.unwrap_or_default(),
                 sandbox: config.sandbox()?,
                 budgets: config.budgets,
+                agents: config.agents,
                 context_windows: windows,
                 questions,
                 host_skills: host_skills(home, &own.variables),

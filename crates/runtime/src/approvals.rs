@@ -29,7 +29,17 @@ impl Grants {
 
     pub fn remember(&mut self, asked: &ApprovalAsked) {
         self.0.extend(key_in(asked));
+        self.0.extend(keys_in(asked));
     }
+}
+
+/// The parts that a question is about, each of which its answer is remembered for.
+fn keys_in(asked: &ApprovalAsked) -> Vec<String> {
+    #[derive(Deserialize)]
+    struct Keyed {
+        keys: Vec<String>,
+    }
+    asked.detail.as_ref().and_then(|detail| detail.read::<Keyed>().ok()).map(|keyed| keyed.keys).unwrap_or_default()
 }
 
 /// What a question is about, where its answer is to be remembered.

@@ -246,6 +246,8 @@ pub struct LiveThread {
     pub(crate) mailbox: mpsc::Sender<Command>,
     pub(crate) feed: Arc<Feed<Event>>,
     pub(crate) status: watch::Receiver<Status>,
+    /// The thread that made it, if it is an agent.
+    pub(crate) maker: Option<ThreadId>,
     /// It works for the runtime itself, and nobody else hears of it.
     pub(crate) internal: bool,
 }
@@ -253,6 +255,11 @@ pub struct LiveThread {
 impl LiveThread {
     pub fn id(&self) -> ThreadId {
         self.id
+    }
+
+    /// The thread that made it, if it is an agent.
+    pub fn maker(&self) -> Option<ThreadId> {
+        self.maker
     }
 
     /// Everything that happens from now on.

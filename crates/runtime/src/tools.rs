@@ -123,6 +123,12 @@ impl Asked<'_> {
         Plan::End(CallEnd::failed(self.result(), &self.call.id, why))
     }
 
+    /// The same for a call that clients are to see all the same, as the item that it would have been.
+    fn refuse(&self, why: &str, begun: Value) -> Plan {
+        let refused = CallEnd::failed(self.result(), &self.call.id, why);
+        Plan::End(CallEnd { detail: Some(Raw::from(json!({"error": why, "begun": begun}))), ..refused })
+    }
+
     /// Whether nobody need be asked: they were, or they answered for longer.
     fn is_granted(&self, key: &str) -> bool {
         let is_given = match &self.consent {
@@ -395,9 +401,10 @@ impl StepTools {
                 permissions: Some(self.mode.name().to_owned()),
                 granted: member.captured.handle().map_or(vec![], |handle| self.granted(&Workplace { attachment, handle }).words()),
                 workspace_roots: attachment.workspace_roots.iter().map(outpost_wire::PathUri::to_syntax).collect(),
+                executor: member.captured.handle().and_then(|handle| handle.identity()?.executor_id),
             })
         });
-        Surroundings { places: places.collect(), date: today.to_owned(), timezone: "UTC".into() }
+        Surroundings { places: places.collect(), date: today.to_owned(), timezone: "UTC".into(), ..Surroundings::default() }
     }
 
     /// What the projects in the environments ask of agents, unless the model was told already.

@@ -16,7 +16,7 @@ use crate::belongings::Belongings;
 use crate::fault;
 use crate::questions;
 use crate::server::Shared;
-use crate::subscription::Subscription;
+use crate::subscription::{Reason, Subscription};
 
 /// So many requests of one client may wait for their answers; more are refused.
 const IN_FLIGHT: usize = 1024;
@@ -74,6 +74,7 @@ impl Outlet {
 pub async fn serve(server: Arc<Shared>, link: Link) {
     let name = link.name.clone();
     server.follow_environments();
+    server.follow_agents();
     let mut made = None;
     let (_peer, driver) = Peer::new(link, PeerOptions::default(), |peer| {
         let connection = Arc::new(Connection {
@@ -171,8 +172,19 @@ impl Connection {
         self.lock().values().filter(|subscription| !subscription.is_over()).map(|subscription| subscription.thread()).collect()
     }
 
-    pub fn unsubscribe(&self, thread: ThreadId) -> bool {
-        self.lock().remove(&thread).is_some_and(|subscription| !subscription.is_over())
+    /// Ends a subscription, and those that were begun because of it; the threads that the client does not hear of any more.
+    pub fn unsubscribe(&self, thread: ThreadId) -> Vec<ThreadId> {
+        let mut subscriptions = self.lock();
+        let mut ended = Vec::new();
+        let mut next = vec![thread];
+        while let Some(thread) = next.pop() {
+            let Some(old) = subscriptions.remove(&thread) else { continue };
+            if !old.is_over() {
+                ended.push(thread);
+            }
+            next.extend(subscriptions.values().filter(|one| one.reason() == Reason::Maker(thread)).map(|one| one.thread()));
+        }
+        ended
     }
 }
 

@@ -136,13 +136,16 @@ impl Driver {
         };
         self.load_context().await?;
         let tools = self.capture(None).await;
-        if let Some(why) = tools.mcp.missing() {
+        // A turn that runs goes on without a server that it had: the model is told, and can say so.
+        if step == 0
+            && let Some(why) = tools.mcp.missing()
+        {
             return self.fail_turn_with(turn, json!({"message": why, "kind": "mcpServer"})).await;
         }
         if let Some(why) = self.shared.lacking_skills(&tools) {
             return self.fail_turn_with(turn, json!({"message": why, "kind": "skillsMissing"})).await;
         }
-        let surroundings = tools.surroundings(&self.shared.today());
+        let surroundings = tools.surroundings(&self.shared.today()).after(self.told.surroundings.as_ref());
         let capabilities = ToldCapabilities::of(&tools.capabilities);
         let mut items = Vec::new();
         if step == 0 {

@@ -12,6 +12,7 @@ use outpost_thread::{Settings, Thread, ThreadCreated, ThreadForked, ThreadId};
 use outpost_wire::intent::{CapabilityRoot, EnvironmentId, RootsError};
 use thiserror::Error;
 
+use super::open::Life;
 use super::{Runtime, Shared, to_the_end};
 use crate::agents::Seat;
 use crate::capabilities::StepCapabilities;
@@ -250,7 +251,7 @@ impl Shared {
     fn bring_up(self: &Arc<Self>, store: Store, lease: Lease, thread: Thread, seat: Option<Seat>) -> LiveThread {
         let id = thread.id;
         let seat = seat.unwrap_or_else(|| self.seat(&thread));
-        let live = self.run(store, lease, thread, seat);
+        let live = self.run(Life::New, store, lease, thread, seat);
         if !live.internal {
             self.created.publish(id, 32);
         }

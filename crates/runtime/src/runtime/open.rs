@@ -9,7 +9,7 @@ use outpost_thread::{Entry, Fact, Thread, ThreadId, said};
 use tokio::sync::{mpsc, watch};
 
 use super::manage::ThreadError;
-use super::{Shared, lock, to_the_end};
+use super::{AgentStart, Shared, lock, to_the_end};
 use crate::agents::Seat;
 use crate::driver::{Driver, Start};
 use crate::feed::{Feed, FeedLimits};
@@ -17,6 +17,13 @@ use crate::live::{LiveThread, Status};
 
 /// So many commands may wait for a thread.
 const MAILBOX: usize = 64;
+
+/// Whether a thread that begins to run was there before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Life {
+    New,
+    Again,
+}
 
 impl Shared {
     /// A thread, loaded if it was not. Two who ask at the same time get the same one.
@@ -83,7 +90,7 @@ impl Shared {
         }
         let seat = self.seat(&thread);
         let agents: Vec<ThreadId> = thread.agents.iter().filter(|(_, agent)| agent.open).map(|(id, _)| *id).collect();
-        let live = self.run(store, lease, thread, seat);
+        let live = self.run(Life::Again, store, lease, thread, seat);
         if !agents.is_empty() {
             // Agents that were in the middle of their work when the program ended go on with it, and so do theirs.
             tokio::spawn(async move {
@@ -138,13 +145,19 @@ impl Shared {
     }
 
     /// Starts the driver of a thread.
-    pub(super) fn run(self: &Arc<Self>, store: Store, lease: Lease, thread: Thread, seat: Seat) -> LiveThread {
+    pub(super) fn run(self: &Arc<Self>, life: Life, store: Store, lease: Lease, thread: Thread, seat: Seat) -> LiveThread {
         let id = thread.id;
+        let maker = thread.metadata.parent.as_ref().map(|parent| parent.thread);
         let (mailbox, commands) = mpsc::channel(MAILBOX);
         let (status, watched) = watch::channel(Status::of(&thread));
         let feed = Arc::new(Feed::new(FeedLimits::default()));
-        let live = LiveThread { id, mailbox, feed: feed.clone(), status: watched, internal: is_internal(&thread) };
+        let live = LiveThread { id, mailbox, feed: feed.clone(), status: watched, maker, internal: is_internal(&thread) };
         *lock(&self.slot(id).live) = Some(live.clone());
+        // Before it can do anything, so that whoever follows its maker misses nothing of it.
+        if let (Some(maker), false) = (maker, live.internal) {
+            let start = AgentStart { thread: Arc::new(thread.clone()), maker, is_new: life == Life::New };
+            self.agent_starts.publish(start, 4096);
+        }
         let driver = Driver::new(Start { shared: self.clone(), store, lease, thread, feed, status, mailbox: commands, seat });
         let (shared, own) = (self.clone(), live.clone());
         tokio::spawn(async move {

@@ -112,7 +112,11 @@ impl StepTools {
         let (call, fail) = (asked.call, |why: &str| asked.fail(why));
         let place = match self.place(exec.environment_id.as_deref()) {
             Ok(place) => place,
-            Err(why) => return fail(&why),
+            Err(why) => {
+                let (cwd, named) = (exec.workdir.as_deref().unwrap_or_default(), exec.environment_id.as_deref());
+                let begun = json!({"type": "commandExecution", "command": exec.cmd, "cwd": cwd, "environmentId": named, "source": "agent"});
+                return asked.refuse(&why, begun);
+            }
         };
         let cwd = directory(&place.attachment.cwd, exec.workdir.as_deref());
         // A patch that is dressed up as a command is a patch, in the same environment and under the same gate.
@@ -144,7 +148,9 @@ impl StepTools {
         let sandboxed = match course {
             Course::Run { sandboxed } => sandboxed,
             Course::Ask { sandboxed, .. } if asked.is_granted(&granted) => sandboxed,
-            Course::Refuse { why } => return fail(&format!("This command may not run: {why}.")),
+            Course::Refuse { why } => {
+                return asked.refuse(&format!("This command may not run: {why}."), command_detail(&exec.cmd, &cwd, &id, "agent"));
+            }
             Course::Ask { why, .. } => {
                 let mut detail = json!({
                     "key": granted, "command": exec.cmd, "cwd": cwd.to_syntax(), "environmentId": id, "why": why,

@@ -16,7 +16,7 @@ mod overview;
 mod pages;
 mod place;
 mod queue;
-mod reading;
+pub mod reading;
 mod revert;
 mod review;
 mod sample;

@@ -22,10 +22,11 @@ use serde_json::{Value, json};
 
 use super::choices::{self, Whose};
 use super::{reading, thread_id};
+use crate::agents;
 use crate::connection::Connection;
 use crate::fault;
 use crate::projection::{self, Shown, Told};
-use crate::subscription::Opening;
+use crate::subscription::{Opening, Reason};
 use crate::table::Table;
 
 pub fn register(table: Table) -> Table {
@@ -239,12 +240,13 @@ async fn open(connection: Arc<Connection>, live: LiveThread, past: Past) -> Resu
     });
     let is_new = matches!(past, Past::New | Past::NewWithoutTurns | Past::Forked);
     let thread = answer.thread.clone();
-    let begun = opening.begin(&connection).await;
+    let begun = opening.begin(&connection, Reason::Asked).await;
     let rest = async move {
         if is_new {
             server.broadcast(&ThreadStarted { thread }.into());
         }
         begun.tell(again).await;
+        agents::join(&connection, id).await;
     };
     Ok(Outcome { output: answer, rest: Some(Box::pin(rest)) })
 }

@@ -16,10 +16,11 @@ use outpost_wire::app::turn::{
 use outpost_wire::{Fault, PathUri};
 
 use super::{choices, loaded, reading};
+use crate::agents;
 use crate::connection::Connection;
 use crate::fault;
 use crate::input;
-use crate::subscription::{Hold, Opening};
+use crate::subscription::{Hold, Opening, Reason};
 use crate::table::Table;
 
 pub fn register(table: Table) -> Table {
@@ -33,8 +34,9 @@ pub fn register(table: Table) -> Table {
 /// Makes sure that this client hears of a thread, and keeps back what happens in it until the answer is on its way.
 pub async fn attend(connection: &Arc<Connection>, live: &LiveThread) -> Result<Hold, Fault> {
     if connection.subscription(live.id()).is_none() {
-        let begun = Opening::of(connection, live.clone()).await?.begin(connection).await;
+        let begun = Opening::of(connection, live.clone()).await?.begin(connection, Reason::Asked).await;
         begun.tell(vec![]).await;
+        agents::join(connection, live.id()).await;
     }
     loop {
         let Some(subscription) = connection.subscription(live.id()) else { return Err(fault::thread_not_found(live.id())) };
