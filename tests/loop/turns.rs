@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
+use outpost_environment::{ConnectPolicy, Connector};
 use outpost_runtime::live::{Accepted, CommandError, InputMode, NewInput};
 use outpost_runtime::{ForkThread, StartThread, Status};
+use outpost_testkit::LinkKind;
 use outpost_testkit::model::{Reply, call, message};
 use outpost_thread::{Fact, ForkPoint, InterruptReason, Marker, TurnStatus};
 use serde_json::{Value, json};
 
-use crate::harness::{Harness, is_completed, next_fact, settled, turn};
+use crate::harness::{Harness, Setup, is_completed, next_fact, settled, turn};
 
 fn input_of(request: &outpost_testkit::model::Request) -> Vec<Value> {
     request.body["input"].as_array().unwrap().clone()
@@ -411,4 +413,31 @@ async fn a_thread_is_resumed_by_its_journal() {
     std::fs::write(&foreign, "").unwrap();
     let other = harness.runtime.resume_journal(&foreign).await.map(|_| ()).map_err(refusal).unwrap_err();
     assert!(other.contains("thread import"), "{other}");
+}
+
+/// A thread that takes no requests when the program ends is told apart from one that took it and did not end.
+#[tokio::test]
+async fn a_thread_that_does_not_take_its_shutdown_request_is_reported() {
+    let mut setup = Setup::new(&[LinkKind::Memory], vec![]);
+    setup.config.patience.primary = Duration::from_secs(600);
+    let harness = Harness::new(setup).await;
+    let idle = harness.start(&[0]).await;
+    // Its driver waits for an environment that is being connected for ever.
+    let never = Connector::new("never", || async { std::future::pending().await });
+    harness.runtime.registry().attach("never".parse().unwrap(), never, ConnectPolicy::Lazy).unwrap();
+    let thread = harness.start_in(vec![harness.attachment("never", 0)]).await;
+    thread.input(NewInput::text("go")).await.unwrap();
+    let asking: Vec<_> = (0..200)
+        .map(|_| {
+            tokio::spawn({
+                let thread = thread.clone();
+                async move { thread.snapshot().await.is_ok() }
+            })
+        })
+        .collect();
+    while asking.iter().any(|one| one.is_finished()) {
+        tokio::task::yield_now().await;
+    }
+    let report = harness.runtime.shutdown(Duration::from_millis(300)).await;
+    assert_eq!((report.completed, report.submit_failed, report.timed_out), (vec![idle.id()], vec![thread.id()], vec![]));
 }

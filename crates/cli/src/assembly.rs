@@ -83,6 +83,7 @@ impl Assembly {
                 context_windows: windows,
                 questions,
                 host_skills: host_skills(home, &own.variables),
+                user_instructions: Some(home.path().join("AGENTS.md")),
                 skill_choices: config.skills.config.clone(),
                 mcp: McpConfig { source: servers::source(home, &config), secrets: own.secrets.clone(), ..McpConfig::default() },
                 ..RuntimeConfig::default()

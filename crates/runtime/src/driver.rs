@@ -23,6 +23,7 @@ use std::time::Duration;
 use outpost_store::{AppendError, Lease, Need, ReadError, Store, keep_checkpoint};
 use outpost_thread::{ApprovalId, CallId, Context, Entry, Fact, InterruptReason, Step, Thread, TurnFinished, TurnId, TurnStatus};
 use outpost_thread::{CompactReason, Marker, Raw, TurnStarted};
+use outpost_wire::envelope::TraceContext;
 use serde_json::json;
 use thiserror::Error;
 use tokio::sync::{mpsc, watch};
@@ -106,6 +107,8 @@ pub(crate) struct Driver {
     compacting: CompactReason,
     /// Somebody waits for the answer to a command right now.
     is_asked: bool,
+    /// What of a distributed trace the running turn belongs to, as far as this program knows.
+    trace: Option<TraceContext>,
     /// The MCP servers that run as long as this thread is loaded.
     servers: Option<Arc<Binding>>,
     /// What running calls ask the user.
@@ -151,6 +154,7 @@ impl Driver {
             ending: Vec::new(),
             compacting: CompactReason::Full,
             is_asked: false,
+            trace: None,
             servers: None,
             questions: mpsc::unbounded_channel(),
             elicitations: HashMap::new(),
@@ -371,6 +375,7 @@ impl Driver {
         facts.push(finished.into());
         self.record(facts, Need::BeforeCompleted).await?;
         self.answers.clear();
+        self.trace = None;
         self.step = None;
         if self.thread.queued.is_empty() {
             self.seat.rest();

@@ -235,7 +235,8 @@ impl Runtime {
 
     /// The loaded agents that a thread made; not those that they made.
     pub fn agents_of(&self, maker: ThreadId) -> Vec<LiveThread> {
-        let mut agents: Vec<LiveThread> = self.0.all_live().into_iter().filter(|live| live.maker == Some(maker) && !live.internal).collect();
+        let mut agents: Vec<LiveThread> =
+            self.0.all_live().into_iter().filter(|live| live.maker == Some(maker) && !live.internal).collect();
         agents.sort_by_key(LiveThread::id);
         agents
     }

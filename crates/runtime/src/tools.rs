@@ -413,6 +413,22 @@ impl StepTools {
     }
 }
 
+/// Whether a tool of ours has that name.
+pub fn is_own(name: &str) -> bool {
+    const OWN: [&str; 9] = [
+        "exec_command",
+        "write_stdin",
+        "apply_patch",
+        "view_image",
+        "update_plan",
+        "request_user_input",
+        "read_skill",
+        "request_permissions",
+        "wait_for_environment",
+    ];
+    OWN.contains(&name) || agents::AgentCall::is_name(name) || mcp::is_own(name)
+}
+
 /// How an environment stands, in one word.
 pub(crate) fn state_name(captured: &Captured) -> &'static str {
     match captured {

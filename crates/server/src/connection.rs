@@ -17,6 +17,7 @@ use crate::fault;
 use crate::questions;
 use crate::server::Shared;
 use crate::subscription::{Reason, Subscription};
+use crate::table::Sent;
 
 /// So many requests of one client may wait for their answers; more are refused.
 const IN_FLIGHT: usize = 1024;
@@ -199,14 +200,14 @@ impl Drop for Flight {
 
 impl Service for Connection {
     fn request(self: Arc<Self>, request: Request) -> Answer {
-        let Request { id, method, params, .. } = request;
+        let Request { id, method, params, trace } = request;
         if self.in_flight.fetch_add(1, Ordering::Relaxed) >= IN_FLIGHT {
             self.in_flight.fetch_sub(1, Ordering::Relaxed);
             return Box::pin(std::future::ready(envelope::error(&id, &fault::overloaded()).into()));
         }
         let flight = Flight(self.clone());
         let server = self.server.clone();
-        let answer = server.table.answer(self, id, &method, params);
+        let answer = server.table.answer(self, Sent { id, trace }, &method, params);
         Box::pin(async move {
             let reply = answer.await;
             drop(flight);

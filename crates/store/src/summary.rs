@@ -3,7 +3,9 @@
 //! Every store keeps one summary per thread and brings it up to date with what is appended. It is derived: the entries are the
 //! truth.
 
-use outpost_thread::{Entry, Fact, InputOrigin, InputReceived, Raw, Seq, Settings, ThreadCreated, ThreadForked, ThreadId, is_user_message};
+use outpost_thread::{
+    Entry, Fact, InputOrigin, InputReceived, Raw, Selection, Seq, Settings, ThreadCreated, ThreadForked, ThreadId, is_user_message,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::list::Order;
@@ -48,6 +50,9 @@ pub struct Summary {
     pub parent: Option<ThreadId>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forked_from: Option<ThreadId>,
+    /// Where it works, if somebody selected that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub selection: Option<Selection>,
     /// It came from another program.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub imported: bool,
@@ -73,6 +78,7 @@ impl Summary {
             provider: None,
             parent: None,
             forked_from: None,
+            selection: None,
             imported: false,
         }
     }
@@ -89,7 +95,7 @@ impl Summary {
     pub fn needs(&self, kind: &str) -> bool {
         match kind {
             "inputReceived" => self.preview.is_none(),
-            "threadCreated" | "threadForked" | "metadataChanged" | "settingsChanged" => true,
+            "threadCreated" | "threadForked" | "metadataChanged" | "settingsChanged" | "selectionChanged" => true,
             _ => false,
         }
     }
@@ -106,6 +112,7 @@ impl Summary {
                 self.archived = fact.archived.unwrap_or(self.archived);
             }
             Fact::SettingsChanged(fact) => self.set(&fact.settings),
+            Fact::SelectionChanged(fact) => self.select(fact.selection.as_ref()),
             Fact::InputReceived(fact) if self.preview.is_none() => self.preview = preview(fact),
             _ => {}
         }
@@ -130,6 +137,7 @@ impl Summary {
         self.name.clone_from(&fact.name);
         self.imported = fact.imported.is_some();
         self.set(&fact.settings);
+        self.select(fact.selection.as_ref());
     }
 
     /// What the shared past says must be in `self` already.
@@ -145,11 +153,18 @@ impl Summary {
             self.source = word(source);
         }
         self.set(&fact.settings);
+        self.select(fact.selection.as_ref());
     }
 
     /// A fork begins with what its parent shows.
     pub fn inherit(&mut self, parent: &Self) {
         *self = Self { id: self.id, ..parent.clone() };
+    }
+
+    fn select(&mut self, selection: Option<&Selection>) {
+        if selection.is_some() {
+            self.selection = selection.cloned();
+        }
     }
 
     fn set(&mut self, settings: &Settings) {

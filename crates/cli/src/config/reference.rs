@@ -213,6 +213,7 @@ pub fn page() -> String {
          | variable | what it is |\n|---|---|\n\
          | `OUTPOST_HOME` | the home |\n\
          | `OUTPOST_EXEC_SERVER_URL` | the one environment, by its address; `none` switches all of them off, whatever files and clients say |\n\
+         | `CODEX_EXEC_SERVER_URL` | the same, where `OUTPOST_EXEC_SERVER_URL` says nothing |\n\
          | `OUTPOST_TOKEN` | the token for an address that is given on the command line |\n\
          | `OUTPOST_LOG` | what is logged, in the syntax of `RUST_LOG` |\n\
          | `SSL_CERT_FILE` | certificates of authorities that are trusted instead of the machine's own |\n\

@@ -74,7 +74,8 @@ impl fmt::Display for CommandLine {
 /// What a child must not find in its environment unless it is named.
 fn is_withheld(name: &str) -> bool {
     let upper = name.to_ascii_uppercase();
-    name == "OUTPOST_EXEC_SERVER_URL" || ["KEY", "SECRET", "TOKEN"].iter().any(|word| upper.contains(word))
+    matches!(name, "OUTPOST_EXEC_SERVER_URL" | "CODEX_EXEC_SERVER_URL")
+        || ["KEY", "SECRET", "TOKEN"].iter().any(|word| upper.contains(word))
 }
 
 pub async fn start(line: &CommandLine) -> Result<Line, LinkError> {

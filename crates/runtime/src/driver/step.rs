@@ -125,6 +125,7 @@ impl Driver {
             output_schema: None,
             effort: self.shared.config.effort(&settings),
             cache_key: self.cache_key(),
+            trace: self.trace.clone(),
         })
     }
 
@@ -149,6 +150,9 @@ impl Driver {
         let capabilities = ToldCapabilities::of(&tools.capabilities);
         let mut items = Vec::new();
         if step == 0 {
+            if let Some(file) = &self.shared.config.user_instructions {
+                items.extend(crate::instructions::of_user(file, self.context.as_ref()).await);
+            }
             items.extend(tools.instructions(self.context.as_ref(), self.shared.config.discovery_patience).await);
         }
         let servers = ToldServers::of(&tools.mcp);
@@ -182,6 +186,7 @@ impl Driver {
             output_schema: self.output_schema(),
             effort: self.shared.config.effort(&settings),
             cache_key: self.cache_key(),
+            trace: self.trace.clone(),
         };
         let feed = self.feed.clone();
         self.asking = Some(self.work.spawn(async move {

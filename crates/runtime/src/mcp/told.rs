@@ -50,7 +50,8 @@ impl ToldServers {
         let unnamed = out.len().saturating_sub(NAMED);
         out.truncate(NAMED);
         let ready = binding.servers.iter().filter(|server| server.state == "ready");
-        let instructed = ready.filter_map(|server| Some((server.name.replace('<', "&lt;"), clipped(server.listing.instructions.as_deref()?)?)));
+        let instructed =
+            ready.filter_map(|server| Some((server.name.replace('<', "&lt;"), clipped(server.listing.instructions.as_deref()?)?)));
         Self { out, unnamed, instructions: instructed.take(NAMED).collect() }
     }
 

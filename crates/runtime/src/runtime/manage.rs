@@ -108,7 +108,12 @@ impl Runtime {
         self.0.clone().load_journal(path).await
     }
 
-    /// The same, also if another program holds it.
+    /// Which thread a file of this home keeps; nothing is loaded.
+    pub fn thread_of_journal(&self, path: &Path) -> Result<ThreadId, ThreadError> {
+        self.0.thread_of_journal(path)
+    }
+
+    /// The same as [`Runtime::resume`], also if another program holds it.
     pub async fn take_over(&self, id: ThreadId) -> Result<LiveThread, ThreadError> {
         to_the_end(self.0.clone().load_as(id, ClaimMode::TakeOver)).await
     }

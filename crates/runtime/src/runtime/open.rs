@@ -33,6 +33,12 @@ impl Shared {
 
     /// A thread by its journal.
     pub(super) async fn load_journal(self: Arc<Self>, path: &Path) -> Result<LiveThread, ThreadError> {
+        let id = self.thread_of_journal(path)?;
+        self.load(id).await
+    }
+
+    /// The thread that a journal of this home is of.
+    pub(super) fn thread_of_journal(&self, path: &Path) -> Result<ThreadId, ThreadError> {
         let invalid = |why: String| ThreadError::Invalid(format!("{}: {why}", path.display()));
         let id = path.file_stem().and_then(|name| name.to_str()).and_then(|name| name.parse::<ThreadId>().ok());
         let id = id.ok_or_else(|| invalid("a journal is named after its thread".into()))?;
@@ -40,7 +46,7 @@ impl Shared {
         let real = |path: &Path| path.canonicalize().ok();
         let own = store.journal(id);
         match own.as_deref().and_then(real) {
-            Some(own) if Some(&own) == real(path).as_ref() => self.load(id).await,
+            Some(own) if Some(&own) == real(path).as_ref() => Ok(id),
             Some(own) if self.live(id).is_some() => Err(invalid(format!("thread {id} is running already, from {}", own.display()))),
             Some(own) => Err(invalid(format!("thread {id} is kept in {}", own.display()))),
             None => Err(invalid("it is not one of this home; `outpost thread import` takes it in".into())),

@@ -5,6 +5,7 @@ mod account;
 mod choices;
 mod commands;
 mod config;
+mod dynamic_tools;
 mod environments;
 mod files;
 mod finding;

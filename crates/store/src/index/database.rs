@@ -16,7 +16,7 @@ use crate::summary::Summary;
 use outpost_thread::ThreadId;
 
 /// Raised with every change of the schema or of what the rows hold.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 const SCHEMA: &str = include_str!("schema.sql");
 /// Small pages, because an update writes whole pages: one turn touches about ten of them.
 const PAGE_BYTES: u32 = 512;

@@ -38,7 +38,8 @@ fn for_model(result: &ToolResult) -> Vec<Value> {
     let text = |text: String| json!({"type": "text", "text": text});
     let failed = result.is_error.then(|| text("The tool reports that it failed:".into()));
     let stands_there = |structured: &&Value| {
-        let same = |part: &Value| part["text"].as_str().and_then(|text| serde_json::from_str::<Value>(text).ok()).as_ref() == Some(*structured);
+        let same =
+            |part: &Value| part["text"].as_str().and_then(|text| serde_json::from_str::<Value>(text).ok()).as_ref() == Some(*structured);
         result.content.iter().any(same)
     };
     let structured = result.structured.as_ref().filter(|structured| !stands_there(structured)).map(|value| text(value.to_string()));
