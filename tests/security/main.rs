@@ -17,7 +17,8 @@
 //! | Landlock | `landlock_holds_beneath_everything_else`; others hold the paths that it holds |
 //! | seccomp | `files_that_lend_rights…`, `nobody_inside_is_root…`, `nothing_is_typed…`, `the_kernel_and_other_processes…` |
 //! | users and capabilities are dropped | `nobody_inside_is_root…`, `files_that_lend_rights…`, `the_kernel_and_other_processes…`, `what_is_denied…` and more |
-//! | the network's and the process table's own namespace | `the_kernel_and_other_processes…` |
+//! | the network's and the process table's own namespace | `the_kernel_and_other_processes…`, `the_machines_loopback_stays_closed` |
+//! | the loopback is switched on; cells of a session share their network | `a_server_is_reached_by_the_next_command…` |
 //! | `/tmp` and `/run` of its own | `temporary_files_are_the_sessions_own`, `the_operator_can_name_a_user` |
 //! | protected paths; our own home | `what_runs_later_outside…`, `x2_what_runs_later…`; `x1_the_executors_own_things…` |
 //! | file calls are made inside the cell | `x2_no_race_gets_out` (in round 41, and 116), `x1_the_executors_own_things…` |
@@ -43,6 +44,7 @@ mod file_calls;
 mod files;
 mod http;
 mod limits;
+mod loopback;
 mod rights;
 mod secrets;
 mod server;

@@ -63,6 +63,25 @@ async fn a_program_is_copied_checked_and_used() {
     assert_eq!(fs::read_dir(&directory).unwrap().count(), 2, "nothing else is left there");
 }
 
+/// What ssh itself says of the connection, in numbers.
+fn compressed(log: &str) -> Option<(u64, u64)> {
+    let line = log.lines().find(|line| line.contains("compress outgoing:"))?;
+    let numbers: Vec<u64> = line.split([' ', ',']).filter_map(|word| word.parse().ok()).collect();
+    Some((*numbers.first()?, *numbers.get(1)?))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_program_travels_compressed() {
+    let sshd = Sshd::start(LoginShell::Program("/bin/dash"));
+    let log = sshd.home().join("ssh.log");
+    let mut host = host(&sshd);
+    host.args.extend(["-v".into(), "-E".into(), log.display().to_string()]);
+    let binary = program();
+    host.install(&binary, "1.2.3", |_| {}).await.unwrap();
+    let (raw, sent) = compressed(&fs::read_to_string(&log).unwrap()).unwrap();
+    assert!(raw >= binary.bytes.len() as u64 && sent * 2 < raw, "{sent} of {raw} bytes were sent");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_does_not_work_is_told_and_nothing_is_left() {
     let sshd = Sshd::start(LoginShell::Program("/bin/dash"));

@@ -1,71 +1,139 @@
-//! The program for other machines: what `outpost env add --ssh` copies.
+//! The release: static programs for every architecture, and the packages that hold them.
 //!
-//! A static one needs nothing of the machine it runs on but its kernel. Where it cannot be built, the one that needs a C library is
-//! built instead, and that is said.
+//! `cargo xtask dist` writes everything below `target/packages`. Two clones of one commit give the same bytes, wherever they lie: paths are
+//! remapped, times are those of the commit, archives are sorted. A step that fails fails the command.
+
+mod package;
+mod program;
+mod sbom;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::Context;
+use anyhow::{Context, bail, ensure};
 
-use crate::{cargo, install, sh, target};
+use crate::target;
+use program::Arch;
+
+/// What `cargo xtask dist` was asked for.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Architectures to build; all of them if empty.
+    architectures: Vec<Arch>,
+    /// Build the programs only, without packages.
+    programs_only: bool,
+    /// The address that `install.sh` downloads from.
+    url: Option<String>,
+}
+
+impl Options {
+    pub fn parse(words: &[&str]) -> anyhow::Result<Self> {
+        let mut options = Self::default();
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            match *word {
+                "--programs-only" => options.programs_only = true,
+                "--url" => options.url = Some((*words.next().context("`--url` needs an address")?).to_owned()),
+                name => options.architectures.push(Arch::parse(name)?),
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// Where a release is put together, and what it is called.
+struct Release {
+    /// Everything that is uploaded.
+    directory: PathBuf,
+    /// Where packages are put together.
+    stage: PathBuf,
+    version: String,
+    /// The time of the commit, for every file in an archive.
+    epoch: String,
+}
 
 #[expect(clippy::print_stderr, reason = "this is a program for a terminal")]
-pub fn run() -> anyhow::Result<()> {
-    let arch = std::env::consts::ARCH;
-    let triple = format!("{arch}-unknown-linux-musl");
-    let directory = target().join("dist");
-    std::fs::create_dir_all(&directory)?;
-    let missing = missing(arch, &triple);
-    if !missing.is_empty() {
-        eprintln!("xtask: a static program cannot be built here. What is missing: {}", missing.join(", and "));
-        eprintln!("xtask: instead of it the usual one is built, for machines with a C library that is not older than the one here");
-        sh(cargo().args(["build", "--profile", "dist", "-p", "outpost"]))?;
-        // The build directory of the profile is this very directory.
-        eprintln!("{}", directory.join("outpost").display());
-        return Ok(());
+pub fn run(options: &Options) -> anyhow::Result<()> {
+    let release = Release {
+        directory: target().join("packages"),
+        stage: target().join("dist-stage"),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        epoch: commit_time()?,
+    };
+    std::fs::create_dir_all(&release.directory)?;
+    let all = [Arch::X86_64, Arch::Aarch64];
+    let architectures = if options.architectures.is_empty() { &all[..] } else { &options.architectures };
+    let toolchain = program::Toolchain::install()?;
+    let mut files = Vec::new();
+    for arch in architectures {
+        files.push(toolchain.build(*arch, &release)?);
     }
-    sh(cargo().args(["build", "--profile", "dist", "-p", "outpost", "--target", &triple]))?;
-    let built = target().join(&triple).join("dist/outpost");
-    // Where `outpost env add --ssh` looks for it: beside the program that runs.
-    for name in [format!("outpost-{arch}-static"), "outpost".to_owned()] {
-        put(&built, &directory.join(name))?;
+    if !options.programs_only {
+        let native = architectures.iter().zip(&files).find(|(arch, _)| arch.name() == std::env::consts::ARCH);
+        let completions = package::Completions::print(native.map(|(_, program)| program.as_path()))?;
+        for (arch, program) in architectures.iter().zip(files.clone()) {
+            let contents = package::Contents { arch: *arch, program: &program, completions: &completions };
+            files.push(package::tarball(&contents, &release)?);
+            files.push(package::deb(&contents, &release)?);
+        }
+        files.push(sbom::write(&release)?);
+        files.push(package::container_file(&release)?);
+        files.push(package::installer(options.url.as_deref(), &release)?);
+    }
+    files.push(checksums(&files, &release.directory)?);
+    for file in &files {
+        let size = std::fs::metadata(file)?.len();
+        eprintln!("{:>12}  {}", size, file.display());
     }
     Ok(())
 }
 
-#[expect(clippy::print_stderr, reason = "this is a program for a terminal")]
-fn put(built: &Path, place: &PathBuf) -> anyhow::Result<()> {
-    std::fs::copy(built, place).with_context(|| format!("cannot write {}", place.display()))?;
-    eprintln!("{}", place.display());
-    Ok(())
-}
-
-/// What is not there and cannot be installed by us, with the command that installs it.
-fn missing(arch: &str, triple: &str) -> Vec<String> {
-    let mut missing = Vec::new();
-    let is_there = has_target(triple) || (rustup_adds(triple) && has_target(triple));
-    if !is_there {
-        missing.push(format!("the Rust target (`rustup target add {triple}`)"));
+/// The time of the commit that is built; a tree without git says it in `SOURCE_DATE_EPOCH`.
+fn commit_time() -> anyhow::Result<String> {
+    if let Ok(epoch) = std::env::var("SOURCE_DATE_EPOCH") {
+        return Ok(epoch);
     }
-    // Some of the libraries are written in C.
-    let compilers = ["musl-gcc".to_owned(), format!("{arch}-linux-musl-gcc")];
-    if !compilers.iter().any(|program| can_run(program)) && install::need("musl-gcc", "musl-tools").is_err() {
-        missing.push("a C compiler for musl (`apt-get install musl-tools`)".to_owned());
+    let epoch = output(Command::new("git").args(["log", "-1", "--format=%ct"]))
+        .context("cannot read the time of the commit: build from a git checkout, or set SOURCE_DATE_EPOCH")?;
+    Ok(epoch.trim().to_owned())
+}
+
+/// `SHA256SUMS` of all files, in the format that `sha256sum --check` reads.
+fn checksums(files: &[PathBuf], directory: &Path) -> anyhow::Result<PathBuf> {
+    let mut names = files.iter().map(|file| file_name(file)).collect::<anyhow::Result<Vec<_>>>()?;
+    names.sort();
+    let sums = output(Command::new("sha256sum").args(&names).current_dir(directory))?;
+    let path = directory.join("SHA256SUMS");
+    std::fs::write(&path, sums)?;
+    Ok(path)
+}
+
+fn file_name(path: &Path) -> anyhow::Result<String> {
+    let Some(name) = path.file_name().and_then(|name| name.to_str()) else { bail!("{} has no name", path.display()) };
+    Ok(name.to_owned())
+}
+
+/// What a command prints; it must succeed.
+fn output(command: &mut Command) -> anyhow::Result<String> {
+    let output = command.output().with_context(|| format!("cannot run {command:?}"))?;
+    ensure!(output.status.success(), "{command:?} failed ({}): {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
+    String::from_utf8(output.stdout).with_context(|| format!("{command:?} printed something that is not UTF-8"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_name_architectures_and_the_address() {
+        let options = Options::parse(&["aarch64", "--programs-only", "--url", "https://example.org/v1"]);
+        let expected = Options { architectures: vec![Arch::Aarch64], programs_only: true, url: Some("https://example.org/v1".into()) };
+        assert_eq!(options.ok(), Some(expected));
     }
-    missing
-}
 
-fn has_target(triple: &str) -> bool {
-    let Ok(output) = Command::new("rustc").args(["--print", "target-libdir", "--target", triple]).output() else { return false };
-    let directory = String::from_utf8(output.stdout).unwrap_or_default();
-    output.status.success() && std::fs::read_dir(directory.trim()).is_ok_and(|mut files| files.next().is_some())
-}
-
-fn rustup_adds(triple: &str) -> bool {
-    Command::new("rustup").args(["target", "add", triple]).status().is_ok_and(|status| status.success())
-}
-
-fn can_run(program: &str) -> bool {
-    Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success())
+    #[test]
+    fn an_unknown_architecture_is_refused_with_the_known_ones() {
+        let error = Options::parse(&["sparc"]).map_err(|error| error.to_string());
+        assert_eq!(error, Err("`sparc` is not an architecture that is built: x86_64, aarch64".into()));
+    }
 }

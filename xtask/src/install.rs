@@ -1,6 +1,6 @@
 //! Programs of others that tests talk to.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, ensure};
@@ -83,11 +83,8 @@ pub fn clients() -> anyhow::Result<PathBuf> {
     std::fs::create_dir_all(&directory)?;
     let npm = ["install", "--no-audit", "--no-fund", "--legacy-peer-deps", "--ignore-scripts", "--prefix"];
     sh(Command::new("npm").args(npm).arg(&directory).args(NODE_CLIENTS))?;
-    if Command::new("python3").args(["-c", "import ensurepip, venv"]).status().is_ok_and(|status| !status.success()) {
-        debian("python3-venv")?;
-    }
     let python = directory.join("python");
-    sh(Command::new("python3").args(["-m", "venv"]).arg(&python))?;
+    python_environment(&python)?;
     let pip = || {
         let mut pip = Command::new(python.join("bin/pip"));
         pip.args(["install", "--quiet", "--disable-pip-version-check"]);
@@ -97,6 +94,15 @@ pub fn clients() -> anyhow::Result<PathBuf> {
     sh(pip().args(PYTHON_LIBRARIES))?;
     std::fs::write(stamp, wanted)?;
     Ok(directory)
+}
+
+/// A virtual environment, into which pip installs.
+pub fn python_environment(directory: &Path) -> anyhow::Result<()> {
+    need("python3", "python3")?;
+    if Command::new("python3").args(["-c", "import ensurepip, venv"]).stderr(Stdio::null()).status().is_ok_and(|status| !status.success()) {
+        debian("python3-venv")?;
+    }
+    sh(Command::new("python3").args(["-m", "venv"]).arg(directory))
 }
 
 /// What drives a browser, and what checks a page for accessibility. The browser is Debian's.

@@ -27,7 +27,8 @@ usage: cargo xtask test            install what the tests need and run all of th
                                    memory of registered environments, step views, reconnects
        cargo xtask docs            write the pages that are made from the code
        cargo xtask schema          write schema/*.json, which are made from the shapes of both protocols
-       cargo xtask dist            a static program that can be copied to any machine of this kind
+       cargo xtask dist [x86_64] [aarch64] [--programs-only] [--url ADDRESS]
+                                   static programs and the packages of a release, below target/packages
        cargo xtask bench threads [--small] [--markdown]
                                    figures of threads: writing, opening, forking, listing, searching, memory
        cargo xtask bench turns [--small] [--markdown]
@@ -61,7 +62,7 @@ fn run() -> anyhow::Result<()> {
         ["bench", "exec", options @ ..] => bench::exec(options),
         ["bench", "environments", options @ ..] => bench::environments(options),
         ["docs"] => docs::run(),
-        ["dist"] => dist::run(),
+        ["dist", options @ ..] => dist::run(&dist::Options::parse(options)?),
         ["schema"] => schema::run(),
         ["bench", "threads", options @ ..] => bench::threads(options),
         ["bench", "turns", options @ ..] => bench::turns(options),

@@ -20,7 +20,7 @@ pub const APP: &str = "app";
 pub struct Home(PathBuf);
 
 /// Everything that we ever put there.
-const OURS: [&str; 15] = [
+const OURS: [&str; 16] = [
     "config.toml",
     "requirements.toml",
     "environments.toml",
@@ -36,6 +36,7 @@ const OURS: [&str; 15] = [
     "redo",
     "plugins",
     "skills",
+    "programs",
 ];
 
 impl Home {
@@ -51,6 +52,11 @@ impl Home {
     /// What is required of this home, besides what the administrator requires of all.
     pub fn requirements(&self) -> PathBuf {
         self.0.join("requirements.toml")
+    }
+
+    /// Programs for machines of other kinds, which are copied there.
+    pub fn programs(&self) -> PathBuf {
+        self.0.join("programs")
     }
 
     /// The user's rules about commands.

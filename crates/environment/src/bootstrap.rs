@@ -100,8 +100,11 @@ impl SshHost {
     /// key; its complaints go where ours go.
     async fn ask(&self, script: &str, input: Option<Bytes>, sent: impl Fn(usize)) -> Result<String, BootstrapError> {
         let far = format!("exec sh -c 'echo; echo {BEGIN}; {script}; echo; echo {END}'");
+        // A program shrinks to less than half. Over a connection that is shared already, the option has no effect.
+        let compression = input.is_some().then_some("-C");
         let mut child = Command::new("ssh")
             .arg("-T")
+            .args(compression)
             .args(&self.args)
             .args(["--", &self.destination, &far])
             .stdin(if input.is_some() { Stdio::piped() } else { Stdio::null() })

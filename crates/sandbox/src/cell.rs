@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use tokio::net::unix::pipe;
 use crate::channel::{self, Channel};
 use crate::child::Exit;
 use crate::limits::Limit;
-use crate::message::{News, Order, Task};
+use crate::message::{Cause, News, Order, Task};
 use crate::meter::Meter;
 
 /// How many reapers without work are kept.
@@ -50,15 +50,17 @@ pub struct Reaper {
 }
 
 impl Cell {
-    /// Takes over the socket of a cell once that says that it is ready.
-    pub fn adopt(control: Channel, meter: Arc<Meter>) -> io::Result<Result<Self, String>> {
-        match wait_for_news(control.as_fd())? {
+    /// Takes over the socket of a cell once that says that it is ready. With it comes the network that it shares with later
+    /// cells of its session, if it has one.
+    pub fn adopt(control: Channel, meter: Arc<Meter>) -> io::Result<Result<(Self, Vec<OwnedFd>), (Cause, String)>> {
+        let (news, network) = wait_for_message(control.as_fd())?;
+        match news {
             Some(News::Ready { pid }) => {
                 meter.watch_cell(pid);
-                Ok(Ok(Self { control, meter, state: Mutex::default(), next: AtomicU64::new(1) }))
+                Ok(Ok((Self { control, meter, state: Mutex::default(), next: AtomicU64::new(1) }, network)))
             }
-            Some(News::Refused { reason }) => Ok(Err(reason)),
-            _ => Ok(Err("the process that should hold it ended".into())),
+            Some(News::Refused { cause, reason }) => Ok(Err((cause, reason))),
+            _ => Ok(Err((Cause::Policy, "the process that should hold it ended".into()))),
         }
     }
 
@@ -306,7 +308,11 @@ impl Running {
 }
 
 /// Waits, on this thread, for what a stage has to say.
-fn wait_for_news(socket: BorrowedFd<'_>) -> io::Result<Option<News>> {
+pub fn wait_for_news(socket: BorrowedFd<'_>) -> io::Result<Option<News>> {
+    wait_for_message(socket).map(|(news, _)| news)
+}
+
+fn wait_for_message(socket: BorrowedFd<'_>) -> io::Result<(Option<News>, Vec<OwnedFd>)> {
     let timeout = Timespec::try_from(ANSWER).ok();
     loop {
         match poll(&mut [PollFd::from_borrowed_fd(socket, PollFlags::IN)], timeout.as_ref()) {
@@ -316,8 +322,8 @@ fn wait_for_news(socket: BorrowedFd<'_>) -> io::Result<Option<News>> {
             Err(error) => return Err(error.into()),
         }
         return match channel::receive(socket)? {
-            Some(message) => News::decode(&message.bytes).map(Some),
-            None => Ok(None),
+            Some(message) => Ok((Some(News::decode(&message.bytes)?), message.descriptors)),
+            None => Ok((None, Vec::new())),
         };
     }
 }

@@ -1,21 +1,44 @@
 //! Control groups: one for each session, in whichever hierarchies of this machine we may make one.
+//!
+//! What is told of them was tried: a process has entered, and was held. The groups of a session look like this:
+//!
+//! ```text
+//! PARENT                      ours to divide (see `parents`)
+//! ├── outpost-main            second version only: our own processes, if they were in PARENT
+//! └── outpost-PID-NUMBER      the limits of one session
+//!     └── processes           second version only: its processes, so that an Outpost inside can divide the group above
+//! ```
 
-use std::fs;
+mod parents;
+mod tree;
+
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+
+pub use parents::Surroundings;
+pub use tree::{Kernel, Tree};
 
 use crate::limits::{Limits, MEMORY, Mechanism, PROCESSES};
 
 const PREFIX: &str = "outpost-";
+const MAIN: &str = "outpost-main";
+const LEAF: &str = "processes";
+/// What somebody who tries a group uses of memory, and what of it has to be counted there at least.
+pub const TRIAL_MEMORY: usize = 4 << 20;
+const COUNTED: u64 = 2 << 20;
 
-/// Where groups can be made, per thing that is limited.
-#[derive(Debug, Clone, Default)]
+/// Lets a process enter groups by these files, calls back while it is inside, and tells whether it was kept from forking.
+pub type Trial<'a> = &'a dyn Fn(&[PathBuf], &mut dyn FnMut()) -> Result<bool, String>;
+
+/// Where groups can be made, per thing that is limited, and why not elsewhere.
+#[derive(Debug, Clone)]
 pub struct Hierarchies {
+    tree: Arc<dyn Tree>,
     processes: Option<Place>,
     memory: Option<Place>,
+    why: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,16 +48,33 @@ struct Place {
 }
 
 impl Hierarchies {
+    /// None can be made, for this reason.
+    pub fn none(why: impl Into<String>) -> Self {
+        Self { tree: Arc::new(Kernel), processes: None, memory: None, why: vec![why.into()] }
+    }
+
     /// Finds out by trying. Removes what executors left that are gone.
-    pub fn probe() -> Self {
-        let (Ok(mounts), Ok(own)) = (fs::read_to_string("/proc/mounts"), fs::read_to_string("/proc/self/cgroup")) else {
-            return Self::default();
-        };
-        let find = |controller: &str| {
-            let candidates = second_version(&mounts, &own, controller).into_iter().chain(first_version(&mounts, &own, controller));
-            candidates.into_iter().find(|place| works(place, controller))
-        };
-        Self { processes: find("pids"), memory: find("memory") }
+    pub fn probe(tree: Arc<dyn Tree>, surroundings: &Surroundings, trial: Trial<'_>) -> Self {
+        let mut found = Self { tree, processes: None, memory: None, why: Vec::new() };
+        found.processes = found.find(surroundings, "pids", trial);
+        found.memory = found.find(surroundings, "memory", trial);
+        found.why.dedup();
+        found
+    }
+
+    fn find(&mut self, surroundings: &Surroundings, controller: &str, trial: Trial<'_>) -> Option<Place> {
+        let second = surroundings.second_version(self.tree.as_ref(), controller);
+        let second = second.map(|parent| Place { parent, mechanism: Mechanism::CgroupV2 });
+        let first = surroundings.first_version(self.tree.as_ref(), controller).into_iter();
+        let candidates = std::iter::once(second).chain(first.map(|parent| Ok(Place { parent, mechanism: Mechanism::CgroupV1 })));
+        for candidate in candidates.collect::<Vec<_>>() {
+            let tried = candidate.and_then(|place| self.try_out(place, controller, trial));
+            match tried {
+                Ok(place) => return Some(place),
+                Err(why) => self.why.push(why),
+            }
+        }
+        None
     }
 
     pub fn processes(&self) -> Option<Mechanism> {
@@ -44,80 +84,74 @@ impl Hierarchies {
     pub fn memory(&self) -> Option<Mechanism> {
         self.memory.as_ref().map(|place| place.mechanism)
     }
-}
 
-/// Mount points of a kind that carry an option.
-fn mount_points<'a>(mounts: &'a str, kind: &'a str, option: &'a str) -> impl Iterator<Item = PathBuf> + 'a {
-    mounts.lines().filter_map(move |line| {
-        let mut parts = line.split_whitespace().skip(1);
-        let (point, found, options) = (parts.next()?, parts.next()?, parts.next()?);
-        (found == kind && (option.is_empty() || options.split(',').any(|one| one == option))).then(|| PathBuf::from(point))
-    })
-}
-
-/// Below our own group, or at the top if we may.
-fn parents(mount: &Path, own: &str) -> [PathBuf; 2] {
-    [mount.join(own.trim_start_matches('/')), mount.to_owned()]
-}
-
-fn second_version(mounts: &str, own: &str, controller: &str) -> Vec<Place> {
-    let path = own.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or("/");
-    let has = |parent: &Path, file: &str| {
-        fs::read_to_string(parent.join(file)).is_ok_and(|text| text.split_whitespace().any(|word| word == controller))
-    };
-    let usable = |parent: &PathBuf| {
-        has(parent, "cgroup.subtree_control")
-            || (has(parent, "cgroup.controllers") && fs::write(parent.join("cgroup.subtree_control"), format!("+{controller}")).is_ok())
-    };
-    let points = mount_points(mounts, "cgroup2", "");
-    points.flat_map(|point| parents(&point, path)).filter(usable).map(|parent| Place { parent, mechanism: Mechanism::CgroupV2 }).collect()
-}
-
-fn first_version(mounts: &str, own: &str, controller: &str) -> Vec<Place> {
-    let own = own.lines().find_map(|line| {
-        let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
-        controllers.split(',').any(|one| one == controller).then_some(path)
-    });
-    let points = mount_points(mounts, "cgroup", controller);
-    points.flat_map(|point| parents(&point, own.unwrap_or("/"))).map(|parent| Place { parent, mechanism: Mechanism::CgroupV1 }).collect()
-}
-
-/// Whether a group can be made there, limited, and removed.
-fn works(place: &Place, controller: &str) -> bool {
-    remove_leftovers(&place.parent);
-    let group = place.parent.join(format!("{PREFIX}{}-probe", std::process::id()));
-    if fs::create_dir(&group).is_err() {
-        return false;
+    /// Why there is nothing better.
+    pub fn why(&self) -> String {
+        self.why.join("; ")
     }
-    let (file, value) = match (controller, place.mechanism) {
-        ("pids", _) => ("pids.max", "10000"),
-        (_, Mechanism::CgroupV1) => ("memory.limit_in_bytes", "1073741824"),
-        _ => ("memory.max", "1073741824"),
-    };
-    let limited = fs::write(group.join(file), value).is_ok() && fs::metadata(group.join("cgroup.procs")).is_ok();
-    fs::remove_dir(&group).is_ok() && limited
-}
 
-fn remove_leftovers(parent: &Path) {
-    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let pid = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.split('-').next()?.parse::<u32>().ok());
-        if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
-            // Refused as long as somebody is in it.
-            let _ = fs::remove_dir(entry.path());
+    /// Whether somebody can enter a group there and is held by it.
+    fn try_out(&self, place: Place, controller: &str, trial: Trial<'_>) -> Result<Place, String> {
+        remove_leftovers(self.tree.as_ref(), &place.parent);
+        let is_memory = controller == "memory";
+        let limits = Limits {
+            processes: (!is_memory).then_some(1),
+            memory: is_memory.then_some(64 << 20),
+            open_files: None,
+            file_size: None,
+            free_space: None,
+            cpu_seconds: None,
+        };
+        let only = |wanted: bool| wanted.then(|| place.clone());
+        let alone = Self { tree: self.tree.clone(), processes: only(!is_memory), memory: only(is_memory), why: Vec::new() };
+        let failed = |error: io::Error| format!("no group can be made in {}: {error}", place.parent.display());
+        let group = Group::make(&alone, &limits, "trial").map_err(failed)?;
+        let mut counted = 0;
+        let held = trial(&group.doors(), &mut || counted = group.memory_used());
+        group.remove_now();
+        let name = place.parent.display();
+        match held {
+            Err(why) => Err(format!("a group in {name} cannot be entered: {why}")),
+            Ok(false) if !is_memory => Err(format!("a group in {name} does not hold a number of processes")),
+            Ok(_) if is_memory && counted < COUNTED => Err(format!("a group in {name} does not count memory")),
+            Ok(_) => Ok(place),
         }
     }
 }
 
+fn remove_leftovers(tree: &dyn Tree, parent: &Path) {
+    for group in tree.below(parent) {
+        let name = group.file_name().and_then(|name| name.to_str());
+        let pid = name.and_then(|name| name.strip_prefix(PREFIX)?.split('-').next()?.parse::<u32>().ok());
+        if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+            // Refused as long as somebody is in it.
+            let _ = remove_all(tree, &group);
+        }
+    }
+}
+
+/// Removes a group and those that an Outpost inside left in it.
+fn remove_all(tree: &dyn Tree, group: &Path) -> io::Result<()> {
+    for inner in tree.below(group) {
+        remove_all(tree, &inner)?;
+    }
+    match tree.remove(group) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
 /// The groups of one session.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Group {
+    tree: Arc<dyn Tree>,
     processes: Option<Part>,
     memory: Option<Part>,
 }
 
 #[derive(Debug)]
 struct Part {
+    tree: Arc<dyn Tree>,
     directory: PathBuf,
     mechanism: Mechanism,
     /// How often its limit had been reached when it was last looked at.
@@ -125,29 +159,42 @@ struct Part {
 }
 
 impl Group {
-    pub fn make(hierarchies: &Hierarchies, limits: &Limits, number: u64) -> io::Result<Self> {
-        let part = |place: &Option<Place>, limit: Option<u64>| -> io::Result<Option<Part>> {
-            let (Some(place), Some(_)) = (place, limit) else { return Ok(None) };
-            let directory = place.parent.join(format!("{PREFIX}{}-{number}", std::process::id()));
-            match fs::create_dir(&directory) {
-                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-                _ => {}
-            }
-            Ok(Some(Part { directory, mechanism: place.mechanism, reached: Mutex::new(0) }))
+    pub fn make(hierarchies: &Hierarchies, limits: &Limits, name: impl std::fmt::Display) -> io::Result<Self> {
+        let tree = &hierarchies.tree;
+        let part = |place: &Option<Place>, limit: Option<u64>| {
+            let (Some(place), Some(_)) = (place, limit) else { return None };
+            let directory = place.parent.join(format!("{PREFIX}{}-{name}", std::process::id()));
+            Some(Part { tree: tree.clone(), directory, mechanism: place.mechanism, reached: Mutex::new(0) })
         };
-        let group = Self { processes: part(&hierarchies.processes, limits.processes)?, memory: part(&hierarchies.memory, limits.memory)? };
-        if let (Some(part), Some(limit)) = (&group.processes, limits.processes) {
-            fs::write(part.directory.join("pids.max"), limit.to_string())?;
+        let (processes, memory) = (part(&hierarchies.processes, limits.processes), part(&hierarchies.memory, limits.memory));
+        let group = Self { tree: tree.clone(), processes, memory };
+        group.fill(limits).inspect_err(|_| group.remove_now())?;
+        Ok(group)
+    }
+
+    fn fill(&self, limits: &Limits) -> io::Result<()> {
+        for part in self.parts() {
+            make_if_missing(self.tree.as_ref(), &part.directory)?;
+            if part.mechanism == Mechanism::CgroupV2 {
+                make_if_missing(self.tree.as_ref(), &part.directory.join(LEAF))?;
+            }
         }
-        if let (Some(part), Some(limit)) = (&group.memory, limits.memory) {
+        if let (Some(part), Some(limit)) = (&self.processes, limits.processes) {
+            part.write("pids.max", &limit.to_string())?;
+        }
+        if let (Some(part), Some(limit)) = (&self.memory, limits.memory) {
             part.limit_memory(limit)?;
         }
-        Ok(group)
+        Ok(())
+    }
+
+    fn parts(&self) -> impl Iterator<Item = &Part> {
+        self.processes.iter().chain(&self.memory)
     }
 
     /// Files to write oneself into.
     pub fn doors(&self) -> Vec<PathBuf> {
-        let mut doors: Vec<_> = self.processes.iter().chain(&self.memory).map(|part| part.directory.join("cgroup.procs")).collect();
+        let mut doors: Vec<_> = self.parts().map(Part::door).collect();
         doors.dedup();
         doors
     }
@@ -159,29 +206,66 @@ impl Group {
         if memory { Some(MEMORY) } else { processes.then_some(PROCESSES) }
     }
 
+    /// Bytes that its processes use now.
+    fn memory_used(&self) -> u64 {
+        let read = |part: &Part| {
+            let file = if part.mechanism == Mechanism::CgroupV1 { "memory.usage_in_bytes" } else { "memory.current" };
+            self.tree.read(&part.directory.join(file)).ok()?.trim().parse().ok()
+        };
+        self.memory.as_ref().and_then(read).unwrap_or(0)
+    }
+
+    fn try_remove(&self) -> bool {
+        self.parts().all(|part| remove_all(self.tree.as_ref(), &part.directory).is_ok())
+    }
+
     /// Removes it once nobody is in it any more.
     pub async fn remove(self) {
-        let directories: Vec<_> = self.processes.iter().chain(&self.memory).map(|part| part.directory.clone()).collect();
         for _ in 0..50 {
-            if directories.iter().all(|directory| fs::remove_dir(directory).is_ok() || !directory.exists()) {
+            if self.try_remove() {
                 return;
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
+
+    /// The same for one whose last process is just ending.
+    fn remove_now(&self) {
+        for _ in 0..200 {
+            if self.try_remove() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+fn make_if_missing(tree: &dyn Tree, group: &Path) -> io::Result<()> {
+    match tree.make(group) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+        _ => Ok(()),
+    }
 }
 
 impl Part {
+    fn door(&self) -> PathBuf {
+        let place = if self.mechanism == Mechanism::CgroupV2 { self.directory.join(LEAF) } else { self.directory.clone() };
+        place.join("cgroup.procs")
+    }
+
+    fn write(&self, file: &str, text: &str) -> io::Result<()> {
+        self.tree.write(&self.directory.join(file), text)
+    }
+
     fn limit_memory(&self, limit: u64) -> io::Result<()> {
-        let write = |file: &str, text: &str| fs::write(self.directory.join(file), text);
         if self.mechanism == Mechanism::CgroupV1 {
-            write("memory.limit_in_bytes", &limit.to_string())?;
+            self.write("memory.limit_in_bytes", &limit.to_string())?;
             // Where swapping is counted, memory must not simply go there.
-            let _ = write("memory.memsw.limit_in_bytes", &limit.to_string());
+            let _ = self.write("memory.memsw.limit_in_bytes", &limit.to_string());
             return Ok(());
         }
-        write("memory.max", &limit.to_string())?;
-        let _ = write("memory.swap.max", "0");
+        self.write("memory.max", &limit.to_string())?;
+        let _ = self.write("memory.swap.max", "0");
         Ok(())
     }
 
@@ -202,8 +286,11 @@ impl Part {
     }
 
     fn counter(&self, file: &str, name: &str) -> u64 {
-        let text = fs::read_to_string(self.directory.join(file)).unwrap_or_default();
+        let text = self.tree.read(&self.directory.join(file)).unwrap_or_default();
         let value = text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok());
         value.unwrap_or(0)
     }
 }
+
+#[cfg(test)]
+mod tests;

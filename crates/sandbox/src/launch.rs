@@ -22,7 +22,7 @@ use crate::cell::{Cell, Running, Worker};
 use crate::cgroup::{Group, Hierarchies};
 use crate::child::{Child, ChildEnd, Input, Kin, Output, Terminal};
 use crate::limits::{Limit, Limits};
-use crate::message;
+use crate::message::{self, Cause};
 use crate::meter::Meter;
 use crate::plan::{Confinement, Identity, Place, Plan, Rights};
 use crate::policy::{Access, Policy, Rules};
@@ -111,7 +111,7 @@ struct Shared {
     scratch: OnceLock<Scratch>,
     /// Held while it is made: what one makes, another one would clean up.
     scratching: Mutex<()>,
-    hierarchies: OnceLock<Hierarchies>,
+    hierarchies: Mutex<Option<Arc<Hierarchies>>>,
     watchdog: Watchdog,
     owners: AtomicU64,
     clean_ups: Mutex<Vec<JoinHandle<()>>>,
@@ -120,13 +120,14 @@ struct Shared {
 impl Launcher {
     /// `stage` is a program that calls [`crate::stage::run_if_asked`] first thing.
     pub fn new(stage: impl Into<PathBuf>, settings: LauncherSettings) -> Self {
-        let zygote = Zygote::new(stage.into());
+        let limits = &settings.limits;
+        let zygote = Zygote::new(stage.into(), limits.processes.is_some() || limits.memory.is_some());
         Self(Arc::new(Shared {
             zygote,
             settings,
             scratch: OnceLock::new(),
             scratching: Mutex::default(),
-            hierarchies: OnceLock::new(),
+            hierarchies: Mutex::default(),
             watchdog: Watchdog::default(),
             owners: AtomicU64::new(1),
             clean_ups: Mutex::default(),
@@ -154,7 +155,12 @@ impl Launcher {
 
     /// The limits of every owner, and what holds them here.
     pub fn limits(&self) -> Vec<Limit> {
-        self.0.settings.limits.held(self.0.hierarchies())
+        self.0.settings.limits.held(&self.0.hierarchies())
+    }
+
+    /// Why control groups do not hold all of them; empty if they do.
+    pub fn why_no_groups(&self) -> String {
+        self.0.hierarchies().why()
     }
 }
 
@@ -165,8 +171,16 @@ impl Shared {
         clean_ups
     }
 
-    fn hierarchies(&self) -> &Hierarchies {
-        self.hierarchies.get_or_init(Hierarchies::probe)
+    fn hierarchies(&self) -> Arc<Hierarchies> {
+        let mut known = self.hierarchies.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get_or_insert_with(|| Arc::new(self.zygote.find_groups())).clone()
+    }
+
+    /// From now on nobody is put into groups: it was tried, and it worked, but it does not any more.
+    fn do_without_groups(&self, why: String) -> Arc<Hierarchies> {
+        let none = Arc::new(Hierarchies::none(why));
+        *self.hierarchies.lock().unwrap_or_else(PoisonError::into_inner) = Some(none.clone());
+        none
     }
 
     /// What cannot be made now is tried again the next time: a disk that was full may have room by then.
@@ -217,6 +231,8 @@ pub struct Owner {
 #[derive(Debug, Default)]
 pub(crate) struct State {
     pub(crate) cells: HashMap<Policy, Arc<Cell>>,
+    /// The network that cells without any other share, once one of them has made it.
+    network: Vec<OwnedFd>,
     /// Placeholders that our cells need.
     places: Vec<PathBuf>,
     has_temporary: bool,
@@ -288,9 +304,23 @@ impl Owner {
         }
         let meter = self.meter()?;
         let mut plan = self.plan(policy, &meter, &mut state)?;
-        plan.rlimits = self.shared.settings.limits.rlimits(self.shared.hierarchies(), policy);
+        plan.rlimits = self.shared.settings.limits.rlimits(&self.shared.hierarchies(), policy);
         plan.cgroups = meter.doors();
-        let cell = Cell::adopt(self.shared.zygote.cell(&plan.encode())?, meter)?.map_err(LaunchError::Unenforceable)?;
+        let control = self.shared.zygote.cell(&plan.encode(), &state.network)?;
+        let made = match Cell::adopt(control, meter.clone())? {
+            Err((Cause::Groups, why)) => {
+                let none = self.shared.do_without_groups(why);
+                meter.without_group(self.shared.settings.limits.held(&none));
+                plan.rlimits = self.shared.settings.limits.rlimits(&none, policy);
+                plan.cgroups = Vec::new();
+                Cell::adopt(self.shared.zygote.cell(&plan.encode(), &state.network)?, meter)?
+            }
+            made => made,
+        };
+        let (cell, network) = made.map_err(|(_, reason)| LaunchError::Unenforceable(reason))?;
+        if state.network.is_empty() {
+            state.network = network;
+        }
         let cell = Arc::new(cell);
         state.cells.insert(policy.clone(), cell.clone());
         Ok(cell)
@@ -300,7 +330,12 @@ impl Owner {
         if let Some(meter) = self.meter.get() {
             return Ok(meter.clone());
         }
-        let meter = Arc::new(Meter::new(&self.shared.settings.limits, self.shared.hierarchies(), self.number)?);
+        let limits = &self.shared.settings.limits;
+        let made = Meter::new(limits, &self.shared.hierarchies(), self.number).or_else(|error| {
+            let none = self.shared.do_without_groups(format!("no group can be made: {error}"));
+            Meter::new(limits, &none, self.number)
+        });
+        let meter = Arc::new(made?);
         self.shared.watchdog.watch(&meter, &self.state);
         Ok(self.meter.get_or_init(|| meter).clone())
     }
@@ -360,6 +395,7 @@ impl Owner {
         let (cells, places, has_temporary) = {
             let mut state = self.lock();
             state.ended = true;
+            state.network.clear();
             (std::mem::take(&mut state.cells), std::mem::take(&mut state.places), std::mem::take(&mut state.has_temporary))
         };
         for cell in cells.values() {

@@ -8,6 +8,7 @@ use std::path::Path;
 use crate::cgroup::Hierarchies;
 use crate::plan::Rlimit;
 use crate::policy::Policy;
+use crate::sys::rlimit;
 
 /// Nothing means no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,20 +112,20 @@ impl Limits {
     /// What is set for every process of a session. A sandbox is counted by itself; other sessions share the count of their
     /// user, so that those that are there already, and a sandbox or two, have to be allowed as well.
     pub(crate) fn rlimits(&self, hierarchies: &Hierarchies, policy: &Policy) -> Vec<Rlimit> {
-        let of = |resource: libc::__rlimit_resource_t, value: Option<u64>| value.map(|value| Rlimit { resource, value });
+        let of = |resource: u32, value: Option<u64>| value.map(|value| Rlimit { resource, value });
         let processes = self.processes.filter(|_| hierarchies.processes().is_none()).map(|more| match policy {
             Policy::Open => 2 * more + processes_of_user(),
             Policy::Confined(_) => more,
         });
         let memory = if hierarchies.memory().is_some() { None } else { self.memory };
         [
-            of(libc::RLIMIT_NPROC, processes),
-            of(libc::RLIMIT_DATA, memory),
-            of(libc::RLIMIT_NOFILE, self.open_files),
-            of(libc::RLIMIT_FSIZE, self.file_size),
-            of(libc::RLIMIT_CPU, self.cpu_seconds),
+            of(rlimit::NPROC, processes),
+            of(rlimit::DATA, memory),
+            of(rlimit::NOFILE, self.open_files),
+            of(rlimit::FSIZE, self.file_size),
+            of(rlimit::CPU, self.cpu_seconds),
             // What a crash would leave could hold anything, and lies where nobody looks.
-            of(libc::RLIMIT_CORE, Some(0)),
+            of(rlimit::CORE, Some(0)),
         ]
         .into_iter()
         .flatten()

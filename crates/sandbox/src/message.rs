@@ -19,6 +19,8 @@ pub enum Order {
     Worker { number: u64 },
     /// Kill a reaper that does not answer; what it leaves behind is killed as well.
     Fell { number: u64 },
+    /// Fork somebody who enters control groups by these files, uses a little memory, tries to fork, and stays until its socket ends.
+    Trial { doors: Vec<PathBuf> },
 }
 
 /// To a reaper. Every order is for one job, and is not obeyed in a later one.
@@ -68,8 +70,22 @@ pub enum News {
     },
     /// A cell cannot be made: why.
     Refused {
+        cause: Cause,
         reason: String,
     },
+    /// Somebody is in the groups that were to be tried; whether they kept it from forking.
+    Tried {
+        held: bool,
+    },
+}
+
+/// What stood in the way of a cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    /// The policy cannot be held.
+    Policy,
+    /// The control groups of its session cannot be entered.
+    Groups,
 }
 
 #[derive(Default)]
@@ -146,6 +162,10 @@ impl Order {
                 out.byte(3);
                 out.number(*number);
             }
+            Self::Trial { doors } => {
+                out.byte(4);
+                out.list(doors, |out, door| out.text(door.as_os_str()));
+            }
         }
         out.0
     }
@@ -157,6 +177,7 @@ impl Order {
             1 => Self::Reaper { number: input.number()? },
             2 => Self::Fell { number: input.number()? },
             3 => Self::Worker { number: input.number()? },
+            4 => Self::Trial { doors: input.list(Reader::path)? },
             _ => return Err(garbled()),
         })
     }
@@ -251,9 +272,14 @@ impl News {
                 out.byte(4);
                 out.number(u64::from(*pid));
             }
-            Self::Refused { reason } => {
+            Self::Refused { cause, reason } => {
                 out.byte(5);
+                out.byte((*cause == Cause::Groups).into());
                 out.text(OsStr::new(reason));
+            }
+            Self::Tried { held } => {
+                out.byte(6);
+                out.byte((*held).into());
             }
         }
         out.0
@@ -277,7 +303,11 @@ impl News {
             }
             3 => Self::Alone { job: input.number()? },
             4 => Self::Ready { pid: u32::try_from(input.number()?).map_err(|_| garbled())? },
-            5 => Self::Refused { reason: input.text()?.to_string_lossy().into_owned() },
+            5 => {
+                let cause = if input.byte()? == 1 { Cause::Groups } else { Cause::Policy };
+                Self::Refused { cause, reason: input.text()?.to_string_lossy().into_owned() }
+            }
+            6 => Self::Tried { held: input.byte()? == 1 },
             _ => return Err(garbled()),
         })
     }
@@ -298,11 +328,19 @@ mod tests {
             News::Exited { job: 1, exit: Exit::Code(255), alone: false },
             News::Alone { job: u64::MAX },
             News::Ready { pid: 3 },
-            News::Refused { reason: "no".into() },
+            News::Refused { cause: Cause::Policy, reason: "no".into() },
+            News::Refused { cause: Cause::Groups, reason: "no".into() },
+            News::Tried { held: true },
         ] {
             assert_eq!(News::decode(&news.encode()).unwrap(), news);
         }
-        for order in [Order::Cell(vec![1, 2, 3]), Order::Reaper { number: 4 }, Order::Fell { number: 5 }, Order::Worker { number: 6 }] {
+        for order in [
+            Order::Cell(vec![1, 2, 3]),
+            Order::Reaper { number: 4 },
+            Order::Fell { number: 5 },
+            Order::Worker { number: 6 },
+            Order::Trial { doors: vec!["/x".into()] },
+        ] {
             assert_eq!(Order::decode(&order.encode()).unwrap(), order);
         }
     }

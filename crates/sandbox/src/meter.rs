@@ -22,12 +22,12 @@ const WATCHED: usize = 8;
 
 #[derive(Debug)]
 pub struct Meter {
-    limits: Vec<Limit>,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
+    limits: Vec<Limit>,
     group: Option<Group>,
     /// Where its processes can write, by file system.
     directories: HashMap<u64, HashSet<PathBuf>>,
@@ -39,11 +39,24 @@ struct State {
     ran_out: bool,
 }
 
+impl State {
+    fn limit(&self, what: &str) -> Option<Limit> {
+        self.limits.iter().find(|limit| limit.what == what).copied()
+    }
+}
+
 impl Meter {
     pub fn new(limits: &Limits, hierarchies: &Hierarchies, number: u64) -> std::io::Result<Self> {
         let group = Group::make(hierarchies, limits, number)?;
-        let state = State { group: Some(group), ..State::default() };
-        Ok(Self { limits: limits.held(hierarchies), state: Mutex::new(state) })
+        let state = State { group: Some(group), limits: limits.held(hierarchies), ..State::default() };
+        Ok(Self { state: Mutex::new(state) })
+    }
+
+    /// Its groups hold nobody any more: from now on these limits count. Returns what is to be removed.
+    pub fn without_group(&self, limits: Vec<Limit>) -> Option<Group> {
+        let mut state = self.lock();
+        state.limits = limits;
+        state.group.take()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -72,10 +85,6 @@ impl Meter {
         self.lock().cells.push(pid);
     }
 
-    fn limit(&self, what: &str) -> Option<Limit> {
-        self.limits.iter().find(|limit| limit.what == what).copied()
-    }
-
     /// Which limit a process ran into that ended like this, if that can be told.
     pub fn reached(&self, exit: Exit) -> Option<Limit> {
         let mut state = self.lock();
@@ -88,12 +97,13 @@ impl Meter {
             Exit::Signal(TOO_MUCH_TIME) | Exit::Code(BY_SHELL_TIME) => CPU,
             _ => group?,
         };
-        self.limit(what)
+        state.limit(what)
     }
 
     /// Which limit kept a process from being started.
     pub fn refused(&self) -> Option<Limit> {
-        self.limit(self.lock().group.as_ref().and_then(Group::reached)?)
+        let state = self.lock();
+        state.limit(state.group.as_ref().and_then(Group::reached)?)
     }
 
     pub fn take_group(&self) -> Option<Group> {
@@ -102,8 +112,10 @@ impl Meter {
 
     /// The file systems it works on that have less room left than they should.
     pub fn is_short_of_space(&self) -> bool {
-        let Some(floor) = self.limit(FREE_SPACE) else { return false };
-        let directories: Vec<_> = self.lock().directories.values().flatten().cloned().collect();
+        let state = self.lock();
+        let Some(floor) = state.limit(FREE_SPACE) else { return false };
+        let directories: Vec<_> = state.directories.values().flatten().cloned().collect();
+        drop(state);
         directories.iter().any(|directory| {
             statvfs(directory).is_ok_and(|stat| stat.f_bavail.saturating_mul(stat.f_frsize) < floor.value && stat.f_blocks > 0)
         })

@@ -65,7 +65,19 @@ pub fn probe_with(launcher: &Launcher, scratch: &Path) -> Verdict {
     if let Ok(work) = work {
         let _ = std::fs::remove_dir_all(work);
     }
-    rows(open.as_deref(), held.as_deref(), &launcher.limits())
+    rows(open.as_deref(), held.as_deref(), &Held::of(launcher))
+}
+
+/// What limits are held by, and why not by something better.
+struct Held {
+    limits: Vec<Limit>,
+    why: String,
+}
+
+impl Held {
+    fn of(launcher: &Launcher) -> Self {
+        Self { limits: launcher.limits(), why: launcher.why_no_groups() }
+    }
 }
 
 /// What can be said without trying, from what the kernel says of itself. Wrong where something else stands in the way: then
@@ -76,7 +88,7 @@ pub fn foresee(launcher: &Launcher) -> Verdict {
     } else {
         user_namespaces_are_off().then(|| "user namespaces are off for ordinary users".to_owned())
     };
-    rows(None, reason.as_deref(), &launcher.limits())
+    rows(None, reason.as_deref(), &Held::of(launcher))
 }
 
 fn trial_directory(scratch: &Path) -> std::io::Result<PathBuf> {
@@ -85,7 +97,7 @@ fn trial_directory(scratch: &Path) -> std::io::Result<PathBuf> {
     work.canonicalize()
 }
 
-fn rows(open: Option<&str>, held: Option<&str>, limits: &[Limit]) -> Verdict {
+fn rows(open: Option<&str>, held: Option<&str>, Held { limits, why }: &Held) -> Verdict {
     let namespaces = if geteuid().is_root() { "mount namespace, idmapped mounts" } else { "user and mount namespaces" };
     let identity = if geteuid().is_root() { "a user per session" } else { "the executor's own user, in a namespace without rights" };
     let landlock = sys::landlock_version();
@@ -111,8 +123,8 @@ fn rows(open: Option<&str>, held: Option<&str>, limits: &[Limit]) -> Verdict {
             holds: limit.is_some(),
             mechanism: limit.map_or("none".into(), |limit| limit.mechanism.name().into()),
             reason: match limit.map(|limit| limit.mechanism.name()) {
-                None => Some("it was taken off, or root without control groups cannot be held to it".into()),
-                Some("rlimit") => Some("no control group can be made: counted per user or per process instead of per session".into()),
+                None => Some(format!("it was taken off, or root without control groups cannot be held to it ({why})")),
+                Some("rlimit") => Some(format!("counted per user or per process instead of per session, without a control group: {why}")),
                 Some(_) => None,
             },
         });

@@ -18,7 +18,7 @@ use std::process::ExitCode;
 
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior, setsid};
-use rustix::stdio::{dup2_stdin, stdin};
+use rustix::stdio::{dup2_stderr, dup2_stdin, stdin};
 
 use crate::channel::Channel;
 use crate::sys;
@@ -43,6 +43,8 @@ fn zygote(worker: Worker) -> std::io::Result<()> {
     let control = Channel::from_descriptor(fcntl_dupfd_cloexec(stdin(), 3)?);
     let nothing = std::fs::File::open("/dev/null")?;
     dup2_stdin(&nothing)?;
+    // Whatever started this one in our name may still listen there.
+    dup2_stderr(&nothing)?;
     drop(nothing);
     // Out of reach of whatever happens to the terminal and the group of the executor.
     let _ = setsid();

@@ -157,6 +157,27 @@ pub fn unshare(flags: libc::c_int) -> io::Result<()> {
     Ok(())
 }
 
+/// Goes over into a namespace of another process.
+pub fn join(namespace: BorrowedFd<'_>, kind: libc::c_int) -> io::Result<()> {
+    // SAFETY: it takes a descriptor and a flag, and there is no other thread that could be surprised.
+    check(unsafe { libc::setns(namespace.as_raw_fd(), kind) }.into())?;
+    Ok(())
+}
+
+/// Switches the loopback device of this network namespace on; its addresses come with that.
+pub fn bring_up_loopback() -> io::Result<()> {
+    let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)?;
+    let mut name = [0; libc::IFNAMSIZ];
+    for (at, byte) in name.iter_mut().zip(b"lo") {
+        *at = byte.cast_signed();
+    }
+    let flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
+    let request = libc::ifreq { ifr_name: name, ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_flags: flags } };
+    // SAFETY: the structure is valid for reads, has a name that ends with a zero, and is not kept by the kernel.
+    check(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS as _, std::ptr::from_ref(&request)) }.into())?;
+    Ok(())
+}
+
 /// Changes what a mount, or a whole tree of them, allows.
 pub fn mount_setattr(mount: BorrowedFd<'_>, recursive: bool, attributes: &libc::mount_attr) -> io::Result<()> {
     let flags = libc::AT_EMPTY_PATH | if recursive { libc::AT_RECURSIVE } else { 0 };
@@ -174,15 +195,27 @@ pub fn mount_setattr(mount: BorrowedFd<'_>, recursive: bool, attributes: &libc::
     Ok(())
 }
 
+/// Numbers of limits, as the kernel counts them on all architectures that we run on. The constants of `libc` have another type with
+/// every C library.
+pub mod rlimit {
+    pub const CPU: u32 = 0;
+    pub const FSIZE: u32 = 1;
+    pub const DATA: u32 = 2;
+    pub const CORE: u32 = 4;
+    pub const NPROC: u32 = 6;
+    pub const NOFILE: u32 = 7;
+}
+
 /// Limits this process and all that it starts; never beyond what it may have already.
 pub fn set_rlimit(resource: u32, value: u64) -> io::Result<()> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the structure is valid for writes in the first call and for reads in the second.
-    unsafe {
-        check(libc::getrlimit(resource, &mut limit).into())?;
-        let value = value.min(limit.rlim_max);
-        check(libc::setrlimit(resource, &libc::rlimit { rlim_cur: value, rlim_max: value }).into())?;
-    }
+    let mut old = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
+    let nothing = std::ptr::null::<libc::rlimit64>();
+    // SAFETY: the old limit is valid for writes, and a null pointer sets nothing.
+    check(unsafe { libc::syscall(libc::SYS_prlimit64, 0, resource, nothing, std::ptr::from_mut(&mut old)) })?;
+    let value = value.min(old.rlim_max);
+    let new = libc::rlimit64 { rlim_cur: value, rlim_max: value };
+    // SAFETY: the new limit is valid for reads, and a null pointer asks for nothing.
+    check(unsafe { libc::syscall(libc::SYS_prlimit64, 0, resource, std::ptr::from_ref(&new), std::ptr::null_mut::<libc::rlimit64>()) })?;
     Ok(())
 }
 

@@ -6,21 +6,23 @@
 
 mod filter;
 mod idmap;
+mod network;
 mod ruleset;
 mod view;
 
 use std::fmt::Display;
 use std::io;
 
-use rustix::process::{DumpableBehavior, getegid, geteuid, set_dumpable_behavior};
+use rustix::process::{DumpableBehavior, geteuid, set_dumpable_behavior};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, Gid, Uid, remove_capability_from_bounding_set, set_capabilities, set_no_new_privs, set_thread_groups,
     set_thread_res_gid, set_thread_res_uid,
 };
 
 use crate::plan::{Confinement, Identity};
-use crate::policy::Network;
 use crate::sys::{self, Fork, Signals};
+
+pub use network::Network;
 
 /// Why a cell cannot be confined, for whoever asked for it.
 pub type Refused = String;
@@ -36,15 +38,16 @@ impl<T, E: Display> During<T> for Result<T, E> {
     }
 }
 
-/// Confines this process. Returns in a new process, the first of its own process table.
-pub fn confine(confinement: &Confinement) -> Result<(), Refused> {
+/// Confines this process. Returns in a new process, the first of its own process table. `shared` is the network of the
+/// session, if one of its cells has made it before; returned is the network of this cell, for those that come later.
+pub fn confine(confinement: &Confinement, shared: Network) -> Result<Network, Refused> {
     // Handles of other namespaces can only be made from here.
     let sources = view::Sources::open(confinement)?;
-    separate(confinement)?;
+    let network = network::separate(confinement, shared)?;
     let signals = Signals::listen().during("signals")?;
     match sys::fork().during("the first process of the sandbox")? {
         Fork::Parent(first) => {
-            drop(sources);
+            drop((sources, network));
             guard(first, &signals)
         }
         Fork::Child => {}
@@ -58,36 +61,8 @@ pub fn confine(confinement: &Confinement) -> Result<(), Refused> {
     // Nobody inside looks into the processes that hold the sandbox, nor into their memory.
     set_dumpable_behavior(DumpableBehavior::NotDumpable).during("dumpable")?;
     // Lost with the change of user.
-    sys::hear_of_parents_end().during("its parent")
-}
-
-fn separate(confinement: &Confinement) -> Result<(), Refused> {
-    let mut flags = libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
-    if confinement.network == Network::Restricted {
-        flags |= libc::CLONE_NEWNET;
-    }
-    if let Identity::Named { uid, gid } = confinement.identity {
-        // With enough rights they are made as root, which drops them later; without, that user makes them.
-        if sys::unshare(flags).is_ok() {
-            return Ok(());
-        }
-        become_user(uid, gid)?;
-    }
-    if let Identity::Mapped { .. } = confinement.identity {
-        return sys::unshare(flags).during("namespaces of its own cannot be made (root without CAP_SYS_ADMIN; name a --sandbox-user)");
-    }
-    let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
-    // Otherwise the maps below would belong to root.
-    set_dumpable_behavior(DumpableBehavior::Dumpable).during("dumpable")?;
-    let made = sys::unshare(flags | libc::CLONE_NEWUSER).map_err(|error| match error.raw_os_error() {
-        // The kernel's word for it makes people look at their disks.
-        Some(libc::ENOSPC) => io::Error::other("the number of namespaces is limited to none"),
-        _ => error,
-    });
-    made.during("namespaces of its own cannot be made (user namespaces are off here)")?;
-    std::fs::write("/proc/self/setgroups", "deny").during("groups of the user namespace")?;
-    std::fs::write("/proc/self/gid_map", format!("{gid} {gid} 1")).during("groups of the user namespace")?;
-    std::fs::write("/proc/self/uid_map", format!("{uid} {uid} 1")).during("users of the user namespace")
+    sys::hear_of_parents_end().during("its parent")?;
+    Ok(network)
 }
 
 fn become_user(uid: u32, gid: u32) -> Result<(), Refused> {

@@ -3,15 +3,17 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::AsFd;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, Signal, getpid, kill_process, set_child_subreaper};
+use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, set_child_subreaper, waitpid};
 
 use super::kin::{self, Left};
 use super::{Worker, confine, reaper};
+use crate::cgroup::{Kernel, TRIAL_MEMORY, Tree};
 use crate::channel::{Channel, Message};
-use crate::message::{News, Order};
+use crate::message::{Cause, News, Order};
 use crate::plan::{Plan, Rlimit};
 use crate::sys::{self, Fork, Signals};
 
@@ -44,24 +46,58 @@ pub fn run(control: Channel, role: Role, worker: Worker) -> io::Result<()> {
 }
 
 /// Makes this process the cell that it is meant to be.
-fn settle(description: &[u8]) -> Result<(), String> {
-    let plan = Plan::decode(description).map_err(|error| error.to_string())?;
-    for cgroup in &plan.cgroups {
-        std::fs::write(cgroup, "0").map_err(|error| format!("{}: {error}", cgroup.display()))?;
-    }
+fn settle(description: &[u8], shared: confine::Network) -> Result<confine::Network, (Cause, String)> {
+    let policy = |reason: String| (Cause::Policy, reason);
+    let plan = Plan::decode(description).map_err(|error| policy(error.to_string()))?;
+    enter(&plan.cgroups).map_err(|reason| (Cause::Groups, reason))?;
     // Processes are counted per user: a sandbox has its own user, or its own count, only once it is confined.
-    let (late, early): (Vec<_>, Vec<_>) = plan.rlimits.iter().partition(|limit| limit.resource == libc::RLIMIT_NPROC);
-    set_limits(&early)?;
-    if let Some(confinement) = &plan.confinement {
-        confine::confine(confinement)?;
+    let (late, early): (Vec<_>, Vec<_>) = plan.rlimits.iter().partition(|limit| limit.resource == sys::rlimit::NPROC);
+    set_limits(&early).map_err(policy)?;
+    let network = match &plan.confinement {
+        Some(confinement) => confine::confine(confinement, shared).map_err(policy)?,
+        None => confine::Network::default(),
+    };
+    set_limits(&late).map_err(policy)?;
+    Ok(network)
+}
+
+/// Moves this process into control groups.
+fn enter(doors: &[PathBuf]) -> Result<(), String> {
+    for door in doors {
+        Kernel.write(door, "0").map_err(|error| format!("{}: {error}", door.display()))?;
     }
-    set_limits(&late)
+    Ok(())
+}
+
+/// Finds out whether control groups hold whoever is in them. Ends with its socket.
+fn try_groups(socket: &Channel, doors: &[PathBuf]) -> io::Result<()> {
+    if let Err(reason) = enter(doors) {
+        return socket.send(&News::Refused { cause: Cause::Groups, reason }.encode(), &[]);
+    }
+    // Counted where it was first touched.
+    let used = std::hint::black_box(vec![1_u8; TRIAL_MEMORY]);
+    let held = match sys::fork() {
+        Ok(Fork::Child) => sys::exit(0),
+        Ok(Fork::Parent(child)) => {
+            let _ = waitpid(Some(child), WaitOptions::empty());
+            false
+        }
+        Err(_) => true,
+    };
+    socket.send(&News::Tried { held }.encode(), &[])?;
+    let end = socket.receive();
+    drop(used);
+    end.map(drop)
 }
 
 /// Whoever waits for somebody to be forked is told why nobody was; a limit may have been reached.
 fn fork_failed(socket: &Channel, error: &io::Error) {
     let errno = error.raw_os_error().unwrap_or(libc::EAGAIN);
     let _ = socket.send(&News::Failed { job: 0, errno }.encode(), &[]);
+}
+
+fn not_forked(error: &io::Error) -> Vec<u8> {
+    News::Refused { cause: Cause::Policy, reason: format!("it cannot be forked: {error}") }.encode()
 }
 
 fn set_limits(limits: &[&Rlimit]) -> Result<(), String> {
@@ -112,7 +148,8 @@ impl Hub {
 
     fn obey(&mut self, message: Message) -> io::Result<Next> {
         let order = Order::decode(&message.bytes)?;
-        let socket = message.descriptors.into_iter().next().map(Channel::from_descriptor);
+        let mut descriptors = message.descriptors.into_iter();
+        let socket = descriptors.next().map(Channel::from_descriptor);
         match (order, socket) {
             (Order::Fell { number }, _) => {
                 for (pid, _) in self.known.iter().filter(|(_, known)| **known == number) {
@@ -137,10 +174,21 @@ impl Hub {
                 Ok(Fork::Parent(pid)) => {
                     self.known.insert(pid, 0);
                 }
-                Ok(Fork::Child) => self.become_cell(socket, &description),
-                Err(error) => drop(socket.send(&News::Refused { reason: format!("it cannot be forked: {error}") }.encode(), &[])),
+                Ok(Fork::Child) => self.become_cell(socket, &description, confine::Network::from_descriptors(descriptors.collect())),
+                Err(error) => drop(socket.send(&not_forked(&error), &[])),
             },
-            (Order::Reaper { .. } | Order::Worker { .. } | Order::Cell(_), _) => {}
+            (Order::Trial { doors }, Some(socket)) if self.role == Role::Zygote => match sys::fork() {
+                Ok(Fork::Parent(pid)) => {
+                    self.known.insert(pid, 0);
+                }
+                Ok(Fork::Child) => {
+                    self.let_go();
+                    let done = sys::hear_of_parents_end().and_then(|()| try_groups(&socket, &doors));
+                    sys::exit(done.is_err().into())
+                }
+                Err(error) => drop(socket.send(&not_forked(&error), &[])),
+            },
+            (Order::Reaper { .. } | Order::Worker { .. } | Order::Cell(_) | Order::Trial { .. }, _) => {}
         }
         Ok(Next::More)
     }
@@ -163,18 +211,20 @@ impl Hub {
         sys::exit(0)
     }
 
-    fn become_cell(&mut self, socket: Channel, description: &[u8]) -> ! {
+    fn become_cell(&mut self, socket: Channel, description: &[u8], shared: confine::Network) -> ! {
         self.let_go();
         let _ = rustix::thread::set_name(c"outpost-cell");
         // Told by this name, because inside it may get another one.
         let pid = getpid().as_raw_nonzero().get().unsigned_abs();
-        let ready = match sys::hear_of_parents_end().map_err(|error| error.to_string()).and_then(|()| settle(description)) {
-            Ok(()) => News::Ready { pid },
-            Err(reason) => News::Refused { reason },
+        let settled =
+            sys::hear_of_parents_end().map_err(|error| (Cause::Policy, error.to_string())).and_then(|()| settle(description, shared));
+        let (ready, network) = match settled {
+            Ok(network) => (News::Ready { pid }, network),
+            Err((cause, reason)) => (News::Refused { cause, reason }, confine::Network::default()),
         };
-        let done = socket
-            .send(&ready.encode(), &[])
-            .and_then(|()| if matches!(ready, News::Ready { .. }) { run(socket, Role::Cell, self.worker) } else { Ok(()) });
+        let sent = socket.send(&ready.encode(), &network.descriptors());
+        drop(network);
+        let done = sent.and_then(|()| if matches!(ready, News::Ready { .. }) { run(socket, Role::Cell, self.worker) } else { Ok(()) });
         sys::exit(done.is_err().into())
     }
 

@@ -1,6 +1,6 @@
 //! Bringing a program to a machine behind ssh.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
@@ -9,6 +9,7 @@ use outpost_environment::bootstrap::{Binary, Far, SshHost, digest, file_name};
 
 use super::say;
 use crate::args::AddArguments;
+use crate::home::Home;
 use crate::progress::{ProgressBar, size};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -42,30 +43,37 @@ fn shown(shell: &str) -> &str {
     if shell.is_empty() { "a shell without a name" } else { shell }
 }
 
-/// The program to copy: the one that is named; a static one beside this one; or this very one, if it fits.
+/// The program to copy: the one that is named; a static one that is kept for such machines; or this very one, if it fits.
 async fn choose(far: &Far, named: Option<&Path>) -> anyhow::Result<Binary> {
     if let Some(path) = named {
         let binary = read(path).await?;
         far.fits(&binary).with_context(|| format!("{} cannot run there", path.display()))?;
         return Ok(binary);
     }
-    let own = std::env::current_exe().context("this program cannot be found again")?;
-    let fixed = own.with_file_name(format!("outpost-{}-static", far.arch));
-    if fixed.exists() {
-        let binary = read(&fixed).await?;
-        far.fits(&binary).with_context(|| format!("{} cannot run there", fixed.display()))?;
+    let own = std::env::current_exe().context("cannot find the file of this program")?;
+    if let Some(kept) = kept(&own, &far.arch).into_iter().find(|path| path.exists()) {
+        let binary = read(&kept).await?;
+        far.fits(&binary).with_context(|| format!("{} cannot run there", kept.display()))?;
         return Ok(binary);
     }
     // By this name it is found also when the file has been replaced since.
     let binary = read(Path::new("/proc/self/exe")).await?;
     if let Err(misfit) = far.fits(&binary) {
+        let arch = &far.arch;
         bail!(
-            "this program cannot run there: {misfit}. `cargo xtask dist` builds a static one for the machine it runs on; \
-             give it with --binary, or put it beside this program as {}",
-            fixed.display()
+            "this program cannot run there: {misfit}; get the static program for that machine with `sh install.sh --carry {arch}` of a \
+             release or `cargo xtask dist {arch} --programs-only` in the sources, and name it with `--binary` or put it at {}",
+            kept(&own, arch).last().map_or_else(String::new, |path| path.display().to_string())
         );
     }
     Ok(binary)
+}
+
+/// Where the static program for an architecture may lie: beside this program, or in the home, where the installer puts it.
+fn kept(own: &Path, arch: &str) -> Vec<PathBuf> {
+    let name = format!("outpost-{arch}-static");
+    let home = Home::from_environment().map(|home| home.programs().join(&name));
+    std::iter::once(own.with_file_name(&name)).chain(home).collect()
 }
 
 async fn read(path: &Path) -> anyhow::Result<Binary> {
