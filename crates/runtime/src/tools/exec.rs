@@ -28,6 +28,8 @@ use crate::policy::{Course, Request, decide};
 use crate::rules;
 
 const DEFAULT_YIELD: u64 = 10_000;
+/// So long a command that was stopped may take to be gone.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 const DEFAULT_OUTPUT_TOKENS: usize = 10_000;
 /// So much of a command's output is shown to clients that come later, its beginning and its end.
 const SHOWN_LATER_TOKENS: usize = 2_000;
@@ -383,7 +385,8 @@ impl ExecRun {
             end = running.wait(yield_time) => end,
             () = context.cancel.cancelled() => {
                 let _ = tokio::time::timeout(Duration::from_secs(5), running.process.terminate()).await;
-                running.end()
+                // How it ended is told a moment later.
+                running.wait(LAST_WORDS).await
             }
         };
         if end.is_none()

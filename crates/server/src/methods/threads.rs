@@ -98,6 +98,9 @@ async fn resume(connection: Arc<Connection>, params: ThreadResumeParams) -> Resu
 /// A thread that goes on from a history which the client keeps: a new one, that begins with these items.
 async fn resume_history(connection: Arc<Connection>, params: &ThreadResumeParams, items: &[Value]) -> Result<Outcome<ThreadOpened>, Fault> {
     let server = connection.server.clone();
+    if items.is_empty() {
+        return Err(Fault::invalid_request("history must not be empty; thread/start begins without one"));
+    }
     if let Some(index) = items.iter().position(|item| !item["type"].is_string()) {
         return Err(Fault::invalid_request(format!("history[{index}] is no item of the Responses API: it has no `type`")));
     }

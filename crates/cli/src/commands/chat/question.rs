@@ -1,9 +1,12 @@
 //! Questions of a thread, as a person answers them with a line.
 
-use outpost_thread::{ApprovalAsked, ApprovalId, Decision, Raw};
+use outpost_runtime::live::LiveThread;
+use outpost_thread::{ApprovalAsked, ApprovalId, Decision, Raw, ThreadId};
 use serde_json::{Map, Value, json};
 
 pub struct Question {
+    /// Who asks, if it is an agent that the thread made.
+    pub agent: Option<LiveThread>,
     approval: ApprovalId,
     kind: Kind,
 }
@@ -35,15 +38,29 @@ impl Question {
             "permissions" => Kind::Consent { what: consent(asked, &detail), yes: "y yes, until this turn ends" },
             _ => Kind::Consent { what: consent(asked, &detail), yes: "y yes" },
         };
-        Self { approval: asked.approval.clone(), kind }
+        Self { agent: None, approval: asked.approval.clone(), kind }
+    }
+
+    /// The same, asked by an agent.
+    pub fn of(self, agent: LiveThread) -> Self {
+        Self { agent: Some(agent), ..self }
     }
 
     pub fn is(&self, approval: &ApprovalId) -> bool {
         self.approval == *approval
     }
 
+    pub fn is_of(&self, agent: ThreadId) -> bool {
+        self.agent.as_ref().is_some_and(|own| own.id() == agent)
+    }
+
     /// What to show.
     pub fn lines(&self) -> Vec<String> {
+        let asker = self.agent.as_ref().map(|agent| format!("agent {} asks:", agent.id()));
+        asker.into_iter().chain(self.words()).collect()
+    }
+
+    fn words(&self) -> Vec<String> {
         match &self.kind {
             Kind::Consent { what, yes } => {
                 let mut lines = what.clone();
