@@ -106,15 +106,15 @@ async fn questions_of_agents_are_asked_on_the_terminal() {
     scene.model.push_for("\"text\":\"job\"", Reply::call("inner", "exec_command", &json!({"cmd": "touch made"})));
     scene.model.push_for("\"text\":\"begin\"", Reply::call("spawned", "spawn_agent", &json!({"message": "job"})));
     let mut terminal = scene.chat(&[]);
-    terminal.expect("> ");
-    terminal.send("begin\r");
-    terminal.expect("asks:");
-    terminal.expect("touch made");
-    terminal.expect("? ");
+    terminal.wait_for("> ");
+    terminal.type_keys("begin\r");
+    terminal.wait_for("asks:");
+    terminal.wait_for("touch made");
+    terminal.wait_for("May it?");
     assert!(!scene.work.path().join("made").exists());
-    terminal.send("y\r");
+    terminal.type_keys("y\r");
     eventually("the agent's command has run", || scene.work.path().join("made").exists()).await;
-    terminal.send("/quit\r");
+    terminal.type_keys("/quit\r");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -415,6 +415,22 @@ async fn a_thread_is_resumed_by_its_journal() {
     assert!(other.contains("thread import"), "{other}");
 }
 
+/// However many calls an answer asks for, no more than 32 run at the same time, and all of them run.
+#[tokio::test]
+async fn a_long_answer_does_not_run_all_at_once() {
+    let command = "mkdir -p now; touch now/$$; ls now | wc -l >> counts; sleep 0.02; rm now/$$";
+    let calls = (0..150).map(|number| call(&format!("c{number}"), "exec_command", &json!({"cmd": command, "login": false})));
+    let harness = Harness::local(vec![Reply::Items(calls.collect()), Reply::message("done")]).await;
+    let thread = harness.start(&[0]).await;
+    turn(&thread, "go").await;
+    let counts = std::fs::read_to_string(harness.work(0).join("counts")).unwrap();
+    let counts: Vec<usize> = counts.lines().map(|line| line.trim().parse().unwrap()).collect();
+    assert_eq!(counts.len(), 150);
+    assert!(counts.iter().all(|count| *count <= 32), "{:?}", counts.iter().max());
+    let outputs = harness.outputs(thread.id()).await;
+    assert_eq!(outputs.iter().filter(|(outcome, _)| *outcome == outpost_thread::CallOutcome::Completed).count(), 150);
+}
+
 /// A thread that takes no requests when the program ends is told apart from one that took it and did not end.
 #[tokio::test]
 async fn a_thread_that_does_not_take_its_shutdown_request_is_reported() {

@@ -87,6 +87,9 @@ pub struct DynamicTool {
     pub input_schema: Value,
 }
 
+/// What a command that the user typed is called in the journal.
+pub(crate) const USER_COMMAND: &str = "shell";
+
 /// What is to become of a call.
 pub(crate) enum Plan {
     Run(Box<Run>),
@@ -197,7 +200,8 @@ pub(crate) enum Work {
 /// What a running call may use besides its step.
 pub(crate) struct CallContext {
     pub shared: Arc<Shared>,
-    pub thread: Thread,
+    /// As it was when the call began.
+    pub thread: Arc<Thread>,
     pub turn: TurnId,
     pub cancel: CancellationToken,
     pub feed: Arc<Feed<Event>>,
@@ -225,6 +229,16 @@ impl Run {
             Work::Patch(_) | Work::Stdin(_) => true,
             Work::Mcp(_) => !self.repeatable,
             Work::Exec(_) | Work::Image(_) | Work::Wait(_) | Work::Permit(_) | Work::Skill(_) | Work::Agent(..) | Work::Ready(_) => false,
+        }
+    }
+
+    /// Whether it needs a machine that others need, too. Those that only wait would hold up everybody else, and a command that the
+    /// user typed waits for nobody.
+    pub fn takes_slot(&self) -> bool {
+        match self.work {
+            Work::Exec(_) => self.tool != USER_COMMAND,
+            Work::Stdin(_) | Work::Patch(_) | Work::Image(_) | Work::Permit(_) | Work::Skill(_) | Work::Mcp(_) => true,
+            Work::Wait(_) | Work::Agent(..) | Work::Ready(_) => false,
         }
     }
 

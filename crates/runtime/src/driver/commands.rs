@@ -296,7 +296,7 @@ impl Driver {
         let started: CallStarted = run.started(turn.clone());
         let facts = [Fact::from(received)].into_iter().chain(begun).chain([started.into()]).collect();
         self.record(facts, Need::BeforeEffect).await?;
-        self.spawn(turn.clone(), run);
+        self.spawn_all(&turn, vec![run]);
         Ok(Ok(UserCommand { turn, call, is_own_turn }))
     }
 }

@@ -19,7 +19,7 @@ use super::earlier::{EarlierCommand, session_of};
 use super::output::HeadTail;
 use super::permit::{SandboxPermissions, additional};
 use super::processes::{End, Processes, Running};
-use super::{Asked, CallContext, CallEnd, Plan, ResultType, Run, StepTools, Work};
+use super::{Asked, CallContext, CallEnd, Plan, ResultType, Run, StepTools, USER_COMMAND, Work};
 use crate::approvals::{Question, key};
 use crate::patch;
 use crate::permissions::UNENFORCEABLE;
@@ -258,7 +258,7 @@ impl StepTools {
         let detail = cwd.ok().map(|cwd| command_detail(command, &cwd, id, "userShell"));
         Run {
             call: call.clone(),
-            tool: "shell".into(),
+            tool: USER_COMMAND.into(),
             environment: Some(id.clone()),
             process: Some(process),
             repeatable: false,
