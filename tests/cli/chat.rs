@@ -133,11 +133,11 @@ async fn questions_are_asked_on_the_terminal() {
     terminal.wait_for("> ");
     terminal.type_keys("go\r");
     terminal.wait_for("$ touch yes");
-    terminal.wait_for("May it?");
+    terminal.wait_for("Allow?");
     terminal.type_keys("what?\r");
-    terminal.wait_for_times("May it?", 2);
+    terminal.wait_for_times("Allow?", 2);
     terminal.type_keys("y\r");
-    terminal.wait_for_times("May it?", 3);
+    terminal.wait_for_times("Allow?", 3);
     terminal.type_keys("n\r");
     terminal.wait_for("Which colour?");
     terminal.type_keys("2\r");
@@ -147,6 +147,78 @@ async fn questions_are_asked_on_the_terminal() {
     assert!(body.contains(r#"\"q\":\"blue\""#), "{body}");
     terminal.type_keys("/nonsense\r");
     terminal.wait_for("there is no `/nonsense`");
+    terminal.type_keys("/quit\r");
+    assert_eq!(terminal.exit_code(), Some(0), "{}", terminal.text());
+}
+
+/// Whatever a command is made of, all of it is shown, and none of it looks like the program's own rows.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_asked_about_is_what_runs() {
+    let hidden = "touch evil; #\rtouch harmless";
+    let lookalike = "touch p\u{430}ss \u{202e}\u{200b}\u{1b}[2Jx";
+    let badge = "touch a\n\u{258c} environment    production\n\u{258c} Allow? [y]es once";
+    let padded = format!("touch b{}touch evil", " ".repeat(150));
+    let commands = [hidden, lookalike, badge, &padded];
+    let asks = commands.iter().map(|cmd| {
+        let reason = "because\n\u{258c} environment    production\r\u{258c} sandbox        read-only";
+        Reply::Items(vec![call(
+            "a",
+            "exec_command",
+            &json!({"cmd": cmd, "justification": reason, "sandbox_permissions": "require_escalated"}),
+        )])
+    });
+    let scene = Scene::new(asks.chain([Reply::message("fine")]).collect()).await;
+    let mut terminal = scene.chat(&[]);
+    terminal.wait_for("> ");
+    terminal.type_keys("go\r");
+    for number in 1..=commands.len() {
+        terminal.wait_for_times("Allow? [y]es once, [a]lways", number);
+        terminal.type_keys("n\r");
+    }
+    terminal.wait_for("fine");
+    let text = terminal.text();
+    assert!(text.contains("$ touch evil; #<U+000D>touch harmless"), "{text}");
+    assert!(text.contains("$ touch p<U+0430:\u{430}>ss <U+202E><U+200B><U+001B>[2Jx"), "{text}");
+    assert!(text.contains("│   <U+258C> environment    production"), "{text}");
+    assert!(!text.contains('\u{202e}') && !text.contains('\u{200b}') && !text.contains("\u{1b}[2J"), "{text:?}");
+    // Every row that is framed says what the program knows.
+    let framed: Vec<&str> = text.lines().filter_map(|line| line.split_once('\u{258c}')).map(|(_, own)| own.trim()).collect();
+    for (name, value) in [("environment", "local"), ("sandbox", "none"), ("directory", scene.work.path().to_str().unwrap())] {
+        let rows: Vec<&&str> = framed.iter().filter(|row| row.starts_with(name)).collect();
+        assert!(rows.len() == commands.len() && rows.iter().all(|row| row.contains(value)), "{name}: {rows:?}");
+    }
+    assert!(text.lines().all(|line| !line.trim_start().starts_with("touch evil")), "a row of its own: {text}");
+    terminal.type_keys("/quit\r");
+    assert_eq!(terminal.exit_code(), Some(0), "{}", terminal.text());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_command_is_allowed_only_after_it_was_seen() {
+    let long = format!("true{}touch evil", "\n".repeat(400));
+    let scene = Scene::new(vec![Reply::call("a", "exec_command", &json!({"cmd": long})), Reply::message("fine")]).await;
+    let mut terminal = scene.chat(&[]);
+    terminal.wait_for("> ");
+    terminal.type_keys("go\r");
+    terminal.wait_for("395 more lines");
+    terminal.wait_for("[v]iew all of it first");
+    for (number, yes) in ["y", "a", "yes"].into_iter().enumerate() {
+        terminal.type_keys(&format!("{yes}\r"));
+        terminal.wait_for_times("not all of it was shown", number + 1);
+        terminal.wait_for_times("Allow?", number + 2);
+    }
+    assert!(!terminal.text().contains("touch evil") && !scene.work.path().join("evil").exists());
+    terminal.type_keys("v\r");
+    terminal.wait_for("touch evil");
+    terminal.wait_for_times("Allow?", 5);
+    let text = terminal.text();
+    let (_, below) = text.rsplit_once("touch evil").unwrap();
+    assert!(
+        below.contains("environment    local") && below.contains("asked because"),
+        "what the program knows stands by the prompt: {below}"
+    );
+    terminal.type_keys("y\r");
+    terminal.wait_for("fine");
+    assert!(scene.work.path().join("evil").exists());
     terminal.type_keys("/quit\r");
     assert_eq!(terminal.exit_code(), Some(0), "{}", terminal.text());
 }
@@ -174,7 +246,7 @@ async fn permissions_are_granted_on_the_terminal() {
     terminal.wait_for("to build it");
     terminal.wait_for("until this turn ends");
     terminal.type_keys("n\r");
-    terminal.wait_for_times("May it?", 2);
+    terminal.wait_for_times("Allow?", 2);
     terminal.type_keys("y\r");
     terminal.wait_for("fine");
     assert!(!data.path().join("refused").exists() && data.path().join("granted").exists(), "{}", terminal.text());

@@ -232,7 +232,7 @@ async fn schema_picture_and_answer_file_do_what_they_say() {
     let scene = Scene::new(vec![Reply::message("{\"n\":1}")]).await;
     let at = |name: &str| scene.work.path().join(name).to_str().unwrap().to_owned();
     std::fs::write(at("schema.json"), r#"{"type":"object","properties":{"n":{"type":"number"}}}"#).unwrap();
-    std::fs::write(at("picture.png"), b"\x89PNG\r\n\x1a\nrest").unwrap();
+    std::fs::write(at("picture.png"), outpost_testkit::PIXEL).unwrap();
     let (schema, picture, answer) = (at("schema.json"), at("picture.png"), at("answer.txt"));
     let output = scene.run(&["exec", "--output-schema", &schema, "--image", &picture, "-o", &answer, "--skip-git-repo-check", "look"]);
     assert_eq!(text(&output.stdout), "{\"n\":1}\n");

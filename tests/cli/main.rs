@@ -13,6 +13,7 @@ mod newcomer;
 mod run;
 mod schema;
 mod shell;
+mod shown;
 mod thread;
 
 const OUTPOST: &str = env!("CARGO_BIN_EXE_outpost");

@@ -13,6 +13,10 @@ const INHERITED: &[(&str, &str)] = &[
     ("MY_API_KEY", "key"),
     ("Some_Token_Name", "token"),
     ("secretary", "secret"),
+    ("DB_PASSWORD", "word"),
+    ("db_passwd", "word"),
+    ("GPG_PASSPHRASE", "phrase"),
+    ("CLOUD_CREDENTIALS", "file"),
     ("CODEX_EXEC_SERVER_EXIT_ON_STDIN_CLOSE", "1"),
     ("OPENAI_IDENTITY_TOKEN_FILE", "file"),
 ];
@@ -102,7 +106,10 @@ async fn inheritance_has_three_widths() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn names_that_look_like_secrets_are_inherited_only_on_request() {
     for bench in benches() {
-        let all = ["HOME=/home/test", "LANG=C.UTF-8", "MY_API_KEY=key", "PLAIN=plain", "Some_Token_Name=token", "secretary=secret"];
+        let secret = ["DB_PASSWORD=word", "GPG_PASSPHRASE=phrase", "CLOUD_CREDENTIALS=file", "MY_API_KEY=key", "Some_Token_Name=token"];
+        let plain = ["HOME=/home/test", "LANG=C.UTF-8", "PLAIN=plain", "db_passwd=word", "secretary=secret"];
+        let mut all = [secret, plain].concat();
+        all.sort_unstable();
         assert_eq!(inherited(&bench, json!({"inherit": "all", "ignoreDefaultExcludes": true})).await, all);
     }
 }

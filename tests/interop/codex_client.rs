@@ -17,7 +17,8 @@ async fn the_real_client_runs_a_command_and_applies_a_patch() {
         ("exec_command", json!({"cmd": "echo hi > a.txt; echo ran >> runs"})),
         ("exec_command", json!({"cmd": PATCH})),
     ])
-    .await;
+    .await
+    .for_strangers();
     let executor = ExecutorProcess::start(Path::new(OUTPOST), &["--no-auth"]);
     let (home, work) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let config = format!(

@@ -18,7 +18,7 @@ struct Peer {
 
 impl Peer {
     async fn new() -> Self {
-        let model = ScriptedModel::start(vec![("exec_command", json!({"cmd": "echo from the real one"}))]).await;
+        let model = ScriptedModel::start(vec![("exec_command", json!({"cmd": "echo from the real one"}))]).await.for_strangers();
         let (home, work) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let config = format!(
             "model = \"gpt-5\"\nmodel_provider = \"scripted\"\n[model_providers.scripted]\nname = \"scripted\"\nbase_url = \"{}\"\n\

@@ -242,3 +242,144 @@ async fn an_answer_can_make_a_rule() {
     settled(&thread).await;
     assert_eq!(*kept.lock().unwrap(), ["[[rules]]\nprefix = [\"touch\"]\ndecision = \"allow\"\nreason = \"allowed by an answer\"\n"]);
 }
+
+fn detail(asked: &outpost_thread::ApprovalAsked) -> serde_json::Value {
+    asked.detail.as_ref().unwrap().read().unwrap()
+}
+
+/// A yes to a command in a sandbox is no yes to the same command without one.
+#[tokio::test]
+async fn an_answer_is_bound_to_the_sandbox() {
+    let mut setup = Setup::new(&[LinkKind::Memory], vec![Reply::call("a", "exec_command", &json!({"cmd": "touch ran"}))]);
+    setup.config.approval = ApprovalPolicy::Untrusted;
+    setup.config.sandbox = SandboxMode::workspace_write();
+    let harness = Harness::new(setup).await;
+    let thread = harness.start(&[0]).await;
+    let mut feed = thread.subscribe();
+    thread.input(NewInput::text("go")).await.unwrap();
+    let first = next_fact(&mut feed, asked).await;
+    assert_eq!(detail(&first)["sandbox"], "workspace-write, no network");
+    assert_eq!(detail(&first)["program"].as_array().unwrap().len(), 2);
+
+    let mut config = harness.config();
+    config.sandbox = SandboxMode::DangerFullAccess;
+    let again = harness.restarted_as(config.clone(), Rules::default());
+    let thread = again.take_over(thread.id()).await.unwrap();
+    let mut feed = thread.subscribe();
+    thread.answer(first.approval.clone(), Decision::Approved, None).await.unwrap();
+    let second = next_fact(&mut feed, asked).await;
+    assert_ne!(second.approval, first.approval);
+    assert_eq!((&detail(&second)["sandbox"], &detail(&second)["changed"]), (&json!("none"), &json!(["the sandbox"])));
+    assert!(!harness.work(0).join("ran").exists(), "nobody agreed to this");
+
+    // The second answer counts, also after one more restart, and nobody is asked for ever.
+    let last = harness.restarted_as(config, Rules::default());
+    let thread = last.take_over(thread.id()).await.unwrap();
+    thread.answer(second.approval, Decision::Approved, None).await.unwrap();
+    settled(&thread).await;
+    assert!(harness.work(0).join("ran").exists());
+    assert_eq!(harness.outputs(thread.id()).await[0].0, CallOutcome::Completed);
+    last.unload(thread.id(), InterruptReason::Shutdown).await;
+}
+
+/// What the rules forbid by now does not run, whatever was agreed to before.
+#[tokio::test]
+async fn an_answer_is_no_way_around_rules_that_came_later() {
+    let harness = asking(ApprovalPolicy::Untrusted, vec![Reply::call("a", "exec_command", &json!({"cmd": "touch ran"}))]).await;
+    let thread = harness.start(&[0]).await;
+    let mut feed = thread.subscribe();
+    thread.input(NewInput::text("go")).await.unwrap();
+    let question = next_fact(&mut feed, asked).await;
+    let rule = Rule { prefix: vec![Word::One("touch".into())], decision: RuleDecision::Forbid, reason: None, environment: None };
+    let again = harness.restarted_as(harness.config(), Rules::new(vec![rule]).unwrap());
+    let thread = again.take_over(thread.id()).await.unwrap();
+    thread.answer(question.approval, Decision::Approved, None).await.unwrap();
+    settled(&thread).await;
+    assert!(!harness.work(0).join("ran").exists());
+    assert_eq!(harness.outputs(thread.id()).await[0].0, CallOutcome::Failed);
+    again.unload(thread.id(), InterruptReason::Shutdown).await;
+}
+
+/// A yes is to the machine that was named: another one behind the same id does not run it.
+#[tokio::test]
+async fn an_answer_is_bound_to_the_machine() {
+    let elsewhere = tempfile::tempdir().unwrap();
+    let mark = elsewhere.path().join("ran");
+    let command = json!({"cmd": format!("touch {}", mark.display())});
+    let mut setup = Setup::new(&[LinkKind::WebSocket, LinkKind::WebSocket], vec![Reply::call("a", "exec_command", &command)]);
+    setup.config.approval = ApprovalPolicy::Untrusted;
+    let harness = Harness::new(setup).await;
+    let thread = harness.start(&[0]).await;
+    let mut feed = thread.subscribe();
+    thread.input(NewInput::text("go")).await.unwrap();
+    let question = next_fact(&mut feed, asked).await;
+    // Another program, and another machine behind the same id.
+    let again = harness.restarted().await;
+    let id = outpost_wire::intent::EnvironmentId::parse("one").unwrap();
+    again.registry().attach(id.clone(), harness.way(1), outpost_environment::ConnectPolicy::Lazy).unwrap();
+    again.registry().info(&id).await.unwrap();
+    let thread = again.take_over(thread.id()).await.unwrap();
+    thread.answer(question.approval, Decision::Approved, None).await.unwrap();
+    settled(&thread).await;
+    assert!(!mark.exists(), "it ran on a machine that nobody was asked about");
+    assert_eq!(harness.outputs(thread.id()).await[0].0, CallOutcome::Failed);
+    again.unload(thread.id(), InterruptReason::Shutdown).await;
+}
+
+/// A rule allows what a shell does with a command, not what any program does that is named as the shell.
+#[tokio::test]
+async fn a_program_in_the_place_of_the_shell_is_asked_about() {
+    let evil = json!({"cmd": "ls", "shell": "./evil"});
+    let mut setup = Setup::new(&[LinkKind::Memory], vec![Reply::call("a", "exec_command", &evil)]);
+    setup.config.approval = ApprovalPolicy::Untrusted;
+    let rule = Rule { prefix: vec![Word::One("ls".into())], decision: RuleDecision::Allow, reason: None, environment: None };
+    setup.rules = Rules::new(vec![rule]).unwrap();
+    let harness = Harness::new(setup).await;
+    let thread = harness.start(&[0]).await;
+    let mut feed = thread.subscribe();
+    thread.input(NewInput::text("go")).await.unwrap();
+    let question = next_fact(&mut feed, asked).await;
+    assert_eq!(detail(&question)["program"], json!(["./evil", "-lc"]));
+    thread.answer(question.approval, Decision::Denied, None).await.unwrap();
+    settled(&thread).await;
+}
+
+/// Settings that cannot be read are refused, and where a journal has them no step begins; the usual ones do not take their place.
+#[tokio::test]
+async fn settings_that_cannot_be_read_stop_the_work() {
+    use outpost_thread::{Raw, Settings, SettingsChanged};
+    let run = Reply::call("a", "exec_command", &json!({"cmd": "touch ran"}));
+    let harness = asking(ApprovalPolicy::Never, vec![Reply::message("hello"), run]).await;
+    let wrong = |value: serde_json::Value| Settings { sandbox: Some(Raw::from(value)), ..Settings::default() };
+    for value in [json!("readonly"), json!({"type": "read-only"})] {
+        let mut start = outpost_runtime::StartThread::new();
+        start.created.settings = wrong(value.clone());
+        let error = harness.runtime.start(start).await.err().unwrap().to_string();
+        assert!(error.contains("`sandbox`") && error.contains("read-only") && error.contains("workspaceWrite"), "{error}");
+    }
+    let thread = harness.start(&[0]).await;
+    let _ = turn(&thread, "hello").await;
+    let refused = thread.input(NewInput { settings: wrong(json!("readonly")), ..NewInput::text("go") }).await.unwrap_err();
+    assert!(refused.to_string().contains("`sandbox`"), "{refused}");
+    let policy = Settings { approval_policy: Some(Raw::from(json!("Untrusted"))), ..Settings::default() };
+    let refused = thread.change(vec![SettingsChanged { settings: policy.clone() }.into()]).await.unwrap_err();
+    assert!(refused.to_string().contains("`approvalPolicy`") && refused.to_string().contains("on-request"), "{refused}");
+    // Another program wrote it.
+    let id = thread.id();
+    harness.runtime.unload(id, InterruptReason::Shutdown).await;
+    let store = harness.runtime.store();
+    let lease = store.claim(id, outpost_store::ClaimMode::TakeOver).await.unwrap();
+    let seq = store.head(id).await.unwrap().last + 1;
+    let entry = outpost_thread::Entry { seq, at: 1, fact: SettingsChanged { settings: policy }.into() };
+    store.append(&lease, vec![entry], outpost_store::Need::Durable).await.unwrap();
+    store.release(lease).await;
+    let again = harness.restarted().await;
+    let thread = again.take_over(id).await.unwrap();
+    thread.input(NewInput::text("go")).await.unwrap();
+    settled(&thread).await;
+    let end = harness.turn_ends(id).await.pop().unwrap();
+    assert_eq!(end.status, TurnStatus::Failed);
+    assert!(end.error.unwrap().get().contains("`approvalPolicy`"));
+    assert!(!harness.work(0).join("ran").exists());
+    again.unload(id, InterruptReason::Shutdown).await;
+}

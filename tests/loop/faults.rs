@@ -53,7 +53,7 @@ async fn calls_that_make_no_sense_are_answered() {
     };
     assert!(output("a").contains("no tool `fly`"));
     assert!(output("b").contains("cmd"));
-    assert_eq!(output("c"), "unknown turn environment id `nowhere`");
+    assert_eq!(output("c"), "unknown turn environment id `nowhere`; there are `one`");
     assert!(output("d").contains("*** Begin Patch"));
     assert!(output("e").contains("missing.png"));
     assert!(output("f").contains("could not be started"), "{}", output("f"));
@@ -87,4 +87,56 @@ async fn endings_of_commands_are_told_as_they_were() {
     let has = |text: &str| outputs.iter().any(|(_, output)| output.contains(text));
     assert!(has("Exit code: 137") && has("bytes left out"), "{:?}", outputs.iter().map(|(_, text)| text.len()).collect::<Vec<_>>());
     assert!(outputs.iter().all(|(_, text)| text.len() < 50_000));
+}
+
+/// A model that does the same over and over is told at the third time and stopped at the sixth.
+#[tokio::test]
+async fn the_same_call_over_and_over_is_pointed_out_and_ended() {
+    let same = |n: usize| Reply::Items(vec![call(&format!("c{n}"), "exec_command", &json!({"cmd": "cat nothing; true", "login": false}))]);
+    let harness = Harness::local((0..9).map(same).collect()).await;
+    let thread = harness.start(&[0]).await;
+    turn(&thread, "go").await;
+    let requests = harness.model.requests();
+    assert_eq!(requests.len(), 6, "six identical calls, and no seventh");
+    let is_told = |at: usize| requests[at].body.to_string().contains("<repeated_call>");
+    assert!(!is_told(2) && is_told(3));
+    let end = harness.turn_ends(thread.id()).await.remove(0);
+    assert_eq!(end.status, outpost_thread::TurnStatus::Failed);
+    assert!(end.error.unwrap().get().contains("repeatedCall"));
+    // The user may insist.
+    turn(&thread, "again").await;
+    assert!(harness.model.requests().len() > 6);
+}
+
+/// A misspelled argument never decides on which machine something happens.
+#[tokio::test]
+async fn routing_does_not_go_wrong_by_spelling() {
+    let patch = |environment: &str, file: &str| format!("*** Begin Patch\n{environment}*** Add File: {file}\n+x\n*** End Patch");
+    let header = "*** Environment ID: two\n";
+    let dressed = format!("apply_patch <<'EOF'\n{}\nEOF", patch(header, "dressed"));
+    let calls = vec![
+        call("a", "exec_command", &json!({"cmd": "touch wrong", "environment": "two", "login": false})),
+        call("b", "apply_patch", &json!({"input": patch("", "argument"), "environment_id": "two"})),
+        call("c", "apply_patch", &json!({"input": patch(header, "both"), "environment_id": "two"})),
+        call("d", "apply_patch", &json!({"input": patch(header, "differ"), "environment_id": "one"})),
+        call("e", "exec_command", &json!({"cmd": dressed})),
+        call("f", "exec_command", &json!({"cmd": dressed.replace("dressed", "differ"), "environment_id": "one"})),
+        call("g", "write_stdin", &json!({"session_id": 77})),
+    ];
+    let kinds = [outpost_testkit::LinkKind::Memory; 2];
+    let harness = Harness::new(crate::harness::Setup::new(&kinds, vec![Reply::Items(calls)])).await;
+    let thread = harness.start(&[0, 1]).await;
+    turn(&thread, "go").await;
+    let sent = harness.model.requests()[1].body["input"].as_array().unwrap().clone();
+    let output = |id: &str| {
+        sent.iter().find(|item| item["call_id"] == id && item["output"].is_string()).unwrap()["output"].as_str().unwrap().to_owned()
+    };
+    assert!(output("a").contains("unknown field `environment`") && output("a").contains("`environment_id`"), "{}", output("a"));
+    for id in ["d", "f"] {
+        assert!(output(id).contains("name one environment"), "{id}: {}", output(id));
+    }
+    assert!(output("g").contains("no command is running behind a session id"), "{}", output("g"));
+    for (file, in_two) in [("wrong", false), ("argument", true), ("both", true), ("differ", false), ("dressed", true)] {
+        assert_eq!((harness.work(0).join(file).exists(), harness.work(1).join(file).exists()), (false, in_two), "{file}");
+    }
 }

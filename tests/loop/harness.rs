@@ -98,6 +98,19 @@ impl Harness {
         self.restarted_on(self.store.clone())
     }
 
+    /// Another program on the same store and executors, configured in another way.
+    pub fn restarted_as(&self, config: RuntimeConfig, rules: Rules) -> Runtime {
+        let registry = Registry::new(RegistryOptions::default());
+        for place in &self.places {
+            registry.attach(place.id.clone(), connector(place.id.as_str(), place.bench.clone()), ConnectPolicy::Lazy).unwrap();
+        }
+        Runtime::new(parts(config, self.store.clone(), registry, &self.model, rules))
+    }
+
+    pub fn config(&self) -> RuntimeConfig {
+        self.config.clone()
+    }
+
     /// Another program on the same executors, and on another store.
     pub fn restarted_on(&self, store: Store) -> Runtime {
         let registry = Registry::new(RegistryOptions::default());

@@ -5,6 +5,7 @@ mod agents;
 mod approvals;
 mod faults;
 mod harness;
+mod histories;
 mod permits;
 mod recovery;
 mod scenarios;

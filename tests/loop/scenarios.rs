@@ -352,7 +352,7 @@ async fn s70_rules_beat_answers() {
 async fn s72_pictures_come_from_the_environment_that_has_them() {
     let view = |id: &str, environment: &str| call(id, "view_image", &json!({"path": "p.png", "environment_id": environment}));
     let harness = Harness::new(Setup::new(&BOTH, vec![Reply::Items(vec![view("a", "one"), view("b", "two")])])).await;
-    std::fs::write(harness.work(1).join("p.png"), b"\x89PNG\r\n\x1a\nfar").unwrap();
+    std::fs::write(harness.work(1).join("p.png"), outpost_testkit::PIXEL).unwrap();
     let thread = harness.start(&[0, 1]).await;
     turn(&thread, "look").await;
     let sent = harness.model.requests()[1].body["input"].as_array().unwrap().clone();

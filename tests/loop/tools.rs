@@ -55,7 +55,7 @@ async fn an_image_is_shown() {
         call("b", "view_image", &json!({"path": "text.png"})),
     ])])
     .await;
-    std::fs::write(harness.work(0).join("pixel.png"), b"\x89PNG\r\n\x1a\nrest").unwrap();
+    std::fs::write(harness.work(0).join("pixel.png"), outpost_testkit::PIXEL).unwrap();
     std::fs::write(harness.work(0).join("text.png"), b"plain").unwrap();
     let thread = harness.start(&[0]).await;
     turn(&thread, "look").await;

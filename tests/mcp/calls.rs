@@ -40,5 +40,6 @@ async fn results_of_every_kind_reach_the_model() {
     assert!(outputs.contains(&(CallOutcome::Completed, "called a tool.with/strange name".into())), "{outputs:?}");
     let sent = harness.model.requests()[1].body["input"].as_array().unwrap().clone();
     let picture = sent.iter().find(|item| item["call_id"] == "picture" && item["type"] == "function_call_output").unwrap();
-    assert_eq!(picture["output"][1]["image_url"], "data:image/png;base64,QUJD");
+    let pixel = format!("data:image/png;base64,{}", outpost_wire::base64::encode(outpost_testkit::PIXEL));
+    assert_eq!(picture["output"][1]["image_url"], pixel);
 }

@@ -10,6 +10,8 @@ import threading
 import time
 
 BEHAVIOUR = sys.argv[1] if len(sys.argv) > 1 else "good"
+# A picture of one pixel.
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
 lock = threading.Lock()
 answers = {}
 grown = False
@@ -111,7 +113,7 @@ def call(number, name, arguments, meta):
     if name == "measure":
         return {"content": [{"type": "text", "text": "long"}], "structuredContent": {"metres": 7}}
     if name == "picture":
-        return {"content": [{"type": "text", "text": "look"}, {"type": "image", "data": "QUJD", "mimeType": "image/png"}]}
+        return {"content": [{"type": "text", "text": "look"}, {"type": "image", "data": PIXEL, "mimeType": "image/png"}]}
     if name == "big":
         return text("x" * 20 * 1024 * 1024)
     if name == "die":

@@ -43,6 +43,7 @@ mod doors;
 mod file_calls;
 mod files;
 mod http;
+mod levels;
 mod limits;
 mod loopback;
 mod rights;

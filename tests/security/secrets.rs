@@ -101,6 +101,38 @@ fn k1_the_local_executor_of_run_hides_them_too() {
     assert!(output.contains(KEY) && !output.contains(TOKEN), "{output}");
 }
 
+/// Passwords by every usual name, and the key of a provider under a name that says nothing: neither commands, nor their parents, nor
+/// the program that carries a connection find them.
+#[test]
+fn k1_passwords_and_the_key_of_a_provider_reach_no_command() {
+    const LOGIN: &str = "this-is-the-key-of-a-provider";
+    const PASSWORD: &str = "this-is-a-password";
+    let (home, work) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let config = "[model_providers.box]\nbase_url = \"http://127.0.0.1:1\"\nenv_key = \"MODEL_LOGIN\"\n";
+    fs::write(home.path().join("config.toml"), config).unwrap();
+    let carried = work.path().join("carried");
+    let look = LOOK_UP.replace("TEST", &std::process::id().to_string());
+    let via = format!("env > {}; exec {OUTPOST} executor --listen stdio", carried.display());
+    for place in [&[][..], &["--via", &via]] {
+        let mut command = Command::new(OUTPOST);
+        command.arg("run").args(place).args(["--", "sh", "-c", &look]).env("OUTPOST_HOME", home.path()).env("HARMLESS", "harmless-value");
+        for name in ["PGPASSWORD", "DB_PASSWD", "GPG_PASSPHRASE", "CLOUD_CREDENTIALS", "SMTP_PASS", "MYSQL_PWD"] {
+            command.env(name, PASSWORD);
+        }
+        command.env("MODEL_LOGIN", LOGIN).env("COPY_OF_IT", LOGIN);
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        let found = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success() && found.contains("harmless-value"), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(!found.contains(LOGIN), "{place:?}: {found}");
+        // Beside an executor of its own `run` only carries; what it was started with is in its own environment alone.
+        if place.is_empty() {
+            assert!(!found.contains(PASSWORD), "{found}");
+        }
+    }
+    let carried = fs::read_to_string(carried).unwrap();
+    assert!(carried.contains("harmless-value") && !carried.contains(LOGIN) && !carried.contains(PASSWORD), "{carried}");
+}
+
 #[test]
 fn k1_standard_input_still_arrives() {
     let home = tempfile::tempdir().unwrap();

@@ -263,6 +263,7 @@ async fn skills_are_listed_and_changes_are_told() {
 #[tokio::test]
 async fn changed_skills_are_told_to_whoever_is_there() {
     let app = AppServer::start(OUTPOST, vec![]).await;
+    std::fs::create_dir_all(app.home().join("skills")).unwrap();
     let mut client = app.client().await;
     // The first look may come after the first change, but not after all of them.
     for number in 0..10 {

@@ -234,3 +234,39 @@ async fn when_the_last_who_could_answer_leaves_it_is_a_no() {
     }
     assert!(!app.work().join("a").exists() && !app.work().join("b").exists());
 }
+
+/// Commands and paths stay byte-exact on the wire; what an answer is bound to stands beside them, and if it has changed meanwhile, it
+/// is asked again.
+#[tokio::test]
+async fn an_answer_is_bound_to_its_terms() {
+    let evil = "true \r\u{202e}\u{200b}\u{1b}[2J; touch made";
+    let call = Reply::call("c", "exec_command", &json!({"cmd": evil, "justification": "it is needed"}));
+    let mut app = AppServer::start_with(OUTPOST, vec![call, Reply::message("done")], ASKING).await;
+    let mut client = app.client().await;
+    let id = thread(&mut client, json!({})).await;
+    begin(&mut client, &id, "go").await;
+    let first = asked(&mut client, REQUEST).await;
+    let terms = &first["params"]["terms"];
+    assert_eq!(first["params"]["command"], evil);
+    assert_eq!((&terms["sandbox"], &terms["why"]), (&json!("none"), &json!("no rule allows it")));
+    assert!(terms["program"].as_array().unwrap().len() == 2 && terms["changed"].is_null(), "{terms}");
+    let file = app.home().join("config.toml");
+    let config = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, config.replace("danger-full-access", "workspace-write")).unwrap();
+    app.restart();
+    let mut client = app.client().await;
+    client.result("thread/resume", json!({"threadId": id})).await;
+    let same = asked(&mut client, REQUEST).await;
+    assert_eq!(same["params"]["approvalId"], first["params"]["approvalId"]);
+    answer(&client, &same, json!({"decision": "accept"}));
+    let again = asked(&mut client, REQUEST).await;
+    assert_ne!(again["params"]["approvalId"], first["params"]["approvalId"]);
+    let now = &again["params"]["terms"];
+    assert_eq!((&now["changed"], &now["sandbox"]), (&json!(["the sandbox"]), &json!("workspace-write, no network")));
+    assert_ne!(now["digest"], terms["digest"]);
+    assert_eq!(again["params"]["reason"], "Asked again, because the sandbox changed. it is needed");
+    assert!(!app.work().join("made").exists());
+    answer(&client, &again, json!({"decision": "decline"}));
+    notice(&mut client, "turn/completed").await;
+    assert!(!app.work().join("made").exists());
+}

@@ -272,7 +272,7 @@ async fn a_thread_is_found_by_its_journal_and_by_who_made_it() {
     for (method, params) in [
         ("thread/resume", json!({"threadId": id, "path": "/etc/passwd"})),
         ("thread/resume", json!({"threadId": id, "history": []})),
-        ("thread/fork", json!({"threadId": id, "path": journal})),
+        ("thread/fork", json!({"threadId": id, "path": "/etc/passwd"})),
     ] {
         assert_eq!(client.error(method, params).await.0, -32600, "{method}");
     }

@@ -79,6 +79,43 @@ async fn the_page_in_a_browser() {
     assert_eq!(std::fs::read_to_string(work.path().join("counter")).unwrap(), "x\n", "the command ran once");
 }
 
+/// The page and the program show every text in the same way. Needs no browser.
+#[test]
+fn the_page_shows_what_the_program_shows() {
+    use outpost_wire::shown::{Form, Untrusted};
+    const FORMS: [(&str, Form); 4] = [("text", Form::Text), ("line", Form::Line), ("script", Form::Script), ("word", Form::Word)];
+    let alphabet: Vec<char> = "\0\u{7}\t\n\r\u{1b}\u{7f}\u{85}\u{9b}\u{ad}\u{301}\u{34f}\u{61c}\u{200b}\u{200d}\u{202e}\u{2066}\u{2028}\u{feff}\u{fe0f}\u{20dd}\u{258c}\u{e0041}<>U+0x:Aa \u{430}\u{e9}\u{4e2d}\u{5d0}\u{26a0}\u{1f600}".chars().collect();
+    // Every character in its own place, and strings of strange ones.
+    let mut texts: Vec<String> = (0..0x11_0000_u32).step_by(7).filter_map(char::from_u32).map(|c| format!("a{c}b{c}")).collect();
+    let mut state = 0x2545_F491_4F6C_DD1D_u64;
+    for _ in 0..5000 {
+        let mut text = String::new();
+        for _ in 0..12 {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            text.push(alphabet[usize::try_from(state % alphabet.len() as u64).unwrap()]);
+        }
+        texts.push(text);
+    }
+    let cases: Vec<(&str, Form, String)> =
+        texts.into_iter().enumerate().map(|(number, text)| (FORMS[number % 4].0, FORMS[number % 4].1, text)).collect();
+    let given: Vec<_> = cases.iter().map(|(form, _, text)| serde_json::json!({"form": form, "text": text})).collect();
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/web/shown.mjs");
+    let mut node = Command::new("node").arg(script).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut input = node.stdin.take().unwrap();
+    let given = serde_json::to_vec(&given).unwrap();
+    let writing = std::thread::spawn(move || input.write_all(&given).unwrap());
+    let output = node.wait_with_output().unwrap();
+    writing.join().unwrap();
+    assert!(output.status.success(), "see what it says above");
+    let shown: Vec<String> = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(shown.len(), cases.len());
+    for ((_, form, text), shown) in cases.into_iter().zip(shown) {
+        assert_eq!(shown, Untrusted::from(&text).show(form), "{text:?}");
+    }
+}
+
 /// Sixty machines besides this one, with names as long as they may be, and more threads than are shown at once.
 #[test]
 fn a_crowd_in_a_browser() {

@@ -63,6 +63,21 @@ await play(async () => {
   await text("#items pre", "here again");
   await page.locator("#items .turn-end").nth(1).waitFor();
 
+  // What is asked about is shown exactly; a long command is allowed only after all of it was seen.
+  await page.getByLabel("Say something").fill(`$ echo p\u0430ss \u202e\u200b ${"y".repeat(1700)} seen`);
+  await page.getByRole("button", { name: "Send" }).click();
+  await text("#questions pre", "echo p<U+0430:\u0430>ss <U+202E><U+200B> ");
+  await text("#questions .terms", "Sandbox");
+  const allow = page.getByRole("button", { name: "Allow once" });
+  check(await allow.isDisabled(), "what is folded cannot be allowed");
+  check(!(await page.locator("#questions pre").textContent()).includes("seen"), "it is folded");
+  await look("folded");
+  await page.getByRole("button", { name: /^Show all of it: 1 line, 17\d\d characters/ }).click();
+  await text("#questions pre", "seen");
+  await allow.click();
+  await text("#items pre", "p\u0430ss <U+202E><U+200B>");
+  await page.locator("#items .turn-end").nth(2).waitFor();
+
   // A fork stands below what it was forked from.
   const first = page.url();
   await page.getByRole("button", { name: "Fork" }).click();

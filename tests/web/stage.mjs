@@ -31,7 +31,7 @@ page.on("console", (message) => { if (message.type() === "error") problems.push(
 page.on("pageerror", (error) => problems.push(`error: ${error.message}`));
 
 // For work on the page: its looks and its script from the disk, so that nothing has to be built in between.
-for (const [name, contentType] of process.env.FILES ? [["page.css", "text/css"], ["page.js", "text/javascript"]] : []) {
+for (const [name, contentType] of process.env.FILES ? [["page.css", "text/css"], ["page.js", "text/javascript"], ["shown.js", "text/javascript"]] : []) {
   await page.route(new URL(name, PAGE).href, (route) => route.fulfill({ contentType, body: readFileSync(join(process.env.FILES, name)) }));
 }
 

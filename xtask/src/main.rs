@@ -3,6 +3,7 @@
 mod bench;
 mod dist;
 mod docs;
+mod hosts;
 mod install;
 mod interop;
 mod schema;
@@ -36,6 +37,8 @@ usage: cargo xtask test            install what the tests need and run all of th
                                    figures of threads: writing, opening, forking, listing, searching, memory
        cargo xtask bench turns [--small] [--markdown]
                                    turns of an agent whose model answers at once: latency, CPU, many at once, long histories
+       cargo xtask hosts [NAME...]  the same checks on this machine, in containers and in a virtual machine with systemd; without
+                                   names it writes docs/hosts.md. Needs root, podman, docker.io, qemu-system-x86, debootstrap
        cargo xtask bench sandbox   the same calls with and without a sandbox";
 
 #[expect(clippy::print_stderr, reason = "this is a program for a terminal")]
@@ -67,6 +70,7 @@ fn run() -> anyhow::Result<()> {
         ["docs"] => docs::run(),
         ["dist", options @ ..] => dist::run(&dist::Options::parse(options)?),
         ["interop", "--latest"] => interop::latest(),
+        ["hosts", names @ ..] => hosts::run(names),
         ["schema"] => schema::run(),
         ["bench", "threads", options @ ..] => bench::threads(options),
         ["bench", "turns", options @ ..] => bench::turns(options),

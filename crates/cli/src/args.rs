@@ -415,7 +415,7 @@ Examples:
   outpost run -t -- top                              on a terminal of its own
 
 Standard input, signals and the size of the window are passed on; the exit code is the command's own (128 + the signal \
-if one killed it). A lost connection is taken up again and no byte of output is lost or doubled. A token for -e ws:// \
+if one killed it). On a terminal, what its output would make the terminal do is shown instead; -t passes it on. A lost connection is taken up again and no byte of output is lost or doubled. A token for -e ws:// \
 is taken from OUTPOST_TOKEN, or for this machine from OUTPOST_HOME/tokens/executor.";
 
 impl PlaceArguments {

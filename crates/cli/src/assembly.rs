@@ -103,6 +103,11 @@ impl Assembly {
         Ok(Self { runtime, executor, note })
     }
 
+    /// What the sandbox of this machine does not hold, unless agents run without one.
+    pub fn shortfall(&self) -> Option<String> {
+        (!self.runtime.config().sandbox.is_full_access()).then(|| self.executor.shortfall()).flatten()
+    }
+
     /// Ends what runs here.
     pub async fn shut_down(self) {
         self.runtime.shutdown(Duration::from_secs(10)).await;

@@ -16,11 +16,14 @@ use outpost_runtime::model::Provider;
 use outpost_runtime::permissions::SandboxMode;
 use outpost_runtime::policy::ApprovalPolicy;
 use outpost_runtime::skills::choice::SkillChoice;
+use outpost_sandbox::Level;
 use serde::{Deserialize, Deserializer, de};
 use toml::{Table, Value};
 
 use limits::LimitTable;
 use serve::ServeTable;
+
+use crate::home::Home;
 
 /// Everything that a user can set. Keys that are not known are told and ignored.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -38,6 +41,9 @@ pub struct Config {
     pub approval_policy: Option<ApprovalPolicy>,
     pub sandbox_mode: Option<String>,
     pub sandbox_workspace_write: WorkspaceWrite,
+    /// Sandboxes that hold less are refused on this machine.
+    #[serde(deserialize_with = "level")]
+    pub sandbox_minimum: Level,
     pub store: Option<String>,
     pub durability: Option<Durability>,
     pub budgets: Budgets,
@@ -55,6 +61,10 @@ pub struct Config {
     pub mcp_servers: Option<serde_json::Value>,
     #[serde(skip)]
     from: From,
+}
+
+fn level<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Level, D::Error> {
+    String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
 }
 
 /// As `--http-allow` takes them.
@@ -88,6 +98,15 @@ pub enum Durability {
     Effect,
     Turn,
     Stored,
+}
+
+/// The variables that hold keys to providers of models. A configuration that cannot be read names none; whoever needs it
+/// says what is wrong with it.
+pub fn key_variables(overrides: &[String]) -> Vec<String> {
+    let file = Home::from_environment().map(|home| home.config());
+    let Ok(config) = Config::read(file.as_deref(), overrides) else { return Vec::new() };
+    let named = |provider: Provider| provider.env_key.into_iter().chain(provider.env_http_headers.into_values());
+    config.model_providers.into_values().flat_map(named).collect()
 }
 
 impl Config {

@@ -4,8 +4,8 @@ use std::ffi::OsString;
 
 use anyhow::{Context, ensure};
 use outpost_executor::{HttpTarget, ceiling};
-use outpost_sandbox::Limits;
 use outpost_sandbox::policy::Policy;
+use outpost_sandbox::{Level, Limits};
 
 use crate::args::ConfinementArguments;
 use crate::config::Config;
@@ -23,7 +23,7 @@ impl ConfinementArguments {
             }
         };
         let sandbox_user = self.sandbox_user.as_deref().map(user).transpose()?;
-        Ok(Confinement { ceiling, sandbox_user, limits: self.limits(settings)? })
+        Ok(Confinement { ceiling, sandbox_user, limits: self.limits(settings)?, minimum: configured_minimum(settings)? })
     }
 
     /// Those of the command line, over those of the configuration.
@@ -64,6 +64,12 @@ impl ConfinementArguments {
 pub fn configured_limits(settings: &[String]) -> anyhow::Result<Limits> {
     let file = Home::from_environment().map(|home| home.config());
     Ok(Config::load(file.as_deref(), settings)?.limits.over(Limits::default()))
+}
+
+/// The lowest level of a sandbox that counts on this machine, as config.toml has it.
+pub fn configured_minimum(settings: &[String]) -> anyhow::Result<Level> {
+    let file = Home::from_environment().map(|home| home.config());
+    Ok(Config::read(file.as_deref(), settings)?.sandbox_minimum)
 }
 
 /// What HTTP requests may reach besides public addresses: what the command line says, or else what config.toml has.

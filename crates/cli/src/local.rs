@@ -6,7 +6,7 @@ use std::time::Duration;
 use outpost_executor::{ExecutorConfig, Grounds, HttpTarget, InputLimits, OutputLimits, WorkerPatience};
 use outpost_rpc::PeerOptions;
 use outpost_sandbox::policy::Policy;
-use outpost_sandbox::{Launcher, LauncherSettings, Limits};
+use outpost_sandbox::{Launcher, LauncherSettings, Level, Limits};
 use uuid::Uuid;
 
 use crate::home::Home;
@@ -30,6 +30,7 @@ pub struct Confinement {
     pub ceiling: Policy,
     pub sandbox_user: Option<(u32, u32)>,
     pub limits: Limits,
+    pub minimum: Level,
 }
 
 /// An executor's configuration as this program runs it, home and all.
@@ -46,6 +47,7 @@ pub fn executor_config(settings: ExecutorSettings, variables: &Variables) -> any
         sandbox_user: settings.confinement.sandbox_user,
         home: variables.get("HOME").map(Into::into),
         limits: settings.confinement.limits,
+        minimum: settings.confinement.minimum,
     };
     let grounds = Grounds {
         temporary: std::env::var_os("TMPDIR").filter(|path| !path.is_empty()).map(Into::into),
@@ -71,7 +73,7 @@ pub fn executor_config(settings: ExecutorSettings, variables: &Variables) -> any
         executor_id,
         home: own_home,
         version: env!("CARGO_PKG_VERSION").into(),
-        variables: variables.all().clone(),
+        variables: variables.for_commands(),
         cwd: std::env::current_dir()?,
         http_allow: settings.http_allow,
         peer: settings.peer,

@@ -1,10 +1,11 @@
-//! Logs: to standard error, without secrets. A server writes log lines, a verb for people plain sentences.
+//! Logs: to standard error, without secrets, and without anything that a terminal would obey. A server writes log lines, a verb for people plain sentences.
 
 use std::fmt::{self, Write as _};
-use std::io::{self, Stderr, Write};
+use std::io::{self, Write};
 
 use outpost_runtime::TOLD;
 use outpost_wire::secrets::Secrets;
+use outpost_wire::shown::{Form, Untrusted};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::EnvFilter;
@@ -67,18 +68,37 @@ impl Visit for Sentence {
 
 /// Every event arrives here in one piece, so that no secret is torn in two. Where nobody takes it, it is lost: a log that cannot
 /// be written must not end the work that it tells of.
-struct Redacting {
+struct Redacting<W> {
     secrets: Secrets,
-    out: Stderr,
+    out: W,
 }
 
-impl Write for Redacting {
+impl<W: Write> Write for Redacting<W> {
     fn write(&mut self, text: &[u8]) -> io::Result<usize> {
-        let _ = self.out.write_all(&self.secrets.redact_bytes(text));
+        let redacted = self.secrets.redact_bytes(text);
+        // One event is one line, whatever it tells of.
+        let event = redacted.strip_suffix(b"\n").unwrap_or(&redacted);
+        let line = format!("{}\n", Untrusted::from(event).show(Form::Line));
+        let _ = self.out.write_all(line.as_bytes());
         Ok(text.len())
     }
     fn flush(&mut self) -> io::Result<()> {
         let _ = self.out.flush();
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_event_is_one_line_that_no_terminal_obeys() {
+        let secrets = Secrets::default();
+        secrets.register("a-very-secret-word");
+        let mut log = Redacting { secrets, out: Vec::new() };
+        log.write_all("WARN a-very-secret-word \u{1b}[2J\nWARN another\u{202e} line \u{258c}\n".as_bytes()).unwrap();
+        let line = String::from_utf8(log.out).unwrap();
+        assert_eq!(line, "WARN [redacted] <U+001B>[2J<U+000A>WARN another<U+202E> line <U+258C>\n");
     }
 }

@@ -11,6 +11,7 @@ mod doctor;
 mod environments;
 mod escape;
 mod follow;
+mod frame;
 mod habits;
 mod home;
 mod local;
@@ -46,9 +47,11 @@ fn main() -> ExitCode {
     }
     // Nobody of this user may read our memory or our environment, and no dump is written when we crash.
     let undumpable = set_dumpable_behavior(DumpableBehavior::NotDumpable);
-    let variables = Variables::of_this_process();
     let arguments = Arguments::of_this_process();
-    let hidden = if arguments.command.serves_commands() { variables.hide() } else { Ok(()) };
+    let variables = Variables::of_this_process().with_keys(config::key_variables(&arguments.settings));
+    // A program that carries a connection inherits what this process has, so a key under an innocent name is hidden from all.
+    let hides = arguments.command.serves_commands() || variables.have_unmarked_keys();
+    let hidden = if hides { variables.hide() } else { Ok(()) };
     if let Err(error) = hidden {
         return commands::complain(&anyhow::anyhow!(error).context("secrets cannot be taken out of the environment"), commands::FAILED);
     }

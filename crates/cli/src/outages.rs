@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use outpost_environment::{Environment, State};
 
-use crate::out::aside;
+use crate::out::{aside, on_error_line};
 
 /// A lost connection that is back sooner is not worth a word.
 const NOTICEABLE: Duration = Duration::from_secs(2);
@@ -21,7 +21,11 @@ pub async fn tell(environment: Environment, end: &'static str) {
             continue;
         }
         if let State::Recovering { reason, .. } = lost {
-            aside(&format!("{begin}outpost: connection to {} lost ({reason}); trying to get it back{end}", environment.name()));
+            aside(&format!(
+                "{begin}outpost: connection to {} lost ({}); trying to get it back{end}",
+                environment.name(),
+                on_error_line(&reason)
+            ));
         }
         if state.wait_for(|state| matches!(state, State::Ready(_))).await.is_err() {
             return;

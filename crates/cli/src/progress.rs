@@ -23,6 +23,7 @@ impl ProgressBar {
         if !std::io::stderr().is_terminal() || dumb {
             return None;
         }
+        let label = crate::frame::word(&label);
         let task = tokio::spawn(async move {
             let start = Instant::now();
             loop {

@@ -2,6 +2,9 @@
 //!
 //! On a terminal the last line tells what is being waited for, and for how long; it is gone when something is said. Where
 //! nobody looks there is no such line and there are no colours.
+//!
+//! Whatever was not written by this program goes through `outpost_wire::shown` before it is drawn, and on a terminal every row
+//! of our own begins with a bar that nothing else can show.
 
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
@@ -11,30 +14,38 @@ use outpost_runtime::live::Event;
 use outpost_runtime::mcp::McpEvent;
 use outpost_runtime::model::Progress;
 use outpost_thread::{CallFinished, CallId, CallOutcome, CallStarted, Fact, InterruptReason, Raw, ThreadId, TurnFinished, TurnStatus};
+use outpost_wire::shown::{Form, Showing, Untrusted, guard};
 use rustix::termios::tcgetwinsize;
 use serde_json::Value;
 
 use crate::agent_args::Colour;
+use crate::frame::{Row, cut, draw, line, lines, plain, word};
 use crate::variables::Variables;
 
 /// So many lines of a command's output are shown.
 const LINES: usize = 12;
+/// So much of a remark is shown.
+const REMARK: usize = 2000;
 const CLEAR: &str = "\r\x1b[K";
 
 pub struct Screen {
     colours: bool,
+    /// Whether rows are seen, be it on the simplest of terminals.
+    is_seen: bool,
     /// Whether there is a line that tells what is being waited for.
     live: bool,
     waits_for: Option<(String, Instant)>,
     is_drawn: bool,
     /// Calls that run, as they were announced. Several may run at once.
-    running: BTreeMap<CallId, String>,
+    running: BTreeMap<CallId, Announced>,
     /// Commands that the model wants to run, by their calls. Not all of them come to be started.
-    wanted: BTreeMap<String, String>,
+    wanted: BTreeMap<String, Announced>,
     /// The call that was announced by the line above.
     above: Option<CallId>,
     /// A line that was begun and not ended: a prompt, or a part of an answer.
     open: Option<Open>,
+    /// How the answer goes on that is being shown.
+    streaming: Showing,
 }
 
 /// Where a line was begun.
@@ -48,13 +59,25 @@ impl Screen {
     pub fn new(colour: Option<Colour>, own: &Variables) -> Self {
         let is_set = |name: &str| own.get(name).is_some_and(|value| !value.is_empty());
         let dumb = own.get("TERM").is_none_or(|term| term == "dumb");
-        let live = io::stderr().is_terminal() && !dumb;
+        let is_seen = io::stderr().is_terminal();
+        let live = is_seen && !dumb;
         let colours = match colour.unwrap_or(Colour::Auto) {
             Colour::Always => true,
             Colour::Never => false,
             Colour::Auto => live && !is_set("NO_COLOR"),
         };
-        Self { colours, live, waits_for: None, is_drawn: false, running: BTreeMap::new(), wanted: BTreeMap::new(), above: None, open: None }
+        Self {
+            colours,
+            is_seen,
+            live,
+            waits_for: None,
+            is_drawn: false,
+            running: BTreeMap::new(),
+            wanted: BTreeMap::new(),
+            above: None,
+            open: None,
+            streaming: Showing::new(Form::Text),
+        }
     }
 
     pub fn thread(&mut self, id: ThreadId) {
@@ -65,10 +88,10 @@ impl Screen {
         match event {
             Event::Entry(entry) => self.fact(&entry.fact),
             Event::Progress { progress: Progress::Retrying { attempt, of, reason }, .. } => {
-                self.say(Style::Note, &format!("{reason}; asking again ({attempt} of {of})"));
+                self.say(Style::Note, &format!("{}; asking again ({attempt} of {of})", remark(reason)));
             }
-            Event::Mcp(McpEvent::Startup { state, error: Some(error), .. }) if state == "failed" => self.say(Style::Note, error),
-            Event::Mcp(McpEvent::Warning { message }) => self.say(Style::Note, message),
+            Event::Mcp(McpEvent::Startup { state, error: Some(error), .. }) if state == "failed" => self.say(Style::Note, &remark(error)),
+            Event::Mcp(McpEvent::Warning { message }) => self.say(Style::Note, &remark(message)),
             _ => {}
         }
     }
@@ -91,8 +114,8 @@ impl Screen {
         match detail["type"].as_str() {
             Some("commandExecution") => {
                 let command = detail["command"].as_str().unwrap_or_default();
-                let line = format!("{place}$ {command}");
-                self.say(Style::Strong, &line);
+                let line = Announced { place, command: command.to_owned() };
+                self.announce(Style::Strong, &line);
                 self.wanted.remove(&started.call.to_string());
                 self.running.insert(started.call.clone(), line);
                 self.above = Some(started.call.clone());
@@ -100,13 +123,14 @@ impl Screen {
             }
             Some("fileChange") => {
                 for change in detail["changes"].as_array().into_iter().flatten() {
-                    let kind = change["kind"]["type"].as_str().unwrap_or_default();
-                    self.say(Style::Strong, &format!("{place}{kind} {}", change["path"].as_str().unwrap_or_default()));
+                    let kind = word(change["kind"]["type"].as_str().unwrap_or_default());
+                    self.say(Style::Strong, &format!("{place}{kind} {}", word(change["path"].as_str().unwrap_or_default())));
                 }
             }
             Some("mcpToolCall") => {
-                let word = |name: &str| detail[name].as_str().unwrap_or_default().to_owned();
-                self.say(Style::Strong, &format!("{place}{} {} {}", word("server"), word("tool"), detail["arguments"]));
+                let named = |name: &str| word(detail[name].as_str().unwrap_or_default());
+                let arguments = cut(&word(&detail["arguments"].to_string()), REMARK);
+                self.say(Style::Strong, &format!("{place}{} {} {arguments}", named("server"), named("tool")));
             }
             Some("plan") => {
                 for step in detail["plan"].as_array().into_iter().flatten() {
@@ -115,10 +139,10 @@ impl Screen {
                         Some("in_progress") => ">",
                         _ => " ",
                     };
-                    self.say(Style::Quiet, &format!("[{mark}] {}", step["step"].as_str().unwrap_or_default()));
+                    self.say(Style::Quiet, &format!("[{mark}] {}", remark(step["step"].as_str().unwrap_or_default())));
                 }
             }
-            _ => self.say(Style::Strong, &format!("{place}{}", started.tool)),
+            _ => self.say(Style::Strong, &format!("{place}{}", word(&started.tool))),
         }
     }
 
@@ -126,17 +150,17 @@ impl Screen {
         let detail: Value = read(finished.detail.as_ref());
         // Whose output it is shows only as long as nothing stands between.
         match self.running.remove(&finished.call) {
-            Some(line) if self.above.as_ref() != Some(&finished.call) => self.say(Style::Quiet, &line),
+            Some(line) if self.above.as_ref() != Some(&finished.call) => self.announce(Style::Quiet, &line),
             Some(_) => {}
             None => {
                 let line = self.wanted.remove(&finished.call.to_string());
-                line.into_iter().for_each(|line| self.say(Style::Strong, &line));
+                line.into_iter().for_each(|line| self.announce(Style::Strong, &line));
             }
         }
-        if let Some(output) = detail["aggregatedOutput"].as_str() {
-            let lines: Vec<&str> = output.lines().collect();
+        if let Some(output) = detail["aggregatedOutput"].as_str().filter(|output| !output.is_empty()) {
+            let lines = lines(output, Form::Text);
             for line in lines.iter().take(LINES) {
-                self.say(Style::Plain, &format!("  {line}"));
+                self.rest(Style::Plain, &format!("  {line}"));
             }
             if lines.len() > LINES {
                 self.say(Style::Quiet, &format!("  … {} more lines", lines.len() - LINES));
@@ -146,11 +170,11 @@ impl Screen {
             CallOutcome::Completed => match detail["exitCode"].as_i64() {
                 Some(0) | None => return,
                 Some(code) => match detail["limit"].as_str() {
-                    Some(limit) => format!("exit code {code}: stopped by {limit}"),
+                    Some(limit) => format!("exit code {code}: stopped by {}", remark(limit)),
                     None => format!("exit code {code}"),
                 },
             },
-            CallOutcome::Failed => detail["error"].as_str().unwrap_or("it failed").to_owned(),
+            CallOutcome::Failed => remark(detail["error"].as_str().unwrap_or("it failed")),
             CallOutcome::Declined => "declined".into(),
             CallOutcome::Lost => "lost: nobody knows what became of it".into(),
             CallOutcome::Aborted => "stopped".into(),
@@ -165,7 +189,7 @@ impl Screen {
         let mut out = io::stdout().lock();
         // Whatever a model says, it does not get hold of the terminal.
         if out.is_terminal() {
-            writeln!(out, "{}", clean(answer))?
+            writeln!(out, "{}", Untrusted::from(answer).show(Form::Text))?
         } else {
             writeln!(out, "{answer}")?
         }
@@ -176,13 +200,27 @@ impl Screen {
     pub fn stream(&mut self, delta: &str) -> io::Result<()> {
         self.wait_for_nothing();
         let mut out = io::stdout().lock();
+        if self.open != Some(Open::Output) {
+            self.streaming = Showing::new(Form::Text);
+        }
         if out.is_terminal() {
-            write!(out, "{}", clean(delta))?
+            let mut shown = String::new();
+            self.streaming.text(delta, &mut shown);
+            write!(out, "{shown}")?
         } else {
             write!(out, "{delta}")?
         }
         self.open = Some(Open::Output);
         out.flush()
+    }
+
+    /// What others said before.
+    pub fn said(&mut self, style: Style, mark: &str, text: &str) {
+        self.wipe();
+        self.end_line();
+        for line in lines(text, Form::Text) {
+            self.put(style, &format!("{mark}{line}"));
+        }
     }
 
     /// Asks for a line.
@@ -213,12 +251,12 @@ impl Screen {
     /// What went wrong, if anything did.
     pub fn problem(&mut self, problem: Option<&str>) {
         if let Some(problem) = problem {
-            self.say(Style::Bad, &format!("outpost: {problem}"));
+            self.say(Style::Bad, &format!("outpost: {}", remark(problem)));
         }
     }
 
     fn wait_for(&mut self, what: &str) {
-        self.waits_for = Some((what.lines().next().unwrap_or_default().to_owned(), Instant::now()));
+        self.waits_for = Some((word(what.lines().next().unwrap_or_default()), Instant::now()));
     }
 
     fn wait_for_nothing(&mut self) {
@@ -233,18 +271,46 @@ impl Screen {
         if seconds < 1 {
             return;
         }
-        let columns = tcgetwinsize(io::stderr()).map_or(80, |size| usize::from(size.ws_col).max(20));
-        let line: String = clean(&format!("… {seconds} s {what}")).chars().take(columns - 1).collect();
+        let line: String = format!("… {seconds} s {what}").chars().take(columns() - 1).collect();
         let mut out = io::stderr().lock();
         let _ = write!(out, "{CLEAR}{}", self.dressed(Style::Quiet, &line)).and_then(|()| out.flush());
         self.is_drawn = true;
     }
 
+    /// Our own words. What of them is not ours was shown before.
     pub fn say(&mut self, style: Style, text: &str) {
+        self.row(style, &Row::Own(text.to_owned()));
+    }
+
+    /// A shown line of others.
+    fn rest(&mut self, style: Style, text: &str) {
         self.above = None;
         self.wipe();
         self.end_line();
         self.put(style, text);
+    }
+
+    /// Draws a row: on a terminal so that everybody sees whose it is.
+    pub fn row(&mut self, style: Style, row: &Row) {
+        self.above = None;
+        self.wipe();
+        self.end_line();
+        if self.is_seen {
+            draw(row, columns()).iter().for_each(|row| self.put(style, row));
+        } else {
+            self.put(style, &plain(row));
+        }
+    }
+
+    /// A command, and where it runs. Its first line stands behind our words; the others are visibly not ours.
+    fn announce(&mut self, style: Style, announced: &Announced) {
+        let lines = lines(&announced.command, Form::Script);
+        let (first, more) = lines.split_first().map_or(("", &[][..]), |(first, more)| (first.as_str(), more));
+        self.say(style, &format!("{}$ {}", announced.place, cut(first, REMARK)));
+        more.iter().take(LINES).for_each(|line| self.row(style, &Row::Theirs(cut(line, REMARK))));
+        if more.len() > LINES {
+            self.say(Style::Quiet, &format!("… {} more lines of this command", more.len() - LINES));
+        }
     }
 
     fn wipe(&mut self) {
@@ -254,7 +320,7 @@ impl Screen {
     }
 
     fn put(&self, style: Style, text: &str) {
-        let _ = writeln!(io::stderr(), "{}", self.dressed(style, &clean(text)));
+        let _ = writeln!(io::stderr(), "{}", self.dressed(style, &guard(text)));
     }
 
     fn dressed(&self, style: Style, text: &str) -> String {
@@ -286,19 +352,29 @@ impl Style {
     }
 }
 
-/// The call of a command, and how it is shown.
-fn wanted(item: &Raw) -> Option<(String, String)> {
-    let item: Value = item.read().ok()?;
-    let arguments: Value = serde_json::from_str(item["arguments"].as_str().filter(|_| item["name"] == "exec_command")?).ok()?;
-    let place = arguments["environment_id"].as_str().map(|id| format!("[{id}] ")).unwrap_or_default();
-    Some((item["call_id"].as_str()?.to_owned(), format!("{place}$ {}", arguments["cmd"].as_str()?)))
+/// A command as it is announced.
+struct Announced {
+    /// The badge of its environment; ids of environments are plain words.
+    place: String,
+    command: String,
 }
 
-/// A text without anything that a terminal would obey. Of a line that was written over, the last state counts.
-fn clean(text: &str) -> String {
-    let last = |line: &str| line.trim_end_matches('\r').rsplit('\r').next().unwrap_or_default().to_owned();
-    let lines: Vec<String> = text.split('\n').map(last).collect();
-    lines.join("\n").chars().filter(|c| !c.is_control() || matches!(c, '\n' | '\t')).collect()
+fn columns() -> usize {
+    tcgetwinsize(io::stderr()).map_or(80, |size| usize::from(size.ws_col).max(20))
+}
+
+/// What somebody else says, as a part of a line of ours.
+fn remark(text: &str) -> String {
+    cut(&line(text), REMARK)
+}
+
+/// The call of a command, and how it is announced.
+fn wanted(item: &Raw) -> Option<(String, Announced)> {
+    let item: Value = item.read().ok()?;
+    let arguments: Value = serde_json::from_str(item["arguments"].as_str().filter(|_| item["name"] == "exec_command")?).ok()?;
+    // As the model wrote it: the call failed before anybody looked for such an environment.
+    let place = arguments["environment_id"].as_str().map(|id| format!("[{}] ", word(id))).unwrap_or_default();
+    Some((item["call_id"].as_str()?.to_owned(), Announced { place, command: arguments["cmd"].as_str()?.to_owned() }))
 }
 
 /// Why a turn did not end well.
@@ -320,15 +396,4 @@ pub fn why(end: &TurnFinished) -> Option<String> {
 
 fn read(raw: Option<&Raw>) -> Value {
     raw.and_then(|raw| raw.read().ok()).unwrap_or_default()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn nothing_that_is_shown_reaches_the_terminal_as_a_command() {
-        assert_eq!(clean("a\x1b[2Jb\u{9b}31mc\x07\td"), "a[2Jb31mc\td");
-        assert_eq!(clean("10%\r50%\r100%\nnext\r\n"), "100%\nnext\n");
-    }
 }

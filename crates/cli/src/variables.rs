@@ -4,7 +4,7 @@
 //! does. So a server starts itself once more without its secrets and gets them through a socket instead. Nothing on the
 //! way is written to a disk or shown in a list of processes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -14,6 +14,7 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
+use outpost_wire::secret_names;
 use outpost_wire::secrets::Secrets;
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::net::{
@@ -26,13 +27,15 @@ use rustix::stdio::{dup2_stdin, stdin};
 const MARK: &str = "OUTPOST_HIDDEN_VARIABLES";
 /// So many bytes of secrets pass in one message.
 const MOST: usize = 128 << 10;
-/// Parts of names that say that the value is nobody's business.
-const SECRET: [&str; 7] = ["KEY", "SECRET", "TOKEN", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL"];
+/// A shorter value is in other variables by chance.
+const SHORTEST_KEY: usize = 8;
 
 /// All variables, seen or hidden.
 #[derive(Clone)]
 pub struct Variables {
     all: BTreeMap<OsString, OsString>,
+    /// Names of those that hold keys to providers of models, as the configuration says, and of copies of them.
+    keys: BTreeSet<OsString>,
     /// Whether the secrets among them are out of sight.
     are_hidden: bool,
 }
@@ -44,20 +47,39 @@ impl Variables {
         let hidden = all.remove(OsStr::new(MARK)).and_then(|_| receive());
         let are_hidden = hidden.is_some();
         all.extend(hidden.into_iter().flatten());
-        Self { all, are_hidden }
+        Self { all, keys: BTreeSet::new(), are_hidden }
+    }
+
+    /// Learns which variables hold keys to providers of models, whatever they are called.
+    pub fn with_keys(mut self, names: impl IntoIterator<Item = String>) -> Self {
+        let named: BTreeSet<OsString> = names.into_iter().map(OsString::from).filter(|name| self.all.contains_key(name)).collect();
+        let values: Vec<&OsString> = named.iter().filter_map(|name| self.all.get(name)).filter(|key| key.len() >= SHORTEST_KEY).collect();
+        let copies = self.all.iter().filter(|(_, value)| values.contains(value)).map(|(name, _)| name.clone());
+        self.keys = copies.chain(named.iter().cloned()).collect();
+        self
+    }
+
+    /// Whether any of them holds such a key under a name that does not say so.
+    pub fn have_unmarked_keys(&self) -> bool {
+        self.keys.iter().any(|name| !secret_names::is_secret(name))
+    }
+
+    /// What an executor of this process may hand on to commands: neither keys to providers nor copies of them.
+    pub fn for_commands(&self) -> BTreeMap<OsString, OsString> {
+        self.all.iter().filter(|(name, _)| !self.keys.contains(*name)).map(|(name, value)| (name.clone(), value.clone())).collect()
     }
 
     pub fn get(&self, name: &str) -> Option<&OsStr> {
         self.all.get(OsStr::new(name)).map(OsString::as_os_str)
     }
 
-    pub fn all(&self) -> &BTreeMap<OsString, OsString> {
-        &self.all
+    /// Those whose names say that they are secrets, and keys to providers.
+    pub fn secrets(&self) -> impl Iterator<Item = (&OsString, &OsString)> {
+        self.all.iter().filter(|(name, _)| self.is_secret(name))
     }
 
-    /// Those whose names say that they are secrets.
-    pub fn secrets(&self) -> impl Iterator<Item = (&OsString, &OsString)> {
-        self.all.iter().filter(|(name, _)| is_secret(name))
+    fn is_secret(&self, name: &OsString) -> bool {
+        secret_names::is_secret(name) || self.keys.contains(name)
     }
 
     /// What must never be written down.
@@ -78,17 +100,12 @@ impl Variables {
             .arg0(name)
             .args(arguments)
             .env_clear()
-            .envs(self.all.iter().filter(|(name, _)| !is_secret(name)))
+            .envs(self.all.iter().filter(|(name, _)| !self.is_secret(name)))
             .env(MARK, "1")
             .stdin(Stdio::from(send(&message)?))
             .exec();
         Err(error)
     }
-}
-
-fn is_secret(name: &OsStr) -> bool {
-    let name = name.as_bytes().to_ascii_uppercase();
-    SECRET.iter().any(|part| name.windows(part.len()).any(|window| window == part.as_bytes()))
 }
 
 /// By its path, so that it keeps its name in lists of processes; also if its file was replaced meanwhile.

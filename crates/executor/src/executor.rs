@@ -140,6 +140,11 @@ impl Executor {
         end
     }
 
+    /// What a sandbox does not hold here, in a line for people, if anything.
+    pub fn shortfall(&self) -> Option<String> {
+        outpost_sandbox::told(&self.0.config.launcher).shortfall()
+    }
+
     /// Ends all sessions and waits, for a while, until their processes are gone.
     pub async fn shut_down(&self) {
         let ending = self.0.close();

@@ -55,7 +55,7 @@ pub fn gather(config: &ExecutorConfig, instance_id: String) -> EnvironmentInfo {
         executor_id: config.executor_id.clone(),
         instance_id: Some(instance_id),
         limits: config.launcher.limits().into_iter().map(limit).collect(),
-        sandbox: outpost_sandbox::foresee(&config.launcher).rows.into_iter().map(sandbox_row).collect(),
+        sandbox: outpost_sandbox::told(&config.launcher).rows.into_iter().map(sandbox_row).collect(),
     }
 }
 

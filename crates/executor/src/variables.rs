@@ -2,16 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStrExt;
 
 use outpost_wire::exec::process::{EnvPolicy, Inherit};
+use outpost_wire::secret_names::{is_secret, matches};
 
 /// What `inherit: core` takes over.
 const CORE: [&str; 11] = ["PATH", "SHELL", "TMPDIR", "TEMP", "TMP", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "USER"];
 /// By what else a login shell finds its profiles, or decides what they do.
 const LOGIN: [&str; 4] = ["ZDOTDIR", "TERM", "XDG_CONFIG_HOME", "XDG_DATA_DIRS"];
-/// Left out unless the policy says otherwise: names that look like secrets.
-const DEFAULT_EXCLUDES: [&str; 3] = ["*KEY*", "*SECRET*", "*TOKEN*"];
 /// Never handed to a child, not even on request: they authenticate the executor itself.
 const NEVER: [&str; 6] = [
     "CODEX_EXEC_SERVER_EXIT_ON_STDIN_CLOSE",
@@ -68,8 +66,7 @@ pub fn build(
     let mut result: BTreeMap<OsString, OsString> = BTreeMap::new();
     if let Some(policy) = policy {
         let excluded = |name: &OsStr| {
-            (!policy.ignore_default_excludes && DEFAULT_EXCLUDES.iter().any(|pattern| matches(pattern, name)))
-                || policy.exclude.iter().any(|pattern| matches(pattern, name))
+            (!policy.ignore_default_excludes && is_secret(name)) || policy.exclude.iter().any(|pattern| matches(pattern, name))
         };
         let named = |name: &OsStr| policy.include_only.iter().any(|wanted| name.eq_ignore_ascii_case(wanted));
         let withheld = |name: &OsStr| is_withheld(name) && !named(name);
@@ -124,39 +121,12 @@ fn is_withheld(name: &OsStr) -> bool {
     PROVIDER_KEYS.iter().chain([&OWN]).any(|pattern| matches(pattern, name))
 }
 
-/// Wildcards `*` and `?`, without regard to case. Goes back to the last star only, so time is bounded by the product of
-/// both lengths.
-fn matches(pattern: &str, name: &OsStr) -> bool {
-    let (pattern, name) = (pattern.as_bytes(), name.as_bytes());
-    let (mut at, mut read) = (0, 0);
-    let mut star: Option<(usize, usize)> = None;
-    while read < name.len() {
-        match pattern.get(at) {
-            Some(b'*') => {
-                star = Some((at + 1, read));
-                at += 1;
-            }
-            Some(want) if *want == b'?' || want.eq_ignore_ascii_case(&name[read]) => {
-                at += 1;
-                read += 1;
-            }
-            _ => {
-                let Some((after_star, taken)) = star else { return false };
-                star = Some((after_star, taken + 1));
-                at = after_star;
-                read = taken + 1;
-            }
-        }
-    }
-    pattern[at..].iter().all(|byte| *byte == b'*')
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn own() -> BTreeMap<OsString, OsString> {
-        [("PATH", "/bin"), ("HOME", "/h"), ("PLAIN", "p"), ("MY_API_KEY", "k"), ("OUTPOST_HOME", "o"), ("lang", "C")]
+        [("PATH", "/bin"), ("HOME", "/h"), ("PLAIN", "p"), ("MY_API_KEY", "k"), ("DB_PASSWORD", "w"), ("OUTPOST_HOME", "o"), ("lang", "C")]
             .into_iter()
             .map(|(name, value)| (name.into(), value.into()))
             .collect()
@@ -192,7 +162,7 @@ mod tests {
         all.set = [("SET".to_owned(), "s".to_owned()), ("X".to_owned(), "policy".to_owned())].into();
         assert_eq!(
             names(Some(&all), &[("X", "overlay"), ("PATH", "/own")]),
-            ["MY_API_KEY=k", "PATH=/own", "PLAIN=p", "SET=s", "X=overlay", "lang=C"]
+            ["DB_PASSWORD=w", "MY_API_KEY=k", "PATH=/own", "PLAIN=p", "SET=s", "X=overlay", "lang=C"]
         );
         all.include_only = vec!["PL*".into()];
         assert_eq!(names(Some(&all), &[("KEPT", "1")]), ["KEPT=1", "PLAIN=p"]);
@@ -213,12 +183,5 @@ mod tests {
         assert_eq!(names(&all, &[]), ["MY_API_KEY"]);
         all.include_only = vec!["openai_api_key".into(), "OUTPOST_TOKEN".into()];
         assert_eq!(names(&all, &[]), ["OPENAI_API_KEY", "OUTPOST_TOKEN"]);
-    }
-
-    #[test]
-    fn wildcards_match_and_stay_quick() {
-        assert!(matches("*KEY*", OsStr::new("my_key")) && matches("a?c", OsStr::new("ABC")) && !matches("a?c", OsStr::new("ac")));
-        assert!(matches(&"*".repeat(10_000), OsStr::new("x")) && matches("", OsStr::new("")) && !matches("", OsStr::new("x")));
-        assert!(!matches(&"*a".repeat(1000), OsStr::new(&"a".repeat(900))));
     }
 }

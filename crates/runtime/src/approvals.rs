@@ -1,9 +1,11 @@
-//! Questions to the user, and the answers that hold for longer than one call.
+//! Questions to the user, the answers that hold for longer than one call, and what an answer is bound to.
 
 use std::collections::HashSet;
 
 use outpost_environment::{Environment, Workplace};
+use outpost_store::Digest;
 use outpost_thread::ApprovalAsked;
+use outpost_wire::exec::policy::SandboxContext;
 use outpost_wire::intent::EnvironmentId;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -17,6 +19,55 @@ pub struct Question {
     pub detail: Value,
 }
 
+/// What an answer is bound to. A yes to one of these is no yes to another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bound {
+    /// Digests of exactly what will run, of where, and of the sandbox around it.
+    pub exact: String,
+    /// What an answer for the whole thread is remembered under.
+    pub lasting: String,
+}
+
+/// The parts of a binding, in words and in their order.
+const PARTS: [&str; 3] = ["what runs", "where it runs", "the sandbox"];
+
+impl Bound {
+    /// Bound to exactly this, also for the thread.
+    pub fn exactly(place: &Workplace<'_>, what: &Value, sandbox: Option<&SandboxContext>) -> Self {
+        let exact = exact(&whereabouts(Some(&place.attachment.environment_id), Some(place.handle)), what, sandbox);
+        Self { lasting: exact.clone(), exact }
+    }
+
+    /// Bound to exactly this; an answer for the thread is remembered under something wider.
+    pub fn within(lasting: String, what: &Value, sandbox: Option<&SandboxContext>) -> Self {
+        // The wider key names the machine.
+        let place = Value::from(lasting.as_str());
+        Self { exact: exact(&place, what, sandbox), lasting }
+    }
+
+    /// Puts both into the detail of a question.
+    pub fn write(&self, detail: &mut Value) {
+        detail["key"] = self.exact.as_str().into();
+        if self.lasting != self.exact {
+            detail["lasting"] = self.lasting.as_str().into();
+        }
+    }
+}
+
+fn exact(place: &Value, what: &Value, sandbox: Option<&SandboxContext>) -> String {
+    let parts = [what.to_string(), place.to_string(), json!(sandbox).to_string()];
+    parts.map(|part| Digest::of(part.as_bytes()).to_string()).join(" ")
+}
+
+/// What is different from when the user was asked, in words.
+pub fn changed(asked: &str, now: &str) -> Vec<&'static str> {
+    let (asked, now): (Vec<&str>, Vec<&str>) = (asked.split(' ').collect(), now.split(' ').collect());
+    if asked.len() != PARTS.len() || now.len() != PARTS.len() {
+        return vec!["how questions are recorded"];
+    }
+    PARTS.into_iter().zip(asked.into_iter().zip(now)).filter(|(_, (asked, now))| asked != now).map(|(part, _)| part).collect()
+}
+
 /// What the user allowed for the life of this thread in this program. It is keyed by the executor that answers behind an
 /// environment, so that another machine under the same name starts with nothing.
 #[derive(Debug, Default)]
@@ -28,37 +79,63 @@ impl Grants {
     }
 
     pub fn remember(&mut self, asked: &ApprovalAsked) {
-        self.0.extend(key_in(asked));
-        self.0.extend(keys_in(asked));
+        let Some(keys) = keys_in(asked) else { return };
+        self.0.extend(keys.lasting.or(keys.key));
+        self.0.extend(keys.keys);
     }
 }
 
-/// The parts that a question is about, each of which its answer is remembered for.
-fn keys_in(asked: &ApprovalAsked) -> Vec<String> {
-    #[derive(Deserialize)]
-    struct Keyed {
-        keys: Vec<String>,
-    }
-    asked.detail.as_ref().and_then(|detail| detail.read::<Keyed>().ok()).map(|keyed| keyed.keys).unwrap_or_default()
+#[derive(Deserialize)]
+struct Keys {
+    #[serde(default)]
+    key: Option<String>,
+    #[serde(default)]
+    lasting: Option<String>,
+    /// The parts that a question is about, each of which an answer for the thread is remembered for.
+    #[serde(default)]
+    keys: Vec<String>,
 }
 
-/// What a question is about, where its answer is to be remembered.
+fn keys_in(asked: &ApprovalAsked) -> Option<Keys> {
+    asked.detail.as_ref()?.read().ok()
+}
+
+/// What a question is about, where its answer is bound to something.
 pub fn key_in(asked: &ApprovalAsked) -> Option<String> {
-    #[derive(Deserialize)]
-    struct Keyed {
-        key: String,
-    }
-    Some(asked.detail.as_ref()?.read::<Keyed>().ok()?.key)
+    keys_in(asked)?.key
 }
 
-/// What an answer for the thread is remembered under: which machine, and exactly what was asked.
+/// What an answer for the thread is remembered under: which machine, and what was asked.
 pub fn key(place: &Workplace<'_>, what: &Value) -> String {
     key_of(Some(&place.attachment.environment_id), Some(place.handle), what)
 }
 
 pub fn key_of(id: Option<&EnvironmentId>, handle: Option<&Environment>, what: &Value) -> String {
+    json!([whereabouts(id, handle), what]).to_string()
+}
+
+/// Which machine, as far as machines can be told apart.
+fn whereabouts(id: Option<&EnvironmentId>, handle: Option<&Environment>) -> Value {
     let executor = handle.and_then(|handle| handle.identity()?.executor_id);
     // Without an identity nobody can tell machines apart, and the handle is all there is.
     let generation = if executor.is_none() { handle.map(Environment::generation) } else { None };
-    json!([id, executor, generation, what]).to_string()
+    json!([id, executor, generation])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_part_of_a_binding_counts() {
+        let read_only = crate::permissions::SandboxMode::ReadOnly { network_access: false };
+        let path = outpost_wire::PathUri::root();
+        let sandbox = read_only.context(&outpost_wire::Attachment::new(EnvironmentId::local(), path));
+        let bind = |place: &str, what: &str, sandbox| exact(&json!(place), &json!([what]), sandbox);
+        let asked = bind("here", "ls", sandbox.as_ref());
+        assert_eq!(changed(&asked, &bind("here", "ls", sandbox.as_ref())), [""; 0]);
+        assert_eq!(changed(&asked, &bind("here", "ls ", sandbox.as_ref())), ["what runs"]);
+        assert_eq!(changed(&asked, &bind("there", "ls", None)), ["where it runs", "the sandbox"]);
+        assert_eq!(changed("[\"local\",null]", &asked), ["how questions are recorded"]);
+    }
 }

@@ -8,6 +8,7 @@ mod calls;
 mod commands;
 mod compaction;
 mod queue;
+mod repeats;
 mod revert;
 mod sample;
 mod servers;

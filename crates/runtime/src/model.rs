@@ -10,6 +10,7 @@ mod offline;
 mod provider;
 mod responses;
 mod retry;
+mod schema;
 mod sse;
 
 use std::sync::Arc;
@@ -204,6 +205,15 @@ impl Model {
         match self.provider.wire_api {
             WireApi::Offline => Ok(None),
             WireApi::Responses | WireApi::Chat => self.call(None).get("models").await.map(Some),
+        }
+    }
+
+    /// The body of the request with which a prompt would be sent on a wire; nothing where nothing is sent.
+    pub fn body(wire: WireApi, prompt: &Prompt) -> serde_json::Result<Option<Value>> {
+        match wire {
+            WireApi::Offline => Ok(None),
+            WireApi::Responses => responses::body(prompt)?.read().map(Some),
+            WireApi::Chat => Ok(Some(chat::request(prompt))),
         }
     }
 

@@ -43,6 +43,11 @@ impl Models {
         settings.model.clone().unwrap_or_else(|| self.default_model.clone())
     }
 
+    /// The provider that a thread asks, by the id under which it is configured.
+    pub fn provider_id(&self, settings: &Settings) -> String {
+        settings.model_provider.clone().unwrap_or_else(|| self.default_provider.clone())
+    }
+
     /// A provider that can be asked, or what is missing.
     pub fn get(&self, id: Option<&str>) -> Result<Model, ModelError> {
         let id = id.unwrap_or(&self.default_provider);

@@ -74,6 +74,21 @@ impl SandboxMode {
         }
     }
 
+    /// What it means, for the user who is asked about something in it.
+    pub fn words(&self) -> String {
+        let network = |is_on: &bool| if *is_on { "network" } else { "no network" };
+        match self {
+            Self::DangerFullAccess => "none".into(),
+            Self::ExternalSandbox { .. } => "none of ours: the executor is confined by others".into(),
+            Self::ReadOnly { network_access } => format!("read-only, {}", network(network_access)),
+            Self::WorkspaceWrite { network_access, writable_roots, .. } => {
+                let more: String = writable_roots.iter().map(|root| format!(", writes {root}")).collect();
+                format!("workspace-write, {}{more}", network(network_access))
+            }
+            Self::Unset => Self::workspace_write().words(),
+        }
+    }
+
     pub fn is_full_access(&self) -> bool {
         matches!(self, Self::DangerFullAccess | Self::ExternalSandbox { .. })
     }

@@ -188,6 +188,16 @@ pub fn is_broad(prefix: &[String]) -> bool {
     }
 }
 
+const SHELLS: &[&str] = &["ash", "bash", "dash", "fish", "ksh", "mksh", "sh", "yash", "zsh"];
+/// Where nobody but the machine's administrator puts programs.
+const PROGRAMS: &[&str] = &["/bin/", "/usr/bin/", "/usr/local/bin/"];
+
+/// Whether a program that is to run a command line is a shell of the machine, and not something that is only called like one.
+pub fn is_shell(program: &str, usual: &str) -> bool {
+    let directory = program.strip_suffix(name(program)).unwrap_or_default();
+    program == usual || (SHELLS.contains(&name(program)) && (directory.is_empty() || PROGRAMS.contains(&directory)))
+}
+
 /// A program's name without its directory: `/usr/bin/git` is `git`.
 fn name(program: &str) -> &str {
     program.rsplit('/').next().unwrap_or(program)
@@ -253,6 +263,16 @@ mod tests {
         }
         for words in ["git push", "cargo test", "ls", "python3 tools/check.py", "npm run build", "make test"] {
             assert!(!broad(words), "{words}");
+        }
+    }
+
+    #[test]
+    fn only_shells_of_the_machine_are_shells() {
+        for program in ["/bin/sh", "bash", "/usr/bin/zsh", "/nix/store/x/bin/bash"] {
+            assert!(is_shell(program, "/nix/store/x/bin/bash"), "{program}");
+        }
+        for program in ["./sh", "/tmp/sh", "/work/bin/bash", "python3", "/bin/../tmp/sh", ""] {
+            assert!(!is_shell(program, "/bin/bash"), "{program}");
         }
     }
 

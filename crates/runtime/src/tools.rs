@@ -22,7 +22,7 @@ mod wait;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outpost_environment::{Captured, StepView, Workplace};
+use outpost_environment::{Captured, StepView, ViewError, Workplace};
 use outpost_thread::{
     Call, CallId, CallOutcome, CallStarted, Context, Decision, Fact, PermissionsGranted, Raw, StepEnvironment, Thread, ThreadId, TurnId,
 };
@@ -37,8 +37,7 @@ use tokio_util::sync::CancellationToken;
 pub use self::call::ToolCall;
 use self::earlier::EarlierCommand;
 use self::exec::{ExecRun, StdinRun};
-pub use self::image::picture_kind;
-use crate::approvals::{Grants, Question};
+use crate::approvals::{Bound, Grants, Question, changed};
 use crate::capabilities::StepCapabilities;
 use crate::feed::Feed;
 use crate::live::Event;
@@ -100,11 +99,14 @@ pub(crate) enum Plan {
 /// Whether the user was asked already.
 pub(crate) enum Consent {
     Open,
-    /// They answered, and the answer is about exactly this; some questions are about nothing that could change.
+    /// They answered, and the answer is about exactly what the key is a digest of; some questions are about nothing that could
+    /// change.
     Given {
         answer: Option<Raw>,
         key: Option<String>,
     },
+    /// It was begun before a restart, and nobody had to be asked.
+    Begun,
 }
 
 /// A call that is to be planned.
@@ -132,13 +134,23 @@ impl Asked<'_> {
         Plan::End(CallEnd { detail: Some(Raw::from(json!({"error": why, "begun": begun}))), ..refused })
     }
 
-    /// Whether nobody need be asked: they were, or they answered for longer.
-    fn is_granted(&self, key: &str) -> bool {
+    /// Whether nobody need be asked: they said yes to exactly this, or answered for longer.
+    fn is_granted(&self, bound: &Bound) -> bool {
         let is_given = match &self.consent {
             Consent::Open => false,
-            Consent::Given { key: given, .. } => given.as_ref().is_none_or(|given| given == key),
+            Consent::Given { key, .. } => key.as_ref() == Some(&bound.exact),
+            Consent::Begun => true,
         };
-        is_given || self.grants.holds(key)
+        is_given || self.grants.holds(&bound.lasting)
+    }
+
+    /// A question whose answer is bound to this. If something else was agreed to, it says what has changed since.
+    fn bound_question(&self, kind: &'static str, environment: Option<EnvironmentId>, bound: &Bound, mut detail: Value) -> Plan {
+        bound.write(&mut detail);
+        if let Consent::Given { key: Some(asked), .. } = &self.consent {
+            detail["changed"] = changed(asked, &bound.exact).into();
+        }
+        Plan::Ask(Question { kind, environment, detail })
     }
 
     /// A call that runs and need not be found again.
@@ -151,11 +163,14 @@ impl Asked<'_> {
     fn question(&self, kind: &'static str, detail: Value) -> Plan {
         match &self.consent {
             Consent::Open => Plan::Ask(Question { kind, environment: None, detail }),
-            Consent::Given { answer, .. } => {
-                let answer: Value = answer.as_ref().and_then(|answer| answer.read().ok()).unwrap_or(Value::Null);
-                self.run(None, true, None, Work::Ready(plan::answered(self.result(), &self.call.id, &answer)))
-            }
+            Consent::Given { answer, .. } => self.answered(answer.as_ref()),
+            Consent::Begun => self.answered(None),
         }
+    }
+
+    fn answered(&self, answer: Option<&Raw>) -> Plan {
+        let answer: Value = answer.and_then(|answer| answer.read().ok()).unwrap_or(Value::Null);
+        self.run(None, true, None, Work::Ready(plan::answered(self.result(), &self.call.id, &answer)))
     }
 }
 
@@ -320,7 +335,7 @@ impl CallEnd {
         Self { outcome: CallOutcome::Declined, items: vec![result.item(call, text)], detail: None, facts: vec![] }
     }
 
-    /// Stopped with its turn; the model is told by the turn's own mark.
+    /// Stopped with its turn. The context tells the model so in the place of the output, and the turn's own mark says why.
     pub fn aborted() -> Self {
         Self { outcome: CallOutcome::Aborted, items: vec![], detail: None, facts: vec![] }
     }
@@ -340,7 +355,10 @@ impl StepTools {
 
     /// Where a call goes that names this environment, or none.
     pub(crate) fn place(&self, id: Option<&str>) -> Result<Workplace<'_>, String> {
-        let place = self.view.workplace(id).map_err(|error| error.to_string())?;
+        let place = self.view.workplace(id).map_err(|error| match error {
+            ViewError::NotSelected(id) => self.unknown_environment(&id),
+            other => other.to_string(),
+        })?;
         let Some(seen) = &self.seen else { return Ok(place) };
         let now = &place.attachment;
         let then = seen.iter().find(|seen| id.is_none_or(|id| seen.id.as_str() == id));
@@ -363,6 +381,13 @@ impl StepTools {
         }
     }
 
+    /// What a model is told that names an environment which this step does not have.
+    pub(crate) fn unknown_environment(&self, id: &str) -> String {
+        let known: Vec<String> = self.view.selected().map(|member| format!("`{}`", member.id)).collect();
+        let known = if known.is_empty() { "there are none".to_owned() } else { format!("there are {}", known.join(", ")) };
+        format!("unknown turn environment id `{id}`; {known}")
+    }
+
     /// What is to become of a call.
     pub(crate) fn plan(&self, asked: &Asked<'_>) -> Plan {
         if let Some(plan) = self.plan_mcp(asked) {
@@ -372,7 +397,7 @@ impl StepTools {
             Err(why) => asked.fail(&why),
             Ok(ToolCall::Exec(exec)) => self.plan_exec(asked, exec),
             Ok(ToolCall::WriteStdin(write)) => self.plan_stdin(asked, write),
-            Ok(ToolCall::Patch(text)) => self.plan_patch_text(asked, &text),
+            Ok(ToolCall::Patch { text, environment }) => self.plan_patch_text(asked, &text, environment.as_deref()),
             Ok(ToolCall::Image(view)) => self.plan_image(asked, view),
             Ok(ToolCall::Plan(plan)) => plan::update(asked, plan),
             Ok(ToolCall::Question(questions)) if self.questions => asked.question("userInput", questions),
@@ -392,6 +417,16 @@ impl StepTools {
         let mut context = self.mode.context(place.attachment)?;
         self.granted(place).widen(&mut context, Grant::Optional);
         Some(context)
+    }
+
+    /// The sandbox around a call, in words for the user who is asked about it.
+    fn around(&self, place: &Workplace<'_>, sandboxed: bool) -> String {
+        if !sandboxed && !self.mode.is_full_access() {
+            return "none: it leaves the sandbox".into();
+        }
+        let granted = self.granted(place).words();
+        let more: String = granted.iter().filter(|_| sandboxed).map(|word| format!(", granted: {word}")).collect();
+        format!("{}{more}", self.mode.words())
     }
 
     /// What the user granted in an environment and still holds.

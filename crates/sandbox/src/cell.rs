@@ -53,15 +53,10 @@ impl Cell {
     /// Takes over the socket of a cell once that says that it is ready. With it comes the network that it shares with later
     /// cells of its session, if it has one.
     pub fn adopt(control: Channel, meter: Arc<Meter>) -> io::Result<Result<(Self, Vec<OwnedFd>), (Cause, String)>> {
-        let (news, network) = wait_for_message(control.as_fd())?;
-        match news {
-            Some(News::Ready { pid }) => {
-                meter.watch_cell(pid);
-                Ok(Ok((Self { control, meter, state: Mutex::default(), next: AtomicU64::new(1) }, network)))
-            }
-            Some(News::Refused { cause, reason }) => Ok(Err((cause, reason))),
-            _ => Ok(Err((Cause::Policy, "the process that should hold it ended".into()))),
-        }
+        Ok(hear(&control)?.map(|(pid, network)| {
+            meter.watch_cell(pid);
+            (Self { control, meter, state: Mutex::default(), next: AtomicU64::new(1) }, network)
+        }))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -305,6 +300,23 @@ impl Running {
         self.cell.lock().busy.remove(&self.reaper.number);
         let _ = shutdown(&self.reaper.socket, Shutdown::Both);
     }
+}
+
+/// Whether a cell can be made, for those who do not want it.
+pub fn answer(control: &Channel) -> io::Result<Result<(), (Cause, String)>> {
+    Ok(hear(control)?.map(drop))
+}
+
+type Heard = Result<(u32, Vec<OwnedFd>), (Cause, String)>;
+
+/// What a new cell says: its number and its network, or why there is none.
+fn hear(control: &Channel) -> io::Result<Heard> {
+    let (news, network) = wait_for_message(control.as_fd())?;
+    Ok(match news {
+        Some(News::Ready { pid }) => Ok((pid, network)),
+        Some(News::Refused { cause, reason }) => Err((cause, reason)),
+        _ => Err((Cause::Policy, "the process that should hold it ended".into())),
+    })
 }
 
 /// Waits, on this thread, for what a stage has to say.

@@ -58,7 +58,6 @@ impl Hierarchies {
         let mut found = Self { tree, processes: None, memory: None, why: Vec::new() };
         found.processes = found.find(surroundings, "pids", trial);
         found.memory = found.find(surroundings, "memory", trial);
-        found.why.dedup();
         found
     }
 
@@ -71,6 +70,7 @@ impl Hierarchies {
             let tried = candidate.and_then(|place| self.try_out(place, controller, trial));
             match tried {
                 Ok(place) => return Some(place),
+                Err(why) if self.why.contains(&why) => {}
                 Err(why) => self.why.push(why),
             }
         }

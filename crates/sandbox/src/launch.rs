@@ -14,18 +14,19 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use rustix::pipe::fcntl_setpipe_size;
-use rustix::process::geteuid;
+use rustix::process::{getegid, geteuid};
 use thiserror::Error;
 use tokio::task::JoinHandle;
 
-use crate::cell::{Cell, Running, Worker};
+use crate::cell::{self, Cell, Running, Worker};
 use crate::cgroup::{Group, Hierarchies};
 use crate::child::{Child, ChildEnd, Input, Kin, Output, Terminal};
+use crate::level::{self, Capacity, LEVELS, Level};
 use crate::limits::{Limit, Limits};
 use crate::message::{self, Cause};
 use crate::meter::Meter;
 use crate::plan::{Confinement, Identity, Place, Plan, Rights};
-use crate::policy::{Access, Policy, Rules};
+use crate::policy::{Access, Network, Policy, Rules};
 use crate::pty;
 use crate::scratch::Scratch;
 use crate::watchdog::Watchdog;
@@ -97,6 +98,8 @@ pub struct LauncherSettings {
     /// The home of the executor's user, where the tools of that user often are.
     pub home: Option<PathBuf>,
     pub limits: Limits,
+    /// Sandboxes that hold less are refused.
+    pub minimum: Level,
 }
 
 /// Starts children. Cheap to clone; all clones share one zygote.
@@ -112,6 +115,8 @@ struct Shared {
     /// Held while it is made: what one makes, another one would clean up.
     scratching: Mutex<()>,
     hierarchies: Mutex<Option<Arc<Hierarchies>>>,
+    capacity: Mutex<Option<Capacity>>,
+    capacity_as_owner: Mutex<Option<Capacity>>,
     watchdog: Watchdog,
     owners: AtomicU64,
     clean_ups: Mutex<Vec<JoinHandle<()>>>,
@@ -128,13 +133,16 @@ impl Launcher {
             scratch: OnceLock::new(),
             scratching: Mutex::default(),
             hierarchies: Mutex::default(),
+            capacity: Mutex::default(),
+            capacity_as_owner: Mutex::default(),
             watchdog: Watchdog::default(),
             owners: AtomicU64::new(1),
             clean_ups: Mutex::default(),
         }))
     }
 
-    /// This program as its own stage, also after its file was replaced.
+    /// This program as its own stage, also after its file was replaced. Nothing starts unless its `main` calls
+    /// [`crate::stage::run_if_asked`] first.
     pub fn with_own_stage(settings: LauncherSettings) -> Self {
         Self::new("/proc/self/exe", settings)
     }
@@ -156,6 +164,20 @@ impl Launcher {
     /// The limits of every owner, and what holds them here.
     pub fn limits(&self) -> Vec<Limit> {
         self.0.settings.limits.held(&self.0.hierarchies())
+    }
+
+    /// What a sandbox holds here: tried out, once.
+    pub fn capacity(&self) -> Capacity {
+        self.0.capacity()
+    }
+
+    /// Whom sandboxed code runs as, if the executor is root and none is mapped: nobody was named.
+    pub(crate) fn has_sandbox_user(&self) -> bool {
+        self.0.settings.sandbox_user.is_some()
+    }
+
+    pub(crate) fn minimum(&self) -> Level {
+        self.0.settings.minimum
     }
 
     /// Why control groups do not hold all of them; empty if they do.
@@ -196,13 +218,70 @@ impl Shared {
         Ok(self.scratch.get_or_init(|| scratch))
     }
 
-    /// Whom sandboxed code of this owner runs as.
+    /// Whom sandboxed code of this owner runs as, where users can be mapped.
     fn identity(&self, owner: u64) -> Identity {
         match self.settings.sandbox_user {
             _ if !geteuid().is_root() => Identity::Own,
             Some((uid, gid)) => Identity::Named { uid, gid },
-            None => Identity::Mapped { id: FIRST_ID + ((u64::from(std::process::id()) << 12 | owner & 0xfff) % IDS) as u32 },
+            None => Identity::Mapped { id: session_id(owner) },
         }
+    }
+
+    fn known_capacity(&self) -> Option<Capacity> {
+        self.capacity.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Tries one level after the other with a policy that lets everything be read.
+    fn capacity(&self) -> Capacity {
+        let mut known = self.capacity.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get_or_insert_with(|| self.find_capacity()).clone()
+    }
+
+    fn find_capacity(&self) -> Capacity {
+        let mapped = self.identity(0);
+        match mapped {
+            Identity::Mapped { .. } => match self.try_level(Level::Full, mapped) {
+                Ok(()) => Capacity { level: Some(Level::Full), why: None, maps_users: true },
+                Err(_) => self.capacity_as_owner(),
+            },
+            _ => self.strongest(mapped),
+        }
+    }
+
+    /// The same where users are not mapped although the executor is root.
+    fn capacity_as_owner(&self) -> Capacity {
+        let mut known = self.capacity_as_owner.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get_or_insert_with(|| self.strongest(Identity::Owner { uid: 0, gid: 0, id: session_id(0) })).clone()
+    }
+
+    fn strongest(&self, identity: Identity) -> Capacity {
+        let mut why: Vec<String> = Vec::new();
+        let mut found = None;
+        for level in LEVELS {
+            match self.try_level(level, identity) {
+                Ok(()) => {
+                    found = Some(level);
+                    break;
+                }
+                Err(reason) if why.iter().any(|known| known.ends_with(&reason)) => {}
+                Err(reason) => why.push(format!("{level}: {reason}")),
+            }
+        }
+        Capacity { level: found, why: Some(why.join("; ")).filter(|why| !why.is_empty()), maps_users: false }
+    }
+
+    fn try_level(&self, level: Level, identity: Identity) -> Result<(), String> {
+        let mut places = vec![Place { path: "/".into(), access: Access::Read, rights: Rights::Others, fixed: false }];
+        // Whether users can be mapped depends on the file system; that of our own files stands for the others.
+        let own = self.settings.scratch.as_ref().and_then(|path| path.ancestors().find(|path| path.is_dir())?.canonicalize().ok());
+        if let (Some(path), Identity::Mapped { .. }) = (own.filter(|own| own != Path::new("/")), identity) {
+            places.push(Place { path, access: Access::Write, rights: Rights::Owners, fixed: false });
+        }
+        let confinement = Confinement { level, places, network: Network::Restricted, identity, temporary: None };
+        let plan = Plan { confinement: Some(confinement), ..Plan::default() };
+        let control = self.zygote.cell(&plan.encode(), &[]).map_err(|error| error.to_string())?;
+        // It ends with its socket.
+        cell::answer(&control).map_err(|error| error.to_string())?.map_err(|(_, reason)| reason)
     }
 
     /// The home of the executor's user if others may not enter it, as sandboxed code of root could not. What it may read of
@@ -212,6 +291,11 @@ impl Shared {
         let mode = home.metadata().ok().filter(std::fs::Metadata::is_dir)?.mode();
         (geteuid().is_root() && self.settings.sandbox_user.is_none() && mode & 0o005 != 0o005).then_some(home)
     }
+}
+
+/// A user that nobody else is.
+fn session_id(owner: u64) -> u32 {
+    FIRST_ID + ((u64::from(std::process::id()) << 12 | owner & 0xfff) % IDS) as u32
 }
 
 /// A number that another start of this process would not have.
@@ -227,6 +311,16 @@ pub struct Owner {
     meter: OnceLock<Arc<Meter>>,
     state: Arc<Mutex<State>>,
 }
+
+/// In which way a policy is held.
+#[derive(Debug, Clone, Copy)]
+struct Shape {
+    level: Level,
+    identity: Identity,
+}
+
+/// A cell and the network that it shares, or why there is none.
+type Adopted = Result<(Cell, Vec<OwnedFd>), (Cause, String)>;
 
 #[derive(Debug, Default)]
 pub(crate) struct State {
@@ -303,27 +397,128 @@ impl Owner {
             return Ok(cell.clone());
         }
         let meter = self.meter()?;
-        let mut plan = self.plan(policy, &meter, &mut state)?;
-        plan.rlimits = self.shared.settings.limits.rlimits(&self.shared.hierarchies(), policy);
-        plan.cgroups = meter.doors();
-        let control = self.shared.zygote.cell(&plan.encode(), &state.network)?;
-        let made = match Cell::adopt(control, meter.clone())? {
-            Err((Cause::Groups, why)) => {
-                let none = self.shared.do_without_groups(why);
-                meter.without_group(self.shared.settings.limits.held(&none));
-                plan.rlimits = self.shared.settings.limits.rlimits(&none, policy);
-                plan.cgroups = Vec::new();
-                Cell::adopt(self.shared.zygote.cell(&plan.encode(), &state.network)?, meter)?
-            }
-            made => made,
+        let (cell, network) = match policy {
+            Policy::Open => self.make_cell(Plan::default(), policy, &meter, &state)?,
+            Policy::Confined(rules) => self.confined_cell(rules, policy, &meter, &mut state)?,
         };
-        let (cell, network) = made.map_err(|(_, reason)| LaunchError::Unenforceable(reason))?;
         if state.network.is_empty() {
             state.network = network;
         }
         let cell = Arc::new(cell);
         state.cells.insert(policy.clone(), cell.clone());
         Ok(cell)
+    }
+
+    /// At the strongest level that this machine holds, never at a lower one because of what a policy names: otherwise whoever can
+    /// spoil a policy could choose the level.
+    fn confined_cell(
+        &self,
+        rules: &Arc<Rules>,
+        policy: &Policy,
+        meter: &Arc<Meter>,
+        state: &mut State,
+    ) -> Result<(Cell, Vec<OwnedFd>), LaunchError> {
+        let known = self.shared.known_capacity();
+        let first = known.clone().unwrap_or(Capacity { level: Some(Level::Full), why: None, maps_users: true });
+        let refused = match self.cell_within(&first, rules, policy, meter, state) {
+            Err(LaunchError::Unenforceable(reason)) if known.is_none() => reason,
+            made => return made,
+        };
+        let found = self.shared.capacity();
+        if found == first {
+            return Err(LaunchError::Unenforceable(refused));
+        }
+        self.cell_within(&found, rules, policy, meter, state)
+    }
+
+    fn cell_within(
+        &self,
+        capacity: &Capacity,
+        rules: &Arc<Rules>,
+        policy: &Policy,
+        meter: &Arc<Meter>,
+        state: &mut State,
+    ) -> Result<(Cell, Vec<OwnedFd>), LaunchError> {
+        let level = self.level(capacity, rules)?;
+        let mapped = self.shared.identity(self.number);
+        let is_mapped = matches!(mapped, Identity::Mapped { .. });
+        let owner = || self.owner_of(rules);
+        let identity = if is_mapped && !capacity.maps_users { owner()? } else { mapped };
+        let plan = self.plan(Shape { level, identity }, rules, policy, (meter, &mut *state))?;
+        match self.adopt(plan, policy, meter, state)? {
+            // Only this file system does not do it.
+            Err((Cause::Users, reason)) if is_mapped => {
+                let level = self.level(&self.shared.capacity_as_owner(), rules)?;
+                let plan = self.plan(Shape { level, identity: owner()? }, rules, policy, (meter, &mut *state))?;
+                let made = self.adopt(plan, policy, meter, state)?;
+                made.map_err(|(_, other)| LaunchError::Unenforceable(format!("{reason}; and as its owner: {other}")))
+            }
+            made => made.map_err(|(_, reason)| LaunchError::Unenforceable(reason)),
+        }
+    }
+
+    /// The level for a policy, or why there is none.
+    fn level(&self, capacity: &Capacity, rules: &Rules) -> Result<Level, LaunchError> {
+        let why = || capacity.why.clone().unwrap_or_default();
+        let raise = || capacity.raised_by().map(|by| format!("; {by}")).unwrap_or_default();
+        let Some(level) = capacity.level else {
+            return Err(LaunchError::Unenforceable(format!("this machine holds no sandbox ({}){}", why(), raise())));
+        };
+        let minimum = self.shared.settings.minimum;
+        if level < minimum {
+            return Err(LaunchError::Unenforceable(format!(
+                "this machine holds sandboxes of the level `{level}`, and sandbox_minimum = \"{minimum}\" asks for more ({}){}",
+                why(),
+                raise()
+            )));
+        }
+        match level::needed(rules) {
+            (needed, Some(what)) if level < needed => Err(LaunchError::Unenforceable(format!(
+                "{what}, which lies inside a writable root: that takes a sandbox of the level `{needed}`, and this machine holds `{level}` ({}){}",
+                why(),
+                raise()
+            ))),
+            _ => Ok(level),
+        }
+    }
+
+    /// The one who owns what the policy is about, where users cannot be mapped.
+    fn owner_of(&self, rules: &Rules) -> Result<Identity, LaunchError> {
+        let roots = rules.writable_roots().map(|rule| &rule.path).filter(|path| *path != Path::new("/tmp"));
+        let mut owners: Vec<((u32, u32), &PathBuf)> = Vec::new();
+        for path in roots.chain(rules.workspaces()) {
+            let Ok(metadata) = path.metadata() else { continue };
+            owners.push(((metadata.uid(), metadata.gid()), path));
+        }
+        let (uid, gid) = owners.first().map_or((geteuid().as_raw(), getegid().as_raw()), |(owner, _)| *owner);
+        if let Some((_, other)) = owners.iter().find(|((other, _), path)| *other != uid && rules.access(path).access == Access::Write) {
+            return Err(LaunchError::Unenforceable(format!(
+                "{} and {} belong to different users, who cannot be mapped to one here; give them to one user",
+                owners.first().map(|(_, path)| path.display().to_string()).unwrap_or_default(),
+                other.display()
+            )));
+        }
+        Ok(Identity::Owner { uid, gid, id: session_id(self.number) })
+    }
+
+    fn make_cell(&self, plan: Plan, policy: &Policy, meter: &Arc<Meter>, state: &State) -> Result<(Cell, Vec<OwnedFd>), LaunchError> {
+        self.adopt(plan, policy, meter, state)?.map_err(|(_, reason)| LaunchError::Unenforceable(reason))
+    }
+
+    fn adopt(&self, mut plan: Plan, policy: &Policy, meter: &Arc<Meter>, state: &State) -> Result<Adopted, LaunchError> {
+        plan.rlimits = self.shared.settings.limits.rlimits(&self.shared.hierarchies(), policy);
+        plan.cgroups = meter.doors();
+        let control = self.shared.zygote.cell(&plan.encode(), &state.network)?;
+        Ok(match Cell::adopt(control, meter.clone())? {
+            Err((Cause::Groups, why)) => {
+                let none = self.shared.do_without_groups(why);
+                meter.without_group(self.shared.settings.limits.held(&none));
+                plan.rlimits = self.shared.settings.limits.rlimits(&none, policy);
+                plan.cgroups = Vec::new();
+                Cell::adopt(self.shared.zygote.cell(&plan.encode(), &state.network)?, meter.clone())?
+            }
+            made => made,
+        })
     }
 
     fn meter(&self) -> Result<Arc<Meter>, LaunchError> {
@@ -340,9 +535,13 @@ impl Owner {
         Ok(self.meter.get_or_init(|| meter).clone())
     }
 
-    fn plan(&self, policy: &Policy, meter: &Meter, state: &mut State) -> Result<Plan, LaunchError> {
-        let Policy::Confined(rules) = policy else { return Ok(Plan::default()) };
-        let identity = self.shared.identity(self.number);
+    fn plan(
+        &self,
+        Shape { level, identity }: Shape,
+        rules: &Rules,
+        policy: &Policy,
+        (meter, state): (&Meter, &mut State),
+    ) -> Result<Plan, LaunchError> {
         let writes_all = rules.access(Path::new("/")).access == Access::Write;
         if writes_all && identity != Identity::Own {
             return Err(LaunchError::Unenforceable(
@@ -358,7 +557,10 @@ impl Owner {
             rules.iter().filter(|rule| rule.access != Access::Write && !rule.path.starts_with("/tmp") | is_in_root(rules, &rule.path))
         {
             let around = rule.path.parent().map_or(Access::Deny, |parent| rules.access(parent).access);
-            if around == Access::Write && rule.path.symlink_metadata().is_err() | self.shared.scratch()?.is_placeholder(&rule.path) {
+            if level > Level::Landlock
+                && around == Access::Write
+                && rule.path.symlink_metadata().is_err() | self.shared.scratch()?.is_placeholder(&rule.path)
+            {
                 let held = self.shared.scratch()?.hold_place(&rule.path, user_home.as_deref())?;
                 state.places.extend(held);
             }
@@ -387,7 +589,7 @@ impl Owner {
         if let Some(temporary) = temporary.as_ref().filter(|_| rules.access(Path::new("/tmp")).access == Access::Write) {
             meter.watch_directory(temporary);
         }
-        Ok(Plan { confinement: Some(Confinement { places, network: rules.network, identity, temporary }), ..Plan::default() })
+        Ok(Plan { confinement: Some(Confinement { level, places, network: rules.network, identity, temporary }), ..Plan::default() })
     }
 
     /// Kills everything that was started. Nothing can be started any more.

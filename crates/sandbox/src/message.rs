@@ -86,6 +86,8 @@ pub enum Cause {
     Policy,
     /// The control groups of its session cannot be entered.
     Groups,
+    /// The users of a mount cannot be mapped.
+    Users,
 }
 
 #[derive(Default)]
@@ -274,7 +276,7 @@ impl News {
             }
             Self::Refused { cause, reason } => {
                 out.byte(5);
-                out.byte((*cause == Cause::Groups).into());
+                out.byte(*cause as u8);
                 out.text(OsStr::new(reason));
             }
             Self::Tried { held } => {
@@ -304,7 +306,11 @@ impl News {
             3 => Self::Alone { job: input.number()? },
             4 => Self::Ready { pid: u32::try_from(input.number()?).map_err(|_| garbled())? },
             5 => {
-                let cause = if input.byte()? == 1 { Cause::Groups } else { Cause::Policy };
+                let cause = match input.byte()? {
+                    0 => Cause::Policy,
+                    1 => Cause::Groups,
+                    _ => Cause::Users,
+                };
                 Self::Refused { cause, reason: input.text()?.to_string_lossy().into_owned() }
             }
             6 => Self::Tried { held: input.byte()? == 1 },
@@ -330,6 +336,7 @@ mod tests {
             News::Ready { pid: 3 },
             News::Refused { cause: Cause::Policy, reason: "no".into() },
             News::Refused { cause: Cause::Groups, reason: "no".into() },
+            News::Refused { cause: Cause::Users, reason: "no".into() },
             News::Tried { held: true },
         ] {
             assert_eq!(News::decode(&news.encode()).unwrap(), news);

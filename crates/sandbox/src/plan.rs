@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::level::Level;
 use crate::message::{Reader, Writer};
 use crate::policy::{Access, Network};
 
@@ -15,6 +16,9 @@ pub enum Identity {
     Mapped { id: u32 },
     /// As this user, to whom the operator gave the workspace.
     Named { uid: u32, gid: u32 },
+    /// As the owner of the workspace, without rights: where root cannot map the users of a mount. If that is root itself, a user
+    /// namespace shows it under another number.
+    Owner { uid: u32, gid: u32, id: u32 },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,6 +44,7 @@ pub enum Rights {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Confinement {
+    pub level: Level,
     /// Outer places first.
     pub places: Vec<Place>,
     pub network: Network,
@@ -83,6 +88,7 @@ impl Plan {
             out.byte(place.rights as u8);
             out.byte(place.fixed.into());
         });
+        out.byte(confinement.level as u8);
         out.byte((confinement.network == Network::Enabled).into());
         match confinement.identity {
             Identity::Own => out.byte(0),
@@ -94,6 +100,12 @@ impl Plan {
                 out.byte(2);
                 out.number(uid.into());
                 out.number(gid.into());
+            }
+            Identity::Owner { uid, gid, id } => {
+                out.byte(3);
+                out.number(uid.into());
+                out.number(gid.into());
+                out.number(id.into());
             }
         }
         out.byte(confinement.temporary.is_some().into());
@@ -125,14 +137,20 @@ impl Plan {
             };
             Ok(Place { path, access, rights, fixed: input.byte()? == 1 })
         })?;
+        let level = match input.byte()? {
+            0 => Level::Landlock,
+            1 => Level::Mounts,
+            _ => Level::Full,
+        };
         let network = if input.byte()? == 1 { Network::Enabled } else { Network::Restricted };
         let identity = match input.byte()? {
             0 => Identity::Own,
             1 => Identity::Mapped { id: id(&mut input)? },
-            _ => Identity::Named { uid: id(&mut input)?, gid: id(&mut input)? },
+            2 => Identity::Named { uid: id(&mut input)?, gid: id(&mut input)? },
+            _ => Identity::Owner { uid: id(&mut input)?, gid: id(&mut input)?, id: id(&mut input)? },
         };
         let temporary = if input.byte()? == 1 { Some(input.path()?) } else { None };
-        Ok(Self { confinement: Some(Confinement { places, network, identity, temporary }), rlimits, cgroups })
+        Ok(Self { confinement: Some(Confinement { level, places, network, identity, temporary }), rlimits, cgroups })
     }
 }
 
@@ -143,6 +161,7 @@ mod tests {
     #[test]
     fn a_plan_survives_the_way() {
         let confinement = Confinement {
+            level: Level::Mounts,
             places: vec![
                 Place { path: "/".into(), access: Access::Read, rights: Rights::OwnersIfPossible, fixed: true },
                 Place { path: "/w".into(), access: Access::Write, rights: Rights::Owners, fixed: false },
@@ -157,6 +176,15 @@ mod tests {
             rlimits: vec![Rlimit { resource: 7, value: u64::MAX }],
             cgroups: vec!["/sys/fs/cgroup/x/cgroup.procs".into()],
         };
+        assert_eq!(Plan::decode(&plan.encode()).unwrap(), plan);
+        let other = Confinement {
+            level: Level::Full,
+            places: Vec::new(),
+            network: Network::Restricted,
+            identity: Identity::Owner { uid: 0, gid: 1, id: 2 },
+            temporary: None,
+        };
+        let plan = Plan { confinement: Some(other), ..Plan::default() };
         assert_eq!(Plan::decode(&plan.encode()).unwrap(), plan);
         assert_eq!(Plan::decode(&Plan::default().encode()).unwrap(), Plan::default());
     }

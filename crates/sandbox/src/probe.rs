@@ -5,8 +5,9 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 
 use crate::launch::{LaunchError, Launcher, LauncherSettings};
-use crate::limits::{Limit, PROCESSES};
-use crate::policy::{Policy, Rules};
+use crate::level::Level;
+use crate::limits::PROCESSES;
+use crate::policy::{PROTECTED_NAMES, Policy, Rules, STARTUP_FILES};
 use crate::sys;
 
 /// One promise on this host.
@@ -27,10 +28,36 @@ pub struct Row {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Verdict {
+    /// How much of it; nothing if there is no sandbox at all.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "by_name")]
+    pub level: Option<Level>,
     pub rows: Vec<Row>,
+    /// The one setting that would raise the level.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub raised_by: Option<String>,
+}
+
+fn by_name<S: serde::Serializer>(level: &Option<Level>, serializer: S) -> Result<S::Ok, S::Error> {
+    level.map(Level::name).serialize(serializer)
 }
 
 impl Verdict {
+    /// What does not hold, in a line for people, if anything of a sandbox does not.
+    pub fn shortfall(&self) -> Option<String> {
+        let level = self.level.filter(|level| *level < Level::Full)?;
+        let missing: Vec<_> = self.rows.iter().filter(|row| !row.holds && ![FORKS, MEMORY].contains(&row.promise)).collect();
+        let told: Vec<_> = missing.iter().map(|row| format!("{} ({})", row.promise, row.reason.as_deref().unwrap_or("?"))).collect();
+        let not_held = if told.is_empty() { String::new() } else { format!("; it does not hold: {}", told.join("; ")) };
+        let raise = self.raised_by.as_deref().map(|by| format!("; to raise it: {by}")).unwrap_or_default();
+        Some(format!("the sandbox of this machine has the level `{level}`{not_held}{raise}"))
+    }
+
+    /// Why nothing can be run in a sandbox here, or at all.
+    pub fn refusal(&self) -> Option<String> {
+        let row = self.rows.iter().find(|row| !row.holds && [OUTLIVES, LEVEL].contains(&row.promise))?;
+        Some(format!("{}: {}", row.promise, row.reason.as_deref().unwrap_or(&row.mechanism)))
+    }
+
     /// Whether everything that the default policy (workspace-write) needs is there.
     pub fn holds(&self) -> bool {
         self.rows.iter().all(|row| row.holds)
@@ -42,16 +69,26 @@ const FILES: &str = "reads and writes only where the policy says";
 const PROTECTED: &str = "protected paths stay read-only, also before they exist";
 const NETWORK: &str = "no network";
 const ROOT: &str = "sandboxed code never runs as root";
+/// The row that tells how much of a sandbox there is; where it does not hold, there is none.
+pub const LEVEL: &str = "a level of the sandbox";
+const PROCESSES_OF_OTHERS: &str = "other processes are out of reach";
+const PRIVATE: &str = "/tmp and /run of its own";
 const CALLS: &str = "no kernel settings, new namespaces, set-id files, terminal injection";
 const FORKS: &str = "a number of processes per session";
 const MEMORY: &str = "an amount of memory per session";
 
 /// Tries everything out, with this program as the stage (see [`crate::stage`]) and with files in a directory of ours.
 pub fn probe(scratch: &Path) -> Verdict {
-    probe_with(&Launcher::with_own_stage(LauncherSettings { scratch: Some(scratch.to_owned()), ..LauncherSettings::default() }), scratch)
+    probe_at(scratch, Level::default())
 }
 
-/// The same for a launcher that is there already.
+/// The same where less than a level is refused.
+pub fn probe_at(scratch: &Path, minimum: Level) -> Verdict {
+    let settings = LauncherSettings { scratch: Some(scratch.to_owned()), minimum, ..LauncherSettings::default() };
+    probe_with(&Launcher::with_own_stage(settings), scratch)
+}
+
+/// The same for a launcher that is there already: a process, and one that is confined as by default.
 pub fn probe_with(launcher: &Launcher, scratch: &Path) -> Verdict {
     let owner = launcher.owner();
     let reason = |tried: Result<(), LaunchError>| tried.err().map(|error| error.to_string());
@@ -65,30 +102,18 @@ pub fn probe_with(launcher: &Launcher, scratch: &Path) -> Verdict {
     if let Ok(work) = work {
         let _ = std::fs::remove_dir_all(work);
     }
-    rows(open.as_deref(), held.as_deref(), &Held::of(launcher))
+    rows(open.as_deref(), held.as_deref(), launcher)
 }
 
-/// What limits are held by, and why not by something better.
-struct Held {
-    limits: Vec<Limit>,
-    why: String,
-}
-
-impl Held {
-    fn of(launcher: &Launcher) -> Self {
-        Self { limits: launcher.limits(), why: launcher.why_no_groups() }
-    }
-}
-
-/// What can be said without trying, from what the kernel says of itself. Wrong where something else stands in the way: then
-/// the first sandbox is refused.
-pub fn foresee(launcher: &Launcher) -> Verdict {
-    let reason = if geteuid().is_root() {
-        (!has_admin_rights()).then(|| "root without CAP_SYS_ADMIN; name a --sandbox-user".to_owned())
-    } else {
-        user_namespaces_are_off().then(|| "user namespaces are off for ordinary users".to_owned())
+/// What is told of this host: its level and its limits, which were tried once.
+pub fn told(launcher: &Launcher) -> Verdict {
+    let (capacity, minimum) = (launcher.capacity(), launcher.minimum());
+    let refused = match capacity.level {
+        None => Some(capacity.why.unwrap_or_default()),
+        Some(level) if level < minimum => Some(format!("the level `{level}` is less than sandbox_minimum = \"{minimum}\"")),
+        Some(_) => None,
     };
-    rows(None, reason.as_deref(), &Held::of(launcher))
+    rows(None, refused.as_deref(), launcher)
 }
 
 fn trial_directory(scratch: &Path) -> std::io::Result<PathBuf> {
@@ -97,25 +122,70 @@ fn trial_directory(scratch: &Path) -> std::io::Result<PathBuf> {
     work.canonicalize()
 }
 
-fn rows(open: Option<&str>, held: Option<&str>, Held { limits, why }: &Held) -> Verdict {
-    let namespaces = if geteuid().is_root() { "mount namespace, idmapped mounts" } else { "user and mount namespaces" };
-    let identity = if geteuid().is_root() { "a user per session" } else { "the executor's own user, in a namespace without rights" };
+/// `open` and `held`: why nothing can be run without a sandbox, or with one.
+fn rows(open: Option<&str>, held: Option<&str>, launcher: &Launcher) -> Verdict {
+    let capacity = launcher.capacity();
+    let level = capacity.level.unwrap_or_default();
     let landlock = sys::landlock_version();
     let second = if landlock > 0 { format!("Landlock {landlock}") } else { "no Landlock here".into() };
-    let row = |promise, reason: Option<&str>, mechanism: String| Row {
-        promise,
-        holds: reason.is_none(),
-        mechanism,
-        reason: reason.map(Into::into),
+    let mut rows = Vec::new();
+    let mut add = |promise, mechanism: String, missing: Option<String>, restriction: Option<&str>| {
+        let reason = missing.clone().or_else(|| restriction.map(Into::into));
+        rows.push(Row { promise, holds: missing.is_none(), mechanism, reason });
     };
-    let mut rows = vec![
-        row(OUTLIVES, open, "reapers".into()),
-        row(FILES, held, format!("{namespaces}, {second}")),
-        row(PROTECTED, held, "mounts on placeholders".into()),
-        row(NETWORK, held, "network namespace".into()),
-        row(ROOT, held, identity.into()),
-        row(CALLS, held, "seccomp, no_new_privs, no capabilities".into()),
-    ];
+    let held = || held.map(str::to_owned);
+    let not_at = |enough: Level, what: &str| held().or_else(|| (level < enough).then(|| what.to_owned()));
+    let is_root = geteuid().is_root();
+    add(OUTLIVES, "reapers".into(), open.map(str::to_owned), None);
+    let raise = capacity.why.as_ref().map(|why| {
+        let by = capacity.raised_by().map(|by| format!("; to raise it: {by}")).unwrap_or_default();
+        format!("not more, because of {why}{by}")
+    });
+    let name = capacity.level.map_or("none", Level::name);
+    add(LEVEL, name.into(), held(), raise.as_deref());
+    let files = match level {
+        Level::Landlock => second.clone(),
+        _ if is_root && capacity.maps_users => format!("mount namespace, idmapped mounts, {second}"),
+        _ => format!("user and mount namespaces, {second}"),
+    };
+    let owner_may =
+        "modes, owners and times of files elsewhere can be changed by their owner; directories that hold something denied cannot be listed";
+    add(FILES, files, held(), (level == Level::Landlock).then_some(owner_may));
+    let names: Vec<_> = PROTECTED_NAMES.iter().chain(STARTUP_FILES).copied().collect();
+    let unprotected = format!("Landlock takes nothing away inside a writable root, so these are not protected there: {}", names.join(", "));
+    add(PROTECTED, "mounts on placeholders".into(), not_at(Level::Mounts, &unprotected), None);
+    let (network, restriction) = match level {
+        Level::Landlock => ("seccomp: no sockets", Some("there is no loopback either, and no sockets with a path")),
+        _ => ("network namespace with a loopback of its own", None),
+    };
+    add(NETWORK, network.into(), held(), restriction);
+    let (processes, exposed) = match (level, landlock >= 6) {
+        (Level::Full, _) => ("a process table of its own", None),
+        (_, true) => ("Landlock: no signals, no looking inside", None),
+        (_, false) => ("Landlock: no looking inside", Some("processes of the same user can be signalled (Landlock before version 6)")),
+    };
+    let seen = (level < Level::Full).then_some("the names and arguments of other processes can be seen");
+    add(PROCESSES_OF_OTHERS, processes.into(), held().or(exposed.map(Into::into)), seen);
+    let shared = "/tmp and /run are the machine's own";
+    add(PRIVATE, "mounts of its own".into(), not_at(Level::Mounts, shared), None);
+    let is_named = launcher.has_sandbox_user();
+    let (identity, restriction) = match (is_root, is_named || !is_root, capacity.maps_users) {
+        (true, true, _) => ("the user that was named", None),
+        (_, true, _) if level == Level::Landlock => ("the executor's own user, without rights", None),
+        (_, true, _) => ("the executor's own user, in a namespace without rights", None),
+        (_, false, true) => ("a user per session", None),
+        (_, false, false) => ("the owner of the workspace, without rights", Some("what belongs to the workspace's owner can be read")),
+    };
+    let by_name = is_root && !is_named && level == Level::Landlock;
+    let root = "where the workspace belongs to root, it is root without any right; name a --sandbox-user who owns the workspace";
+    add(ROOT, identity.into(), held().or_else(|| by_name.then(|| root.to_owned())), restriction);
+    add(CALLS, "seccomp, no_new_privs, no capabilities".into(), held(), None);
+    limits(launcher, &mut rows);
+    Verdict { level: capacity.level, rows, raised_by: capacity.raised_by() }
+}
+
+fn limits(launcher: &Launcher, rows: &mut Vec<Row>) {
+    let (limits, why) = (launcher.limits(), launcher.why_no_groups());
     for (promise, what) in [(FORKS, PROCESSES), (MEMORY, crate::limits::MEMORY)] {
         let limit = limits.iter().find(|limit| limit.what == what);
         rows.push(Row {
@@ -129,16 +199,4 @@ fn rows(open: Option<&str>, held: Option<&str>, Held { limits, why }: &Held) -> 
             },
         });
     }
-    Verdict { rows }
-}
-
-fn has_admin_rights() -> bool {
-    rustix::thread::capabilities(None).is_ok_and(|sets| sets.effective.contains(rustix::thread::CapabilitySet::SYS_ADMIN))
-}
-
-fn user_namespaces_are_off() -> bool {
-    let is = |path: &str, value: &str| std::fs::read_to_string(path).is_ok_and(|text| text.trim() == value);
-    is("/proc/sys/user/max_user_namespaces", "0")
-        || is("/proc/sys/kernel/unprivileged_userns_clone", "0")
-        || is("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1")
 }

@@ -15,6 +15,7 @@ mod reaper;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::fcntl_dupfd_cloexec;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior, setsid};
@@ -29,8 +30,20 @@ pub(crate) const ZYGOTE: &str = "__zygote";
 /// What a worker does inside a cell until its socket ends. It runs in a process with a single thread.
 pub type Worker = fn(Channel);
 
+/// What a stage says before it is told anything.
+pub(crate) const HELLO: &[u8] = b"outpost stage";
+
+/// Whether `main` of this program offers itself as a stage. A fact about the whole process, which no value could carry from there
+/// to a launcher of another crate.
+static OFFERED: AtomicBool = AtomicBool::new(false);
+
+pub(crate) fn is_offered() -> bool {
+    OFFERED.load(Ordering::Relaxed)
+}
+
 /// Must be the first thing that a program does which offers itself as a stage. Returns only if it was not asked.
 pub fn run_if_asked(arguments: impl IntoIterator<Item = OsString>, worker: Worker) -> Option<ExitCode> {
+    OFFERED.store(true, Ordering::Relaxed);
     if arguments.into_iter().nth(1)? != ZYGOTE {
         return None;
     }
@@ -46,6 +59,7 @@ fn zygote(worker: Worker) -> std::io::Result<()> {
     // Whatever started this one in our name may still listen there.
     dup2_stderr(&nothing)?;
     drop(nothing);
+    control.send(HELLO, &[])?;
     // Out of reach of whatever happens to the terminal and the group of the executor.
     let _ = setsid();
     let _ = rustix::thread::set_name(c"outpost-zygote");

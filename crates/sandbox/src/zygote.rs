@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::process::geteuid;
 
 use crate::cell::wait_for_news;
@@ -14,6 +16,11 @@ use crate::channel::{self, Channel};
 use crate::message::{News, Order};
 use crate::stage;
 
+/// The running program, whatever became of its file.
+const OWN: &str = "/proc/self/exe";
+const ADVICE: &str = "call outpost_sandbox::stage::run_if_asked first thing in its main";
+/// Seconds in which a stage must have said that it is one.
+const PATIENCE: i64 = 20;
 /// Where systemd keeps the program that puts others into units.
 const SYSTEMD_RUN: [&str; 2] = ["/usr/bin/systemd-run", "/bin/systemd-run"];
 
@@ -30,8 +37,18 @@ pub struct Zygote {
 struct Running {
     control: Channel,
     process: Child,
-    /// Why systemd gave us no unit, if it was asked.
-    refusal: Option<String>,
+    unit: Unit,
+}
+
+/// Where it runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Unit {
+    /// Where we run ourselves.
+    Same,
+    /// In one that systemd made for us.
+    Own,
+    /// Where we run ourselves, because systemd made none: why.
+    Refused(String),
 }
 
 impl Drop for Running {
@@ -79,13 +96,16 @@ impl Zygote {
         let surroundings = self.trial(&[], &mut || {}).and_then(|_| {
             let running = self.lock();
             let running = running.as_ref().ok_or("it ended")?;
-            let refusal = running.refusal.clone();
-            Ok((Surroundings::of(running.process.id()).map_err(|error| error.to_string())?, refusal))
+            let surroundings = Surroundings::of(running.process.id()).map_err(|error| error.to_string())?;
+            Ok((surroundings, running.unit.clone()))
         });
         match surroundings {
             Err(why) => Hierarchies::none(format!("nothing can be tried: {why}")),
-            Ok((_, Some(refusal))) => Hierarchies::none(refusal),
-            Ok((surroundings, None)) => Hierarchies::probe(Arc::new(Kernel), &surroundings, &|doors, look| self.trial(doors, look)),
+            Ok((_, Unit::Refused(why))) => Hierarchies::none(why),
+            Ok((surroundings, unit)) => {
+                let surroundings = Surroundings { is_granted: unit == Unit::Own, ..surroundings };
+                Hierarchies::probe(Arc::new(Kernel), &surroundings, &|doors, look| self.trial(doors, look))
+            }
         }
     }
 
@@ -104,6 +124,10 @@ impl Zygote {
     }
 
     fn start(&self) -> io::Result<Running> {
+        // Its `main` would do everything once more, and so on.
+        if self.program == Path::new(OWN) && !stage::is_offered() {
+            return Err(io::Error::other(format!("this program is no stage for its own sandboxes: {ADVICE}")));
+        }
         let needs_unit = self.wants_groups && Surroundings::of(std::process::id()).is_ok_and(|own| own.needs_unit(&Kernel));
         if !needs_unit {
             return self.start_here();
@@ -112,7 +136,7 @@ impl Zygote {
             Ok(running) => Ok(running),
             Err(why) => {
                 let mut running = self.start_here()?;
-                running.refusal = Some(format!("this is no unit with Delegate=yes, and systemd made none for us ({why})"));
+                running.unit = Unit::Refused(format!("this is no unit with Delegate=yes, and systemd made none for us ({why})"));
                 Ok(running)
             }
         }
@@ -128,7 +152,14 @@ impl Zygote {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()?;
-        Ok(Running { control, process, refusal: None })
+        let mut running = Running { control, process, unit: Unit::Same };
+        if !running.has_proved() {
+            // Whatever it is, it was not meant to run.
+            let _ = running.process.kill();
+            let _ = running.process.wait();
+            return Err(io::Error::other(format!("{} is no stage: {ADVICE}", self.program.display())));
+        }
+        Ok(running)
     }
 
     /// In a scope of its own that systemd leaves to us: groups that systemd does not know of may only be made in one.
@@ -155,13 +186,13 @@ impl Zygote {
         command.args(["--scope", "--quiet", "--collect", "--property=Delegate=yes", "--description=Commands of Outpost", "--"]);
         let mut process = command.arg(program).arg(stage::ZYGOTE).spawn().map_err(|error| format!("{tool}: {error}"))?;
         let complaints = process.stderr.take();
-        let running = Running { control, process, refusal: None };
+        let running = Running { control, process, unit: Unit::Own };
         // It is there once it answers.
         let (ours, theirs) = channel::pair().map_err(|error| error.to_string())?;
         let sent = running.control.send(&Order::Trial { doors: Vec::new() }.encode(), &[theirs.as_fd()]);
         drop(theirs);
         match sent.and_then(|()| wait_for_news(ours.as_fd())) {
-            Ok(Some(News::Tried { .. })) => Ok(running),
+            Ok(Some(News::Tried { .. })) if running.has_proved() => Ok(running),
             Ok(_) => {
                 let mut said = String::new();
                 let _ = complaints.map(|mut complaints| complaints.read_to_string(&mut said));
@@ -173,5 +204,37 @@ impl Zygote {
                 Err(format!("{tool}: {error}"))
             }
         }
+    }
+}
+
+impl Running {
+    /// Waits until it says that it is a stage.
+    fn has_proved(&self) -> bool {
+        let mut said = [PollFd::new(&self.control, PollFlags::IN)];
+        let patience = Timespec { tv_sec: PATIENCE, tv_nsec: 0 };
+        let is_there = loop {
+            match poll(&mut said, Some(&patience)) {
+                Err(Errno::INTR) => {}
+                other => break other.is_ok_and(|count| count > 0),
+            }
+        };
+        is_there && matches!(self.control.receive(), Ok(Some(message)) if message.bytes == stage::HELLO)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_started_that_is_no_stage() {
+        // The program of this test has a `main` of its own.
+        let refused = |program: &str| Zygote::new(program.into(), false).start().err().unwrap().to_string();
+        let own = refused(OWN);
+        assert!(own.contains("stage::run_if_asked") && own.contains("main"), "{own}");
+        let children = std::fs::read_to_string(format!("/proc/self/task/{}/children", rustix::thread::gettid().as_raw_nonzero())).unwrap();
+        assert_eq!(children, "");
+        let other = refused("/bin/true");
+        assert!(other.contains("/bin/true is no stage") && other.contains("stage::run_if_asked"), "{other}");
     }
 }

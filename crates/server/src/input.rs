@@ -2,13 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use outpost_runtime::pictures::{LARGEST_FILE, Picture};
 use outpost_thread::Raw;
+use outpost_wire::Fault;
 use outpost_wire::app::turn::{AdditionalContext, ContextKind, UserInput};
-use outpost_wire::{Base64, Fault};
 use serde_json::{Value, json};
-
-/// The largest image that is taken from a file.
-const LARGEST_IMAGE: u64 = 20 << 20;
 
 /// What a client said, as it said it and as the model is told.
 #[derive(Debug, Default)]
@@ -50,7 +48,7 @@ async fn part_of(part: UserInput) -> Result<Value, Fault> {
     let image = |url: String, detail: Option<String>| json!({"type": "input_image", "image_url": url, "detail": detail.unwrap_or_else(|| "auto".into())});
     Ok(match part {
         UserInput::Text { text, .. } => json!({"type": "input_text", "text": text}),
-        UserInput::Image { url: Some(url), detail, .. } => image(url, detail),
+        UserInput::Image { url: Some(url), detail, .. } => image(fitted(url).await?, detail),
         UserInput::Image { file_id: Some(file), .. } => json!({"type": "input_image", "file_id": file}),
         UserInput::Image { .. } => return Err(Fault::invalid_request("an image needs a `url` or a `fileId`")),
         UserInput::LocalImage { path, detail } => image(file_url(&path).await?, detail),
@@ -61,25 +59,21 @@ async fn part_of(part: UserInput) -> Result<Value, Fault> {
     })
 }
 
+/// An address with a picture that models take; one that holds it is looked at.
+async fn fitted(url: String) -> Result<String, Fault> {
+    let fitted = tokio::task::spawn_blocking(move || Picture::fitted(&url).map(std::borrow::Cow::into_owned)).await;
+    let refuse = |why: String| Fault::invalid_request(format!("the image cannot be used: {why}"));
+    fitted.map_err(|error| refuse(error.to_string()))?.map_err(|error| refuse(error.to_string()))
+}
+
 /// A file of this machine as a URL that holds it.
 async fn file_url(path: &str) -> Result<String, Fault> {
     let refuse = |why: String| Fault::invalid_request(format!("the image `{path}` cannot be used: {why}"));
     let metadata = tokio::fs::metadata(path).await.map_err(|error| refuse(error.to_string()))?;
-    if metadata.len() > LARGEST_IMAGE {
-        return Err(refuse(format!("it has more than {LARGEST_IMAGE} bytes")));
+    if metadata.len() > LARGEST_FILE as u64 {
+        return Err(refuse(format!("it has more than {LARGEST_FILE} bytes")));
     }
     let bytes = tokio::fs::read(path).await.map_err(|error| refuse(error.to_string()))?;
-    let kind = kind_of(&bytes).ok_or_else(|| refuse("it is no PNG, JPEG, GIF or WebP".into()))?;
-    let text = serde_json::to_string(&Base64::from(bytes::Bytes::from(bytes))).map_err(|error| refuse(error.to_string()))?;
-    Ok(format!("data:{kind};base64,{}", text.trim_matches('"')))
-}
-
-fn kind_of(bytes: &[u8]) -> Option<&'static str> {
-    match bytes {
-        [0x89, b'P', b'N', b'G', ..] => Some("image/png"),
-        [0xff, 0xd8, 0xff, ..] => Some("image/jpeg"),
-        [b'G', b'I', b'F', b'8', ..] => Some("image/gif"),
-        [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Some("image/webp"),
-        _ => None,
-    }
+    let picture = tokio::task::spawn_blocking(move || Picture::read(bytes)).await.map_err(|error| refuse(error.to_string()))?;
+    Ok(picture.map_err(|error| refuse(error.to_string()))?.address())
 }

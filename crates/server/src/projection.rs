@@ -17,7 +17,7 @@ mod turns;
 use outpost_runtime::RuntimeConfig;
 use outpost_runtime::permissions::SandboxMode;
 use outpost_runtime::policy::ApprovalPolicy;
-use outpost_thread::{ApprovalId, Raw, Settings, TurnId};
+use outpost_thread::{ApprovalId, Settings, TurnId};
 use outpost_wire::app::event::Notice;
 use outpost_wire::app::settings::{
     ApprovalsReviewer, AskForApproval, CollaborationMode, CollaborationSettings, MultiAgentMode, SandboxPolicy, ThreadSettings,
@@ -78,9 +78,10 @@ impl Defaults {
     }
 
     pub fn approval(&self, settings: &Settings) -> AskForApproval {
-        let own = settings.approval_policy.as_ref().and_then(|policy| policy.read::<ApprovalPolicy>().ok());
+        // One that cannot be read counts as the strictest, as it does in the runtime.
+        let own = outpost_runtime::settings::approval(settings).unwrap_or(Some(ApprovalPolicy::Untrusted));
         // The runtime and the wire spell policies alike.
-        same(&own.unwrap_or(self.config.approval)).unwrap_or(AskForApproval::OnRequest)
+        same(&own.unwrap_or(self.config.approval)).unwrap_or(AskForApproval::Untrusted)
     }
 
     pub fn reviewer(settings: &Settings) -> ApprovalsReviewer {
@@ -88,9 +89,7 @@ impl Defaults {
     }
 
     pub fn mode(&self, settings: &Settings) -> SandboxMode {
-        let own = settings.sandbox.as_ref().and_then(|mode: &Raw| {
-            mode.read::<SandboxMode>().ok().or_else(|| mode.read::<String>().ok().and_then(|name| SandboxMode::named(&name)))
-        });
+        let own = outpost_runtime::settings::sandbox(settings).unwrap_or(Some(SandboxMode::ReadOnly { network_access: false }));
         match own.unwrap_or_else(|| self.config.sandbox.clone()) {
             SandboxMode::Unset => SandboxMode::workspace_write(),
             mode => mode,

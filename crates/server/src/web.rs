@@ -1,4 +1,4 @@
-//! The page: three files, and the cookie of whoever logged in.
+//! The page: four files, and the cookie of whoever logged in.
 //!
 //! The page is a client of the app protocol like any other. A browser cannot send a token with a websocket, so it shows the
 //! token once and gets a cookie for it, which no script can read and no other site can make it send.
@@ -21,6 +21,7 @@ pub fn file(path: &str) -> Option<Response<String>> {
         "/" => (include_str!("../web/index.html"), "text/html; charset=utf-8"),
         "/page.css" => (include_str!("../web/page.css"), "text/css; charset=utf-8"),
         "/page.js" => (include_str!("../web/page.js"), "text/javascript; charset=utf-8"),
+        "/shown.js" => (include_str!("../web/shown.js"), "text/javascript; charset=utf-8"),
         _ => return None,
     };
     Some(dressed(plain(StatusCode::OK, text), kind))

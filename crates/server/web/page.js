@@ -1,18 +1,42 @@
 // The page of `outpost serve`: a plain client of the app protocol. Nothing is loaded from anywhere else.
 
+import { MARK, show as visible } from "/shown.js";
+
 const $ = (id) => document.getElementById(id);
 
-/** An element; text children are never read as HTML. */
+/** A text as nodes: what could deceive is marked, and the marks stand out. Texts of ours have nothing to mark. */
+function parts(text, form = "text") {
+  const shown = visible(String(text), form);
+  const nodes = [];
+  let at = 0;
+  for (const { 0: mark, index } of shown.matchAll(MARK)) {
+    const element = document.createElement("mark");
+    element.textContent = mark;
+    nodes.push(shown.slice(at, index), element);
+    at = index + mark.length;
+  }
+  return [...nodes, shown.slice(at)];
+}
+
+/** What will be carried out, or a path: whatever is not plain ASCII is marked. */
+const code = (text, form = "script") => h("span", { className: "exact" }, parts(text ?? "", form));
+
+/** Attributes that people read. */
+const READ = new Set(["title", "aria-label", "placeholder"]);
+
+/** An element; text children are never read as HTML, and go through `parts`. */
 function h(tag, properties = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
     if (value === undefined || value === null || value === false) continue;
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (READ.has(name)) element.setAttribute(name, visible(String(value), "line"));
     else if (name === "data") Object.assign(element.dataset, value);
     else if (name in element && name !== "list") element[name] = value;
     else element.setAttribute(name, value);
   }
-  element.append(...children.filter((child) => child !== undefined && child !== null && child !== false));
+  const there = children.filter((child) => child !== undefined && child !== null && child !== false);
+  element.append(...there.flatMap((child) => (typeof child === "string" || typeof child === "number" ? parts(child) : child)));
   return element;
 }
 
@@ -41,7 +65,7 @@ function keyed(container, entries, make) {
 }
 
 function show(id, visible) { $(id).hidden = !visible; }
-function complain(id, text) { $(id).textContent = text ?? ""; show(id, Boolean(text)); }
+function complain(id, text) { $(id).replaceChildren(...parts(text ?? "", "line")); show(id, Boolean(text)); }
 
 // ---------------------------------------------------------------- the link
 
@@ -378,13 +402,14 @@ Object.assign(hear, {
   "error"({ threadId, error, willRetry }) {
     if (about(threadId)) complain("thread-error", willRetry ? `${error.message}; trying again` : error.message);
   },
-  "serverRequest/resolved"({ requestId }) { questions.delete(requestId); drawQuestions(); },
+  "serverRequest/resolved"({ requestId }) { resolved(requestId); },
 });
 
 function drawThread() {
   const thread = { ...open.thread, ...threads.get(open.id) };
-  $("thread-title").textContent = thread.preview !== undefined || thread.name ? title(thread) : "…";
-  document.title = `${$("thread-title").textContent} · Outpost`;
+  const name = thread.preview !== undefined || thread.name ? title(thread) : "…";
+  $("thread-title").replaceChildren(...parts(name, "line"));
+  document.title = `${visible(name, "line")} · Outpost`;
   drawAttached();
   show("stop", Boolean(open.turn));
   $("send").textContent = open.turn ? "Steer" : "Send";
@@ -395,7 +420,7 @@ function drawThread() {
 function drawAttached() {
   const places = (open?.environments ?? []).map((place) => [place.environmentId, { ...place, state: environments.get(place.environmentId)?.state ?? "missing" }]);
   keyed($("thread-environments"), folded("all-places", places), ({ environmentId, cwd, state }) => h("li", {},
-    h("span", { className: "dot", data: { state }, "aria-hidden": "true" }), badge(environmentId), h("span", { className: "hint" }, state), h("code", {}, cwd)));
+    h("span", { className: "dot", data: { state }, "aria-hidden": "true" }), badge(environmentId), h("span", { className: "hint" }, state), h("code", {}, code(cwd, "word"))));
 }
 
 function drawFacts() {
@@ -468,12 +493,12 @@ function drawItem({ item, output, waits }) {
       return box("agent", h("details", {}, h("summary", {}, "Thoughts"), h("p", { className: "said" }, [...item.summary, ...item.content].join("\n"))));
     case "commandExecution": {
       const text = item.aggregatedOutput || output || "";
-      return box("work", h("div", { className: "head" }, badge(item.environmentId), h("span", { className: "command" }, `$ ${item.command}`), how(item, waits)),
+      return box("work", h("div", { className: "head" }, badge(item.environmentId), h("span", { className: "command" }, "$ ", code(item.command)), how(item, waits)),
         text ? long(text, `Output of ${item.command}`, item.status === "inProgress") : null);
     }
     case "fileChange":
       return box("work", h("div", { className: "head" }, badge(item.environmentId),
-        h("span", { className: "command" }, item.changes.map((change) => `${change.kind.type} ${change.path}`).join("\n")), how(item, waits)),
+        h("span", { className: "command" }, ...item.changes.flatMap((change, at) => [at ? "\n" : null, code(`${change.kind.type} ${change.path}`, "word")])), how(item, waits)),
         ...item.changes.filter((change) => change.diff).map((change) => long(change.diff, `Changes of ${change.path}`)));
     case "mcpToolCall":
       return box("work", h("div", { className: "head" }, badge(item.environmentId), h("span", { className: "command" }, `${item.server}: ${item.tool}`), how(item, waits)));
@@ -497,7 +522,7 @@ function drawRunning(waits) {
     .map(({ item }) => [item.id, { command: item.command, place: item.environmentId, process: null, last: lastLine(open.outputs.get(item.id)) }]);
   const behind = open.background.map((one) => [`process ${one.processId}`, { command: one.command, place: one.environmentId, process: one.processId, last: "" }]);
   keyed($("running"), [...running, ...behind], ({ command, place, process, last }) => h("li", {},
-    h("p", { className: "cut" }, badge(place), " ", h("span", { className: "command" }, command)),
+    h("p", { className: "cut" }, badge(place), " ", h("span", { className: "command" }, code(command, "word"))),
     last ? h("p", { className: "hint command cut" }, last) : null,
     process ? h("div", { className: "buttons" }, h("button", { onclick: () => terminate(process) }, "End it")) : null));
   show("processes", running.length + behind.length > 0);
@@ -538,17 +563,27 @@ function asked({ id, method, params }) {
   drawQuestions();
 }
 
-function decide(id, decision) {
-  link.answer(id, { decision });
-  questions.delete(id);
+/** Since when the questions stand where they are: if one goes away, another one moves below a finger that is just coming down. */
+let moved = -Infinity;
+const isSteady = () => performance.now() - moved > 500;
+
+function resolved(id) {
+  if (questions.delete(id) && questions.size) moved = performance.now();
+  whole.delete(id);
   drawQuestions();
+}
+
+function decide(id, decision) {
+  if (!isSteady()) return;
+  link.answer(id, { decision });
+  resolved(id);
 }
 
 /** Grants what was asked for, for a turn or for the thread; without a scope, nothing. */
 function grant(id, permissions, scope) {
+  if (!isSteady()) return;
   link.answer(id, scope ? { permissions, scope } : { permissions: {} });
-  questions.delete(id);
-  drawQuestions();
+  resolved(id);
 }
 
 /** Permissions in words, one a line. */
@@ -561,15 +596,59 @@ function worded(permissions) {
   ];
 }
 
+/** More than this of what is asked about is folded, and must be looked at before it is allowed. */
+const LONG = { lines: 16, characters: 1600, shownLines: 6, shownCharacters: 300 };
+/** The questions that were unfolded. */
+const whole = new Set();
+
+/** What is asked about, line by line: the command, or the changes of files. */
+function subject(method, params) {
+  const script = (text, before) => text.split("\n").map((line, at) => ({ text: `${at ? "  " : before}${line}`, form: "script" }));
+  if (method !== "item/fileChange/requestApproval") return script(params.command ?? "", "$ ");
+  const heading = ({ path, kind }) => `${kind?.type ?? "change"} ${path}${kind?.move_path ? ` to ${kind.move_path}` : ""}`;
+  return (params.terms?.changes ?? []).flatMap((change) => [{ text: heading(change), form: "word" }, ...(change.diff ? script(change.diff, "  ") : [])]);
+}
+
+/** Lines in full; or, if they are long, their beginning and a button for the rest. */
+function exactly(id, lines) {
+  const label = { tabIndex: 0, role: "region", "aria-label": "What is asked about" };
+  const characters = lines.reduce((sum, { text }) => sum + text.length, 0);
+  const drawn = (some) => some.flatMap(({ text, form }, at) => [at ? "\n" : null, code(text, form)]);
+  const isLong = lines.length > LONG.lines || characters > LONG.characters;
+  if (!isLong || whole.has(id)) return { pre: h("pre", { ...label, className: isLong ? "long" : "" }, ...drawn(lines)), unfold: null };
+  const begin = lines.slice(0, LONG.shownLines).map(({ text, form }) => ({ text: text.slice(0, LONG.shownCharacters), form }));
+  const open = () => { whole.add(id); drawQuestions(); };
+  return {
+    pre: h("pre", label, ...drawn(begin)),
+    unfold: h("button", { className: "unfold", onclick: open }, `Show all of it: ${lines.length === 1 ? "1 line" : `${lines.length} lines`}, ${characters} characters`),
+  };
+}
+
+/** Where it runs, in which sandbox, and why it is asked. Each stands in a row of its own that no text of others can leave. */
+function terms({ cwd, reason, terms = {} }) {
+  // For clients that know no terms the server says there, too, that it is asked again.
+  const own = terms.changed ? reason?.replace(/^Asked again, because .*? changed\. /, "") : reason;
+  const rows = [
+    ["Asked again", terms.changed?.length ? `changed since it was allowed: ${terms.changed.join(", ")}` : null, "line"],
+    ["Directory", cwd, "word"],
+    ["Sandbox", terms.sandbox, "line"],
+    ["Run by", terms.program?.join(" "), "word"],
+    ["Asked because", terms.why, "line"],
+    ["Agent's reason", own !== terms.why ? own : null, "line"],
+  ].filter(([, value]) => value);
+  return h("dl", { className: "terms" }, ...rows.map(([name, value, form]) => h("div", {}, h("dt", {}, name),
+    h("dd", {}, code(value.length > 400 ? `${value.slice(0, 400)} … ${value.length - 400} more characters` : value, form)))));
+}
+
 function drawQuestions() {
   show("asked", questions.size > 0);
   if (open) drawItems();
   const named = (question) => title(threads.get(question.params.threadId) ?? { preview: "this thread" });
-  keyed($("questions"), [...questions].map(([id, question]) => [String(id), { id, ...question, name: named(question) }]), ({ id, method, params, name }) => {
+  keyed($("questions"), [...questions].map(([id, question]) => [String(id), { id, ...question, name: named(question), whole: whole.has(id) }]), ({ id, method, params, name }) => {
     const where = h("p", { className: "hint cut" }, "in ", h("a", { href: `#/thread/${params.threadId}` }, name));
     if (method === "item/tool/requestUserInput") return drawInput(id, params, where);
-    const hint = h("p", { className: "hint" }, [params.cwd && `in ${params.cwd}`, params.reason].filter(Boolean).join(" · "));
-    const more = worded(params.permissions ?? params.additionalPermissions).map((line) => h("p", { className: "command" }, `+ ${line}`));
+    const hint = terms(params);
+    const more = worded(params.permissions ?? params.additionalPermissions).map((line) => h("p", { className: "command" }, "+ ", code(line, "word")));
     if (method === "item/permissions/requestApproval") {
       return h("li", {},
         h("div", { className: "head" }, badge(params.environmentId), "More than the sandbox allows"),
@@ -579,13 +658,14 @@ function drawQuestions() {
           h("button", { onclick: () => grant(id, params.permissions, "session") }, "Grant in this thread"),
           h("button", { onclick: () => grant(id) }, "Do not grant")));
     }
-    const what = method === "item/fileChange/requestApproval" ? "Change files" : `$ ${params.command ?? ""}`;
+    const { pre, unfold } = exactly(id, subject(method, params));
+    const first = unfold ? { disabled: true, title: "Show all of it first" } : {};
     return h("li", {},
-      h("div", { className: "head" }, badge(params.environmentId), long(what, `Asked: ${what}`)),
-      ...more, hint, where,
+      h("div", { className: "head" }, badge(params.environmentId), method === "item/fileChange/requestApproval" ? "Change files" : "Run a command"),
+      pre, unfold, ...more, hint, where,
       h("div", { className: "buttons" },
-        h("button", { className: "primary", onclick: () => decide(id, "accept") }, "Allow once"),
-        h("button", { onclick: () => decide(id, "acceptForSession") }, "Allow in this thread"),
+        h("button", { className: "primary", ...first, onclick: () => decide(id, "accept") }, "Allow once"),
+        h("button", { ...first, onclick: () => decide(id, "acceptForSession") }, "Allow in this thread"),
         h("button", { onclick: () => decide(id, "decline") }, "Do not allow"),
         h("button", { onclick: () => decide(id, "cancel") }, "Stop the turn")));
   });
@@ -596,7 +676,7 @@ function drawInput(id, params, where) {
   const form = h("form", { className: "card" }, where, ...params.questions.map((question, number) => {
     const name = `question-${id}-${number}`;
     const field = question.options?.length
-      ? h("select", { id: name, name: question.id }, ...question.options.map((option) => h("option", {}, option.label ?? option)))
+      ? h("select", { id: name, name: question.id }, ...question.options.map((option) => h("option", { value: option.label ?? option }, option.label ?? option)))
       : h("input", { id: name, name: question.id, type: question.isSecret ? "password" : "text" });
     return h("div", {}, h("label", { htmlFor: name }, question.question), field);
   }), h("div", { className: "buttons" }, h("button", { className: "primary" }, "Answer")));

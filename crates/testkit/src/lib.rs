@@ -12,9 +12,13 @@ pub mod model;
 pub mod postgres;
 pub mod raw;
 pub mod sshd;
+pub mod strict;
 pub mod terminal;
 pub mod threads;
 pub mod tls;
+
+/// The smallest picture: one transparent pixel, as a PNG.
+pub const PIXEL: &[u8] = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x01\0\0\0\x01\x08\x06\0\0\0\x1f\x15\xc4\x89\0\0\0\rIDATx\xdac\xfc\xcf\xc0P\x0f\0\x04\x85\x01\x80\x84\xa9\x8c!\0\0\0\0IEND\xaeB`\x82";
 
 pub use bench::{Bench, LinkKind, Setup};
 pub use client::Client;

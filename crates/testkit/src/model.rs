@@ -1,4 +1,5 @@
-//! A model that says what it was told to say, for real clients to talk to.
+//! A model that says what it was told to say, for real clients to talk to. It takes only what the real API of its wire takes: what
+//! that would refuse is refused in the same words, and the test fails.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -7,6 +8,8 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
+
+use crate::strict::{Known, Violation, Wire, check};
 
 /// What the model does with one request.
 #[derive(Debug, Clone)]
@@ -68,6 +71,21 @@ struct Script {
     /// For requests that contain a text.
     special: Vec<(String, Reply)>,
     requests: Vec<Request>,
+    /// What was refused, and nobody has looked at.
+    violations: Vec<Violation>,
+    known: Known,
+    /// Whoever asks is a program of others.
+    takes_everything: bool,
+}
+
+impl Script {
+    /// What a model says, it takes back.
+    fn says(&mut self, items: &[Value]) {
+        for item in items {
+            self.known.kinds.extend(item["type"].as_str().map(str::to_owned));
+            self.known.plain_thoughts |= item["type"] == "reasoning" && !item["encrypted_content"].is_string();
+        }
+    }
 }
 
 /// What the model was asked.
@@ -99,6 +117,12 @@ impl ScriptedModel {
         Self { address, script, task }
     }
 
+    /// Takes whatever it is asked: for programs of others, which speak parts of the API that we do not, and which are not ours to judge.
+    pub fn for_strangers(self) -> Self {
+        self.script.lock().unwrap().takes_everything = true;
+        self
+    }
+
     pub fn base_url(&self) -> String {
         format!("http://{}/v1", self.address)
     }
@@ -113,7 +137,12 @@ impl ScriptedModel {
         self.script.lock().unwrap().special.push((text.into(), reply));
     }
 
-    /// The requests for answers so far.
+    /// What was refused so far, for tests that want it so. What nobody takes fails the test in the end.
+    pub fn take_violations(&self) -> Vec<Violation> {
+        std::mem::take(&mut self.script.lock().unwrap().violations)
+    }
+
+    /// The requests for answers so far, those that were refused among them.
     pub fn requests(&self) -> Vec<Request> {
         self.script.lock().unwrap().requests.clone()
     }
@@ -122,6 +151,11 @@ impl ScriptedModel {
 impl Drop for ScriptedModel {
     fn drop(&mut self) {
         self.task.abort();
+        let violations = self.script.lock().map(|mut script| std::mem::take(&mut script.violations)).unwrap_or_default();
+        if !violations.is_empty() && !std::thread::panicking() {
+            let told: Vec<String> = violations.iter().map(|violation| format!("- {violation}")).collect();
+            panic!("the real API would have refused {} requests:\n{}", told.len(), told.join("\n"));
+        }
     }
 }
 
@@ -147,11 +181,24 @@ async fn answer(stream: TcpStream, script: Arc<Mutex<Script>>) -> Option<()> {
     let reply = {
         let mut script = script.lock().unwrap();
         let text = String::from_utf8_lossy(&body);
-        let special = script.special.iter().position(|(wanted, _)| text.contains(wanted.as_str()));
-        let special = special.map(|at| script.special.remove(at).1);
-        let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
-        script.requests.push(Request { path, head, body });
-        special.or_else(|| script.replies.pop_front()).unwrap_or_else(|| if is_chat { chat_done() } else { Reply::message("done") })
+        let refused = check(if is_chat { Wire::Chat } else { Wire::Responses }, &body, &script.known).err();
+        let refused = refused.filter(|_| !script.takes_everything);
+        let value = serde_json::from_slice(&body).unwrap_or(Value::Null);
+        script.requests.push(Request { path, head, body: value });
+        if let Some(violation) = refused {
+            let reply = Reply::status(400, &violation.body().to_string());
+            script.violations.push(violation);
+            reply
+        } else {
+            let special = script.special.iter().position(|(wanted, _)| text.contains(wanted.as_str()));
+            let special = special.map(|at| script.special.remove(at).1);
+            let reply = special.or_else(|| script.replies.pop_front());
+            let reply = reply.unwrap_or_else(|| if is_chat { chat_done() } else { Reply::message("done") });
+            if let Reply::Items(items) = &reply {
+                script.says(items);
+            }
+            reply
+        }
     };
     send(stream, reply).await
 }

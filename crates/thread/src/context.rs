@@ -2,7 +2,8 @@
 //!
 //! This is a fold of its own, because it is large and only needed while a turn runs. It starts at
 //! [`crate::Thread::context_start`]. Items are carried as they were received. Results stand in the order of the calls, not in
-//! the order in which they ended; a call without a result gets one that says so; steering stands where a step took it up.
+//! the order in which they ended; a call without a result gets one that says so (`pairs.rs`); steering stands where a step took
+//! it up.
 
 use std::sync::Arc;
 
@@ -11,21 +12,24 @@ use serde_json::json;
 
 use crate::compact::{ContextCompacted, Kept};
 use crate::entry::{Entry, Fact};
-use crate::id::{CallId, InputId, Seq, TurnId};
+use crate::id::{InputId, Seq, TurnId};
 use crate::input::{InputOrigin, InputReceived};
+use crate::pairs::Pairs;
 use crate::raw::Raw;
 use crate::turn::{InterruptReason, Marker, TurnFinished, TurnStatus};
 
 /// The model items of a thread, from its last compaction on.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Context {
-    items: Arc<Vec<Raw>>,
-    /// Which entry each item comes from.
-    from: Vec<Seq>,
+    pairs: Pairs,
     waiting: Vec<WaitingInput>,
-    calls: Vec<OpenCall>,
-    /// What came while calls were open: nothing stands between a call and its result.
-    behind: Vec<(Seq, Raw)>,
+    /// Who was asked last: what only its maker can read among the items is theirs.
+    provider: Option<String>,
+    /// Whether a step of our own was captured. Steps of another program, whose history was imported, have no detail: a provider of
+    /// the same name may have been asked there with another account, which cannot read what the first one may.
+    is_ours: bool,
+    /// How often items were taken out again.
+    revision: u32,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -36,56 +40,70 @@ struct WaitingInput {
     items: Vec<Raw>,
 }
 
-#[derive(Debug, Clone, PartialEq)]
-struct OpenCall {
-    id: CallId,
-    seq: Seq,
-    result_type: &'static str,
-    result: Option<(Seq, Vec<Raw>)>,
-}
-
 impl Context {
     pub fn new() -> Self {
         Self::default()
     }
 
     pub fn items(&self) -> &[Raw] {
-        &self.items
+        self.pairs.items()
     }
 
     /// The items for somebody who keeps them for a while. They are not copied; what is added meanwhile is not theirs.
     pub fn shared(&self) -> Arc<Vec<Raw>> {
-        self.items.clone()
+        self.pairs.shared()
+    }
+
+    /// The items as `provider` can be asked with them now, in the middle of whatever runs: calls that have not ended are told as
+    /// stopped, and what only another provider can read is left out.
+    pub fn whole_for(&self, provider: &str) -> Arc<Vec<Raw>> {
+        let is_own = self.provider.as_deref() == Some(provider);
+        if is_own && !self.pairs.has_open_calls() {
+            return self.shared();
+        }
+        let mut pairs = self.pairs.clone();
+        pairs.settle();
+        if !is_own {
+            pairs.forget_private();
+        }
+        pairs.shared()
+    }
+
+    /// How often items were taken out again. While this is the same, items were only added.
+    pub fn revision(&self) -> u32 {
+        self.revision
     }
 
     /// The items, and the entry that each comes from.
     pub fn located(&self) -> impl Iterator<Item = (Seq, &Raw)> {
-        self.from.iter().copied().zip(self.items.iter())
+        self.pairs.from().iter().copied().zip(self.items())
     }
 
     /// What the user said last: the messages after everything else, and those that steer the turn and are taken up by its next step.
     pub fn last_words(&self, turn: &TurnId) -> Vec<&Raw> {
         let is_message = |item: &&Raw| user_text(item).is_some();
-        let trailing = self.items.iter().rev().take_while(is_message).count();
+        let items = self.items();
+        let trailing = items.iter().rev().take_while(is_message).count();
         let steering = self.waiting.iter().filter(|waiting| waiting.turn.as_ref() == Some(turn)).flat_map(|waiting| &waiting.items);
-        self.items[self.items.len() - trailing..].iter().chain(steering).filter(|item| is_user_message(item)).collect()
+        items[items.len() - trailing..].iter().chain(steering).filter(|item| is_user_message(item)).collect()
     }
 
     /// All of it as the beginning of a new context: by ordinals where an entry stands with exactly its own items, the rest item
     /// by item. `entries` are those that the items come from.
     pub fn kept(&self, entries: &[Entry]) -> Vec<Kept> {
+        let (items, located) = (self.items(), self.pairs.from());
         let mut kept = Vec::new();
         let mut at = 0;
-        while at < self.items.len() {
-            let seq = self.from[at];
-            let run = self.from[at..].iter().take_while(|from| **from == seq).count();
-            let items = &self.items[at..at + run];
+        while at < items.len() {
+            let seq = located[at];
+            let run = located[at..].iter().take_while(|from| **from == seq).count();
+            let shown = &items[at..at + run];
             let own = entries.iter().find(|entry| entry.seq == seq && !matches!(entry.fact, Fact::ContextCompacted(_))).map(model_items);
-            let is_whole = own.is_some_and(|own| own == items) && self.from.iter().filter(|from| **from == seq).count() == run;
+            let is_whole = own.is_some_and(|own| own == shown) && located.iter().filter(|from| **from == seq).count() == run;
             if is_whole {
                 kept.push(Kept::Entry(seq));
             } else {
-                kept.extend(items.iter().cloned().map(Kept::Item));
+                kept.extend(shown.iter().cloned().map(Kept::Item));
             }
             at += run;
         }
@@ -102,106 +120,77 @@ impl Context {
     pub fn begin(compaction: &ContextCompacted, seq: Seq, older: &[Entry]) -> Self {
         let mut context = Self::default();
         let kept = Self::needs(compaction);
+        let mut stock = Vec::new();
         for entry in older {
             if kept.contains(&entry.seq) {
-                context.extend(entry.seq, model_items(entry));
+                stock.extend(model_items(entry).into_iter().map(|item| (entry.seq, item)));
             } else {
                 context.apply(entry);
             }
         }
-        context.compact(compaction, seq);
+        context.compact(compaction, seq, &stock);
         context
     }
 
     pub fn apply(&mut self, entry: &Entry) {
         let seq = entry.seq;
         match &entry.fact {
-            Fact::InputReceived(input) if input.origin == InputOrigin::History => self.add_aside(seq, input_items(input)),
+            Fact::InputReceived(input) if input.origin == InputOrigin::History => self.add(seq, input_items(input)),
             Fact::InputReceived(input) => {
                 self.waiting.push(WaitingInput { input: input.input.clone(), turn: input.turn.clone(), seq, items: input_items(input) })
             }
             Fact::QueueChanged(change) => self.waiting.retain(|waiting| waiting.turn.is_some() || change.queue.contains(&waiting.input)),
             Fact::TurnStarted(turn) => {
+                self.pairs.settle();
                 for id in &turn.inputs {
                     if let Some(at) = self.waiting.iter().position(|waiting| waiting.input == *id) {
                         let waiting = self.waiting.remove(at);
-                        self.extend(waiting.seq, waiting.items);
+                        self.add(waiting.seq, waiting.items);
                     }
                 }
             }
             Fact::StepCaptured(step) => {
-                self.settle();
+                self.is_ours |= step.detail.is_some();
+                self.pairs.settle();
                 self.take_steering(&step.turn);
-                self.extend(seq, step.items.iter().cloned());
+                self.add(seq, step.items.iter().cloned());
             }
-            Fact::ModelAnswered(answer) => {
-                self.extend(seq, answer.items.iter().cloned());
-                self.calls.extend(answer.calls.iter().map(|request| OpenCall {
-                    id: request.call.clone(),
-                    seq,
-                    result_type: answer.items.get(request.item).map_or(FUNCTION_RESULT, result_type),
-                    result: None,
-                }));
+            Fact::ModelAsked(asked) => {
+                // Another provider cannot read what the last one thought, and would refuse it.
+                let provider = asked.provider.as_ref().filter(|_| self.is_ours);
+                if provider != self.provider.as_ref() {
+                    self.provider = provider.cloned();
+                    self.revision += u32::from(self.pairs.forget_private());
+                }
             }
-            Fact::CallFinished(end) => match self.calls.iter_mut().find(|call| call.id == end.call) {
-                Some(call) => drop(call.result.get_or_insert_with(|| (seq, end.items.clone()))),
-                // A command of the user's, or one that outlived its turn: nobody waits for a result, but messages are shown.
-                None => self.add_aside(seq, messages(&end.items)),
-            },
+            Fact::ModelAnswered(answer) => self.pairs.answer(seq, &answer.items, &answer.calls),
+            Fact::CallFinished(end) => self.pairs.end_call(&end.call, seq, &end.items, end.outcome),
             Fact::ContextCompacted(compaction) => {
-                self.settle();
-                self.compact(compaction, seq);
+                self.pairs.settle();
+                let old: Vec<(Seq, Raw)> = self.located().map(|(seq, item)| (seq, item.clone())).collect();
+                self.compact(compaction, seq, &old);
             }
             Fact::TurnFinished(end) => self.finish(end, seq),
             Fact::ThreadForked(_) => {
-                self.settle();
+                self.pairs.settle();
                 self.waiting.clear();
             }
             _ => {}
         }
     }
 
-    fn push(&mut self, seq: Seq, item: Raw) {
-        Arc::make_mut(&mut self.items).push(item);
-        self.from.push(seq);
-    }
-
-    fn extend(&mut self, seq: Seq, items: impl IntoIterator<Item = Raw>) {
-        for item in items {
-            self.push(seq, item);
-        }
-    }
-
-    /// What belongs to no step.
-    fn add_aside(&mut self, seq: Seq, items: Vec<Raw>) {
-        if self.calls.is_empty() {
-            self.extend(seq, items);
-        } else {
-            self.behind.extend(items.into_iter().map(|item| (seq, item)));
-        }
-    }
-
-    /// Results in the order of their calls. Whatever has none is told as stopped.
-    fn settle(&mut self) {
-        for call in std::mem::take(&mut self.calls) {
-            match call.result {
-                Some((seq, items)) => self.extend(seq, items),
-                None => self.push(call.seq, stopped(&call)),
-            }
-        }
-        for (seq, item) in std::mem::take(&mut self.behind) {
-            self.push(seq, item);
-        }
+    fn add(&mut self, seq: Seq, items: impl IntoIterator<Item = Raw>) {
+        self.pairs.add(items.into_iter().map(|item| (seq, item)));
     }
 
     fn take_steering(&mut self, turn: &TurnId) {
         for waiting in self.waiting.extract_if(.., |waiting| waiting.turn.as_ref() == Some(turn)).collect::<Vec<_>>() {
-            self.extend(waiting.seq, waiting.items);
+            self.add(waiting.seq, waiting.items);
         }
     }
 
     fn finish(&mut self, end: &TurnFinished, seq: Seq) {
-        self.settle();
+        self.pairs.settle();
         if let Some(turn) = &end.turn
             && end.status != TurnStatus::Completed
         {
@@ -210,22 +199,24 @@ impl Context {
         if end.status == TurnStatus::Interrupted
             && let Some(item) = marker(end.marker, end.reason)
         {
-            self.push(seq, item);
+            self.add(seq, [item]);
         }
     }
 
-    fn compact(&mut self, compaction: &ContextCompacted, seq: Seq) {
-        let old: Vec<(Seq, Raw)> = std::mem::take(&mut self.from).into_iter().zip(std::mem::take(Arc::make_mut(&mut self.items))).collect();
+    /// Starts anew with what is kept of the `old` items. Nobody knows any more whose thoughts there are among them.
+    fn compact(&mut self, compaction: &ContextCompacted, seq: Seq, old: &[(Seq, Raw)]) {
+        let mut items = Vec::new();
         for kept in &compaction.kept {
             match kept {
-                Kept::Item(item) => self.push(seq, item.clone()),
-                Kept::Entry(wanted) => {
-                    for (from, item) in old.iter().filter(|(from, _)| from == wanted) {
-                        self.push(*from, item.clone());
-                    }
-                }
+                Kept::Item(item) => items.push((seq, item.clone())),
+                Kept::Entry(wanted) => items.extend(old.iter().filter(|(from, _)| from == wanted).cloned()),
             }
         }
+        self.pairs = Pairs::default();
+        self.pairs.add(items);
+        self.pairs.settle();
+        self.pairs.forget_private();
+        (self.provider, self.is_ours) = (None, false);
     }
 }
 
@@ -331,34 +322,6 @@ pub(crate) fn preview(item: &Raw) -> Option<String> {
     let text = user_text(item).filter(|text| !starts_with_tag(text) && !text.trim().is_empty())?;
     let text = text.trim();
     Some(text.char_indices().nth(LENGTH).map_or(text, |(end, _)| &text[..end]).to_owned())
-}
-
-const FUNCTION_RESULT: &str = "function_call_output";
-
-#[derive(Deserialize)]
-struct Kind<'a> {
-    #[serde(rename = "type", borrow, default)]
-    kind: std::borrow::Cow<'a, str>,
-}
-
-/// The type of the item that answers a call of this type.
-fn result_type(call: &Raw) -> &'static str {
-    match serde_json::from_str::<Kind<'_>>(call.get()) {
-        Ok(Kind { kind }) if kind == "custom_tool_call" => "custom_tool_call_output",
-        Ok(Kind { kind }) if kind == "tool_search_call" => "tool_search_output",
-        _ => FUNCTION_RESULT,
-    }
-}
-
-fn stopped(call: &OpenCall) -> Raw {
-    let output = "This call was stopped before it ended. It may have done a part of its work.";
-    Raw::from(json!({"type": call.result_type, "call_id": call.id, "output": output}))
-}
-
-/// A result without a call would confuse the model.
-fn messages(items: &[Raw]) -> Vec<Raw> {
-    let is_message = |item: &&Raw| serde_json::from_str::<Kind<'_>>(item.get()).is_ok_and(|item| item.kind == "message");
-    items.iter().filter(is_message).cloned().collect()
 }
 
 /// The message that tells the model of an interruption.

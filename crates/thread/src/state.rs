@@ -388,7 +388,7 @@ impl Thread {
                 // What was asked for in an earlier step is over, or this step would not have been captured.
                 turn.calls.retain(|call| call.state != CallState::Finished);
                 self.steering.clear();
-                self.usage.added(bytes(&fact.items));
+                self.usage.added(&fact.items);
             }
             Fact::ModelAsked(fact) => running(&mut self.turn, &fact.turn)?.asked = true,
             Fact::ModelAnswered(fact) => {
@@ -405,7 +405,7 @@ impl Thread {
                 turn.answered |= fact.complete;
                 match fact.usage {
                     Some(tokens) => self.usage.answered(tokens),
-                    None => self.usage.added(bytes(&fact.items)),
+                    None => self.usage.added(&fact.items),
                 }
             }
             Fact::ApprovalAsked(fact) => {
@@ -452,7 +452,7 @@ impl Thread {
                 }
             }
             Fact::CallFinished(fact) => {
-                self.usage.added(bytes(&fact.items));
+                self.usage.added(&fact.items);
                 // A process may outlive its turn; its end is a fact, but nobody waits for it.
                 if let Some(turn) = self.turn.as_mut().filter(|turn| turn.id == fact.turn) {
                     let call = turn.calls.iter_mut().find(|call| call.id == fact.call).ok_or("nobody asked for this call")?;
@@ -507,7 +507,7 @@ impl Thread {
 
     fn received(&mut self, fact: &crate::input::InputReceived, seq: Seq) {
         let items = crate::context::input_items(fact);
-        self.usage.added(bytes(&items));
+        self.usage.added(&items);
         if fact.origin == InputOrigin::History {
             let messages = items.iter().filter(|item| crate::context::is_user_message(item)).count() as u64;
             self.user_messages += messages;
@@ -615,8 +615,4 @@ impl Thread {
 fn running<'a>(turn: &'a mut Option<Turn>, id: &TurnId) -> Result<&'a mut Turn, &'static str> {
     let turn = turn.as_mut().ok_or("no turn is running")?;
     if turn.id == *id { Ok(turn) } else { Err("it belongs to a turn that is not running") }
-}
-
-fn bytes(items: &[Raw]) -> usize {
-    items.iter().map(|item| item.get().len()).sum()
 }

@@ -2,6 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::picture::pictures;
+use crate::raw::Raw;
+
 /// Tokens as a model reports them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -53,9 +56,9 @@ impl Usage {
         self.active = tokens.total;
     }
 
-    /// Bytes that were added to the context since the last answer.
-    pub(crate) fn added(&mut self, bytes: usize) {
-        self.active = self.active.saturating_add(estimate(bytes));
+    /// Model items that were added to the context since the last answer.
+    pub(crate) fn added(&mut self, items: &[Raw]) {
+        self.active = self.active.saturating_add(estimate(items));
     }
 
     pub(crate) fn compacted(&mut self, tokens: u64) {
@@ -63,7 +66,33 @@ impl Usage {
     }
 }
 
-/// Tokens of a serialised item, by experience.
-pub(crate) fn estimate(bytes: usize) -> u64 {
-    (bytes as u64).div_ceil(4)
+/// Tokens of model items, by experience: a quarter of the bytes of texts, and for pictures what providers charge for their size.
+pub fn estimate<'a>(items: impl IntoIterator<Item = &'a Raw>) -> u64 {
+    let (mut bytes, mut tokens) = (0, 0);
+    for item in items {
+        let (shown, charged) = pictures(item.get()).unwrap_or_default();
+        bytes += item.get().len().saturating_sub(shown) as u64;
+        tokens += charged;
+    }
+    tokens + bytes.div_ceil(4)
+}
+
+#[cfg(test)]
+mod tests {
+    use outpost_wire::base64;
+    use serde_json::json;
+
+    use super::*;
+
+    /// A picture of half a megabyte was once taken for more text than most models can read.
+    #[test]
+    fn a_picture_is_estimated_by_its_size_in_pixels() {
+        let mut png = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\x03\x20\0\0\x02\x58".to_vec();
+        png.resize(500_000, 0);
+        let url = format!("data:image/png;base64,{}", base64::encode(&png));
+        let item = Raw::from(json!({"type": "message", "role": "user", "content": [{"type": "input_image", "image_url": url}]}));
+        let tokens = estimate([&item]);
+        assert!((700..900).contains(&tokens), "{tokens}");
+        assert_eq!(estimate(&[Raw::from(json!("x".repeat(398)))]), 100);
+    }
 }

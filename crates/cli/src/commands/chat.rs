@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::io::IsTerminal;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use outpost_runtime::live::{Event, LiveThread, NewInput, Status};
 use outpost_runtime::model::Progress;
@@ -20,18 +20,21 @@ use outpost_thread::{Fact, InterruptReason, Thread, said};
 use tokio::signal::unix::SignalKind;
 
 use self::agents::{AgentNews, AgentQuestions};
-use self::keyboard::Keyboard;
-use self::question::{Answer, Question};
+use self::keyboard::{Keyboard, Typed};
+use self::question::{Answer, Question, Taken};
 use crate::Process;
 use crate::agent_args::ChatArguments;
 use crate::agents::{Agents, Audience, Birth, Open};
 use crate::commands;
 use crate::commands::thread::transcript::{Piece, pieces};
 use crate::follow::Follow;
+use crate::frame::line as shown_line;
 use crate::screen::{Screen, Style, why};
 use crate::signals::Watched;
 
 const TICK: Duration = Duration::from_millis(200);
+/// A question that takes the place of another one is answered no sooner than this: the answer may have been meant for the other.
+const SETTLES: Duration = Duration::from_millis(700);
 
 const HELP: &str = "\
 /help        this text
@@ -64,7 +67,18 @@ async fn work(arguments: ChatArguments, own: &Process) -> anyhow::Result<()> {
     }
     let questions = before.turn.iter().flat_map(|turn| &turn.approvals).map(|approval| Question::new(&approval.asked)).collect();
     let asking = AgentQuestions::of(&agents.assembly.runtime, thread.id());
-    let mut chat = Chat { thread, asking, follow, screen, questions, is_asked: false, streamed: String::new(), is_over: false };
+    let mut chat = Chat {
+        thread,
+        asking,
+        follow,
+        screen,
+        questions,
+        is_asked: false,
+        asked_at: None,
+        replaced_at: None,
+        streamed: String::new(),
+        is_over: false,
+    };
     let talked = chat.talk().await;
     let id = chat.thread.id();
     agents.assembly.shut_down().await;
@@ -84,6 +98,10 @@ struct Chat {
     questions: VecDeque<Question>,
     /// The user was told that it is their turn.
     is_asked: bool,
+    /// Since when the first question is on the screen. What was typed before is no answer to it.
+    asked_at: Option<Instant>,
+    /// When somebody else answered the question that was on the screen.
+    replaced_at: Option<Instant>,
     /// What was shown of an answer before it was whole.
     streamed: String,
     /// Nothing more will be typed.
@@ -94,7 +112,7 @@ struct Chat {
 enum News {
     Event(Event),
     Agent(AgentNews),
-    Line(Option<String>),
+    Line(Option<Typed>),
     Interrupt,
     End,
     Tick,
@@ -151,13 +169,15 @@ impl Chat {
         if let Some(question) = self.questions.front() {
             // A script cannot know what will be asked: its next line is what it says next, and no answer.
             if self.is_over || !keyboard.is_terminal {
-                question.lines().iter().for_each(|line| self.screen.say(Style::Note, line));
+                question.rows().iter().for_each(|row| self.screen.row(Style::Note, row));
                 self.screen.say(Style::Note, "nobody is there to answer: no");
                 let answer = question.refusal();
                 return self.answer(answer).await;
             }
             if !std::mem::replace(&mut self.is_asked, true) {
-                question.lines().iter().for_each(|line| self.screen.say(Style::Note, line));
+                let replaced = self.replaced_at.take();
+                self.asked_at.get_or_insert_with(|| replaced.map_or_else(Instant::now, |at| at + SETTLES));
+                question.rows().iter().for_each(|row| self.screen.row(Style::Note, row));
                 self.screen.prompt("? ");
             }
         } else if !is_active && keyboard.is_terminal && !std::mem::replace(&mut self.is_asked, true) {
@@ -166,14 +186,18 @@ impl Chat {
         Ok(())
     }
 
-    async fn line(&mut self, line: &str) -> anyhow::Result<()> {
+    async fn line(&mut self, Typed { line, at }: &Typed) -> anyhow::Result<()> {
         self.is_asked = false;
         self.screen.typed();
         let text = line.trim();
-        if let Some(question) = self.questions.front_mut() {
+        let has_seen = self.asked_at.is_some_and(|asked| *at >= asked);
+        if let Some(question) = self.questions.front_mut().filter(|_| has_seen) {
             return match question.take(text) {
-                Some(answer) => self.answer(answer).await,
-                None => Ok(()),
+                Taken::Answer(answer) => self.answer(answer).await,
+                Taken::Again(note) => {
+                    note.iter().for_each(|note| self.screen.say(Style::Bad, note));
+                    Ok(())
+                }
             };
         }
         let outcome = match text {
@@ -193,23 +217,24 @@ impl Chat {
             }
             "/compact" => self.thread.compact().await.map(drop),
             unknown if unknown.starts_with('/') && !unknown[1..].contains([' ', '/', '.']) => {
-                self.screen.say(Style::Note, &format!("there is no `{unknown}`; /help lists what there is"));
+                self.screen.say(Style::Note, &format!("there is no `{}`; /help lists what there is", shown_line(unknown)));
                 return Ok(());
             }
             command if command.starts_with('!') => self.thread.shell(command[1..].trim().to_owned(), None).await.map(drop),
             _ => self.thread.input(NewInput::text(line.trim_end())).await.map(drop),
         };
         if let Err(error) = outcome {
-            self.screen.say(Style::Bad, &error.to_string());
+            self.screen.say(Style::Bad, &shown_line(&error.to_string()));
         }
         Ok(())
     }
 
     async fn answer(&mut self, answer: Answer) -> anyhow::Result<()> {
         self.is_asked = false;
+        self.asked_at = None;
         let asker = self.questions.pop_front().and_then(|question| question.agent).unwrap_or_else(|| self.thread.clone());
         if let Err(error) = asker.answer(answer.approval, answer.decision, answer.detail).await {
-            self.screen.say(Style::Note, &error.to_string());
+            self.screen.say(Style::Note, &shown_line(&error.to_string()));
         }
         Ok(())
     }
@@ -227,7 +252,9 @@ impl Chat {
 
     /// Nobody asks these any more; if one of them was shown, the next one is.
     fn drop_questions(&mut self, mut is_over: impl FnMut(&Question) -> bool) {
-        self.is_asked &= !self.questions.front().is_some_and(&mut is_over);
+        if self.questions.front().is_some_and(&mut is_over) {
+            (self.is_asked, self.asked_at, self.replaced_at) = (false, None, Some(Instant::now()));
+        }
         self.questions.retain(|question| !is_over(question));
     }
 
@@ -243,7 +270,7 @@ impl Chat {
             }
             Event::Status(Status::Broken { reason }) => {
                 self.end_stream();
-                self.screen.say(Style::Bad, reason);
+                self.screen.say(Style::Bad, &shown_line(reason));
             }
             // Somebody else has it now, or it was idle for very long.
             Event::Status(Status::Closed) => {
@@ -268,14 +295,15 @@ impl Chat {
                 self.is_asked = false;
             }
             Fact::ApprovalAsked(asked) => self.questions.push_back(Question::new(asked)),
-            Fact::ApprovalAnswered(answered) => self.questions.retain(|question| !question.is(&answered.approval)),
+            // Another client may have answered what stands on the screen.
+            Fact::ApprovalAnswered(answered) => self.drop_questions(|question| question.is(&answered.approval)),
             Fact::TurnFinished(finished) => {
                 self.end_stream();
                 self.questions.retain(|question| question.agent.is_some());
-                self.is_asked = false;
+                (self.is_asked, self.asked_at) = (false, None);
                 self.screen.show(event);
                 if let Some(why) = why(finished) {
-                    self.screen.say(Style::Bad, &why);
+                    self.screen.say(Style::Bad, &shown_line(&why));
                 }
             }
             _ => {
@@ -301,8 +329,8 @@ async fn show_last_turn(screen: &mut Screen, agents: &Agents, before: &Thread) {
     let Ok(page) = agents.assembly.runtime.store().page(before.id, request).await else { return };
     for piece in pieces(&page.entries) {
         match piece {
-            Piece::User(text) => screen.say(Style::Quiet, &format!("> {text}")),
-            Piece::Agent(text) => screen.say(Style::Plain, &text),
+            Piece::User(text) => screen.said(Style::Quiet, "> ", &text),
+            Piece::Agent(text) => screen.said(Style::Plain, "", &text),
             _ => {}
         }
     }

@@ -82,14 +82,15 @@ fn print(text: &str) -> anyhow::Result<()> {
     out::print(&format!("{text}\n"))
 }
 
-/// Rows under a heading, each column as wide as its widest text.
+/// Rows under a heading, each column as wide as its widest text. What stands in them may have been written by others.
 fn table(rows: &[Vec<String>]) -> anyhow::Result<()> {
+    let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(|cell| out::on_line(cell)).collect()).collect();
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|text| text.chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns).map(width).collect();
-    for row in rows {
+    for row in &rows {
         let cells = row.iter().zip(&widths).map(|(text, width)| format!("{text:width$}"));
-        print(cells.collect::<Vec<_>>().join("  ").trim_end())?;
+        out::print_shown(&format!("{}\n", cells.collect::<Vec<_>>().join("  ").trim_end()))?;
     }
     Ok(())
 }

@@ -51,7 +51,8 @@ async fn work(request: ExecRequest, own: &Process) -> anyhow::Result<u8> {
         if options.json { Report::Lines(Lines::default()) } else { Report::Screen(Screen::new(options.color, &own.variables)) };
     let mut end = End::default();
     let told = async {
-        report.begin(&before, agents.note(&before))?;
+        let shortfall = agents.assembly.shortfall();
+        report.begin(&before, &[shortfall.as_deref(), agents.note(&before)])?;
         refuse_open_questions(&thread, &before).await;
         if let Some(input) = input {
             thread.input(input).await?;
@@ -200,15 +201,17 @@ enum Report {
 }
 
 impl Report {
-    fn begin(&mut self, thread: &Thread, note: Option<&str>) -> anyhow::Result<()> {
+    /// `shortfall` comes first: whoever reads only one line should read that.
+    fn begin(&mut self, thread: &Thread, [shortfall, note]: &[Option<&str>; 2]) -> anyhow::Result<()> {
         match self {
             Self::Screen(screen) => {
+                shortfall.iter().for_each(|shortfall| screen.say(Style::Note, shortfall));
                 screen.thread(thread.id);
-                note.into_iter().for_each(|note| screen.say(Style::Note, note));
+                note.iter().for_each(|note| screen.say(Style::Note, note));
             }
             Self::Lines(lines) => {
                 let mut first = lines.begin(thread);
-                first.extend(note.map(|note| lines.warning(note.to_owned())));
+                first.extend([shortfall, note].into_iter().flatten().map(|note| lines.warning((*note).to_owned())));
                 print(&first)?;
             }
         }
@@ -253,6 +256,7 @@ fn print(lines: &[Line]) -> anyhow::Result<()> {
         text.push_str(&serde_json::to_string(line)?);
         text.push('\n');
     }
+    let text = crate::out::on_lines(&text);
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).context("standard output cannot be written")
 }

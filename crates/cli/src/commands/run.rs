@@ -1,6 +1,7 @@
 //! `outpost run`.
 
 use std::collections::BTreeMap;
+use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +11,7 @@ use outpost_environment::{ProcessEvent, ProcessStart, RemoteProcess};
 use outpost_wire::PathUri;
 use outpost_wire::exec::environment::EnvironmentInfo;
 use outpost_wire::exec::process::{EnvPolicy, Inherit, Stream};
+use outpost_wire::shown::{Form, Showing};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
@@ -49,8 +51,10 @@ async fn run_to_end(arguments: RunArguments, own: &Process) -> anyhow::Result<u8
     let given_up = AbortOnDropHandle::new(tokio::spawn(signals::forward(forwarding, listening, arguments.tty)));
     let _input = pipe_stdin.then(|| AbortOnDropHandle::new(tokio::spawn(forward_input(process.clone(), info.clone()))));
     let _notices = AbortOnDropHandle::new(tokio::spawn(outages::tell(environment.clone(), line_end)));
+    // Who asks for a terminal there asks for what programs do with one, as with ssh.
+    let passing = if arguments.tty { Passing::AsItIs } else { Passing::ShownOnTerminals };
     let outcome = tokio::select! {
-        outcome = copy_output(&process) => outcome.and_then(Ended::whole),
+        outcome = copy_output(&process, passing) => outcome.and_then(Ended::whole),
         Ok(code) = given_up => Ok(code),
     };
     drop(terminal);
@@ -125,16 +129,31 @@ impl Ended {
     }
 }
 
+/// What becomes of a command's output on its way to a terminal of ours.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Passing {
+    AsItIs,
+    /// What a terminal would obey is made visible instead.
+    ShownOnTerminals,
+}
+
+impl Passing {
+    fn to(self, is_terminal: bool) -> Option<Showing> {
+        (is_terminal && self == Self::ShownOnTerminals).then(|| Showing::new(Form::Text))
+    }
+}
+
 /// Copies what the command writes to where it belongs, and tells how it ended.
-pub async fn copy_output(process: &RemoteProcess) -> anyhow::Result<Ended> {
-    let (mut stdout, mut stderr) = (tokio::io::stdout(), tokio::io::stderr());
+pub async fn copy_output(process: &RemoteProcess, passing: Passing) -> anyhow::Result<Ended> {
+    let mut stdout = Pipe { to: tokio::io::stdout(), showing: passing.to(std::io::stdout().is_terminal()) };
+    let mut stderr = Pipe { to: tokio::io::stderr(), showing: passing.to(std::io::stderr().is_terminal()) };
     let (mut code, mut lost) = (None, Vec::new());
     while let Some(event) = process.next().await {
         match event {
             ProcessEvent::Output { stream, bytes } => {
                 let written = match stream {
-                    Stream::Stderr => write(&mut stderr, &bytes).await,
-                    Stream::Stdout | Stream::Pty => write(&mut stdout, &bytes).await,
+                    Stream::Stderr => stderr.write(&bytes).await,
+                    Stream::Stdout | Stream::Pty => stdout.write(&bytes).await,
                 };
                 if written.is_err() {
                     // Whoever read our output is gone, as would be the command if it had written there itself.
@@ -154,13 +173,39 @@ pub async fn copy_output(process: &RemoteProcess) -> anyhow::Result<Ended> {
             ProcessEvent::Lost { reason } => bail!("nobody knows what became of the command: {reason}"),
         }
     }
+    // A reader that is gone by now has missed nothing.
+    let _ = stdout.end().await;
+    let _ = stderr.end().await;
     let code = code.context("the command ended without an exit code")?;
     Ok(Ended { code: u8::try_from(code).unwrap_or(OURS), lost })
 }
 
-async fn write(out: &mut (impl AsyncWriteExt + Unpin), bytes: &[u8]) -> std::io::Result<()> {
-    out.write_all(bytes).await?;
-    out.flush().await
+/// Where one of the streams goes.
+struct Pipe<W> {
+    to: W,
+    /// How it goes on, if it is shown.
+    showing: Option<Showing>,
+}
+
+impl<W: AsyncWriteExt + Unpin> Pipe<W> {
+    async fn write(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        match &mut self.showing {
+            None => self.to.write_all(bytes).await?,
+            Some(showing) => {
+                let mut shown = String::with_capacity(bytes.len());
+                showing.bytes(bytes, &mut shown);
+                self.to.write_all(shown.as_bytes()).await?;
+            }
+        }
+        self.to.flush().await
+    }
+
+    async fn end(&mut self) -> std::io::Result<()> {
+        let mut shown = String::new();
+        self.showing.iter_mut().for_each(|showing| showing.end(&mut shown));
+        self.to.write_all(shown.as_bytes()).await?;
+        self.to.flush().await
+    }
 }
 
 /// Copies our standard input to the command's.

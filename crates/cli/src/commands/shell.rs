@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
-use super::run::{copy_output, everything, terminal_kind};
+use super::run::{Passing, copy_output, everything, terminal_kind};
 use super::{OURS, complain};
 use crate::args::ShellArguments;
 use crate::escape::Escapes;
@@ -53,7 +53,7 @@ async fn run_to_end(arguments: ShellArguments, own: &Process) -> anyhow::Result<
     let (typed, keys) = mpsc::channel(QUEUE);
     let _writing = AbortOnDropHandle::new(tokio::spawn(write_keys(process.clone(), keys)));
     let mut reading = AbortOnDropHandle::new(tokio::spawn(read_keys(environment.clone(), typed)));
-    let mut output = std::pin::pin!(copy_output(&process));
+    let mut output = std::pin::pin!(copy_output(&process, Passing::AsItIs));
     let outcome = loop {
         tokio::select! {
             ended = &mut output => break ended.map(|ended| {

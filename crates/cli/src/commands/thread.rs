@@ -15,6 +15,7 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use outpost_store::{ListQuery, Shelf, Store};
 use outpost_thread::ThreadId;
+use outpost_wire::shown::{Form, Untrusted};
 
 use super::{FAILED, complain};
 use crate::Process;
@@ -107,6 +108,7 @@ fn confirm(question: &str) -> anyhow::Result<bool> {
         bail!("{question} Nobody can be asked here: say --yes if you mean it");
     }
     let mut out = std::io::stderr().lock();
+    let question = if out.is_terminal() { Untrusted::from(question).show(Form::Text) } else { question.to_owned() };
     write!(out, "{question} [y/N] ")?;
     out.flush()?;
     let mut answer = String::new();

@@ -63,6 +63,12 @@ pub const KEYS: &[Key] = &[
         "`workspace-write`",
         "`read-only`, `workspace-write` or `danger-full-access`. See [sandbox.md](sandbox.md).",
     ),
+    key(
+        "sandbox_minimum",
+        r#""mounts""#,
+        "`landlock`: a sandbox that holds most, and tells what it does not, is not switched off as one that refuses everything is",
+        "The lowest level of a sandbox in which this machine runs anything: `landlock`, `mounts` or `full`. See [sandbox.md](sandbox.md#levels).",
+    ),
     key("sandbox_workspace_write.writable_roots", r#"["/srv/cache"]"#, "none", "What may be written besides the workspace and `/tmp`."),
     key("sandbox_workspace_write.network_access", "true", "`false`", "Whether commands may use the network."),
     key("mcp_servers.NAME.command", r#""node""#, "`url` instead", "The program of an MCP server. See [mcp.md](mcp.md)."),

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use outpost_environment::{Environment, ProcessEvent, ProcessStart};
+use outpost_sandbox::LEVEL;
 use outpost_wire::exec::environment::EnvironmentInfo;
 use outpost_wire::exec::process::{EnvPolicy, Inherit};
 use tokio::time::timeout;
@@ -80,6 +81,11 @@ fn sandbox(name: &str, info: &EnvironmentInfo) -> Finding {
     }
     if broken.is_empty() {
         return Finding::good(what, format!("all {} promises hold", info.sandbox.len()));
+    }
+    if let Some(level) = info.sandbox.iter().find(|row| row.promise == LEVEL && row.holds) {
+        let detail = format!("level `{}`; does not hold there: {}", level.mechanism, broken.join("; "));
+        let raise = level.reason.clone().unwrap_or_else(|| "see docs/sandbox.md".to_owned());
+        return Finding::weak(what, detail, raise);
     }
     Finding::broken(what, format!("does not hold there: {}", broken.join("; ")), "run `outpost doctor` there; see docs/sandbox.md")
 }

@@ -1,8 +1,9 @@
 //! Executors behind a command: ssh, docker exec, anything with a standard input and output.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fmt;
-use std::io;
+use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::process::{ExitStatus, Stdio};
@@ -14,8 +15,10 @@ use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use outpost_rpc::link::stdio;
 use outpost_rpc::{Close, LinkError};
+use outpost_wire::secret_names;
+use outpost_wire::shown::{Form, Showing};
 use rustix::process::{Pid, Signal, kill_process_group};
-use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader, ReadBuf};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader, ReadBuf};
 use tokio::process::{Child, ChildStderr, Command};
 use tokio::task::JoinHandle;
 
@@ -23,6 +26,8 @@ use super::{Line, Pulse};
 
 /// How long a command may take to end once its input has.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a command's last complaints are waited for once it has ended.
+const LAST_WORDS: Duration = Duration::from_millis(200);
 /// The most of a command's complaints that is kept for an error message.
 const COMPLAINT: usize = 2 << 10;
 /// The most that a far shell may print before the executor begins.
@@ -72,10 +77,9 @@ impl fmt::Display for CommandLine {
 }
 
 /// What a child must not find in its environment unless it is named.
-fn is_withheld(name: &str) -> bool {
-    let upper = name.to_ascii_uppercase();
-    matches!(name, "OUTPOST_EXEC_SERVER_URL" | "CODEX_EXEC_SERVER_URL")
-        || ["KEY", "SECRET", "TOKEN"].iter().any(|word| upper.contains(word))
+fn is_withheld(name: &OsStr) -> bool {
+    let own = ["OUTPOST_EXEC_SERVER_URL", "CODEX_EXEC_SERVER_URL", "OUTPOST_HIDDEN_VARIABLES"];
+    own.iter().any(|own| name == *own) || secret_names::is_secret(name)
 }
 
 pub async fn start(line: &CommandLine) -> Result<Line, LinkError> {
@@ -84,7 +88,7 @@ pub async fn start(line: &CommandLine) -> Result<Line, LinkError> {
     // In a group of its own: an interrupt typed here is for the command that runs there, not for the way to it.
     command.process_group(0).kill_on_drop(true);
     for (name, _) in std::env::vars_os() {
-        if name.to_str().is_some_and(is_withheld) {
+        if is_withheld(&name) {
             command.env_remove(&name);
         }
     }
@@ -92,7 +96,9 @@ pub async fn start(line: &CommandLine) -> Result<Line, LinkError> {
     if let Some(cwd) = &line.cwd {
         command.current_dir(cwd);
     }
-    if line.complaints == Complaints::Logged {
+    // A terminal must not be reached past us.
+    let is_shown = line.complaints == Complaints::Shown;
+    if !is_shown || io::stderr().is_terminal() {
         command.stderr(Stdio::piped());
     }
     let mut child = command.spawn().map_err(|error| io::Error::new(error.kind(), format!("cannot run `{}`: {error}", line.program)))?;
@@ -100,9 +106,10 @@ pub async fn start(line: &CommandLine) -> Result<Line, LinkError> {
         return Err(LinkError::Protocol("the command has no standard input or output".into()));
     };
     let complaint = Complaint::default();
-    if let Some(stderr) = child.stderr.take() {
-        tokio::spawn(complaint.clone().collect(stderr, line.to_string()));
-    }
+    let complaining = child.stderr.take().map(|stderr| match is_shown {
+        true => tokio::spawn(show_complaints(stderr)),
+        false => tokio::spawn(complaint.clone().collect(stderr, line.to_string())),
+    });
     let pulse = Pulse::default();
     let mut output = BufReader::with_capacity(32 << 10, Listening { stream: output, pulse: pulse.clone() });
     if let Some(mark) = &line.begins_after {
@@ -112,17 +119,22 @@ pub async fn start(line: &CommandLine) -> Result<Line, LinkError> {
     let sink = link.tx.clone();
     // Ends the command with the link; its own end shows as the end of its output.
     let ended = tokio::spawn(async move {
-        tokio::select! {
+        let status = tokio::select! {
             () = sink.closed() => {
                 // It gets the chance to leave by itself now that its input has ended.
                 let ended = tokio::time::timeout(PATIENCE, child.wait()).await;
                 if ended.is_err() {
                     end_group(&child);
                 }
-                ended.ok()?.ok()
+                ended.ok().and_then(Result::ok)
             }
             status = child.wait() => status.ok(),
+        };
+        // Its last words are often the reason. What it left behind may hold its standard error open for longer.
+        if let Some(complaining) = complaining {
+            let _ = tokio::time::timeout(LAST_WORDS, complaining).await;
         }
+        status
     });
     // Only the command itself knows why it ended.
     let frames = link.rx;
@@ -173,6 +185,23 @@ async fn ended_with(ended: JoinHandle<Option<ExitStatus>>, complaint: Complaint)
         return Some(Err(LinkError::Closed(Close::new(Close::TAKEN_OVER, "session has been resumed by another connection"))));
     }
     (!status.success()).then(|| Err(LinkError::Io(io::Error::other(complaint.attach(format!("the command ended: {status}"))))))
+}
+
+/// Copies what a command complains about to our terminal, where it is seen and not obeyed.
+async fn show_complaints(mut stderr: ChildStderr) {
+    let (mut out, mut showing, mut buffer) = (tokio::io::stderr(), Showing::new(Form::Text), vec![0; 8 << 10]);
+    loop {
+        let mut shown = String::new();
+        let read = stderr.read(&mut buffer).await.unwrap_or_default();
+        match read {
+            0 => showing.end(&mut shown),
+            length => showing.bytes(&buffer[..length], &mut shown),
+        }
+        let written = out.write_all(shown.as_bytes()).await.is_ok() && out.flush().await.is_ok();
+        if read == 0 || !written {
+            return;
+        }
+    }
 }
 
 /// The last thing that a command complained about.

@@ -32,7 +32,7 @@ impl Driver {
         for call in calls {
             let consent = match self.answers.remove(&call.id) {
                 Some(consent) => consent,
-                None => self.consent_of(&call).await?,
+                None => self.consent_of(&call).await?.unwrap_or(Consent::Open),
             };
             let plan = self.plan(&call, consent).await?;
             self.settle(&turn, &call, plan, &mut facts, &mut runs);
@@ -123,7 +123,8 @@ impl Driver {
                 slot = slot => slot,
                 () = context.cancel.cancelled() => None,
             };
-            let end = if context.cancel.is_cancelled() { CallEnd::aborted() } else { run.execute(context).await };
+            let mut end = if context.cancel.is_cancelled() { CallEnd::aborted() } else { run.execute(context).await };
+            end.items = crate::pictures::fitted(end.items).await;
             Done::Called { turn, call: named, end }
         });
         self.calls.insert(call, RunningCall { turn: running, task, cancel, alone, over });
@@ -155,7 +156,7 @@ impl Driver {
                     continue;
                 }
                 (Some(started), Some(_)) if started.repeatable || started.tool == WRITE_STDIN => {
-                    let consent = self.consent_of(&call).await?;
+                    let consent = self.consent_of(&call).await?.unwrap_or(Consent::Begun);
                     Some(self.plan(&call, consent).await?)
                 }
                 _ => None,
@@ -233,24 +234,26 @@ impl Driver {
         is_quiet && runs
     }
 
-    /// What the user answered to a call before a restart. If nobody was asked, nobody need be.
-    async fn consent_of(&self, call: &Call) -> Result<Consent, Stop> {
+    /// What the user answered to a call before a restart, if anybody was asked. If the question was asked again, the last
+    /// answer counts.
+    async fn consent_of(&self, call: &Call) -> Result<Option<Consent>, Stop> {
         let mut history = self.store.history(self.thread.id, call.asked_seq).await?;
         let mut asked: Option<ApprovalAsked> = None;
+        let mut consent = None;
         while let Some(batch) = history.next().await? {
             for entry in batch.entries {
                 match entry.fact {
                     Fact::ApprovalAsked(fact) if fact.call.as_ref() == Some(&call.id) => asked = Some(*fact),
                     Fact::ApprovalAnswered(fact) => {
                         if let Some(asked) = asked.as_ref().filter(|asked| asked.approval == fact.approval) {
-                            return Ok(Consent::Given { answer: fact.detail, key: key_in(asked) });
+                            consent = Some(Consent::Given { answer: fact.detail, key: key_in(asked) });
                         }
                     }
                     _ => {}
                 }
             }
         }
-        Ok(Consent::Given { answer: None, key: None })
+        Ok(consent)
     }
 }
 

@@ -5,15 +5,15 @@ use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 
 use outpost_store::Need;
-use outpost_thread::{CompactReason, ContextCompacted, Kept, Raw, TurnId, is_user_message, said};
+use outpost_thread::{CompactReason, ContextCompacted, Kept, Raw, TurnId, estimate, is_user_message, said};
 use serde::Deserialize;
 
 use super::step::{Told, user_message};
 use super::{Done, Driver, Stop};
 use crate::model::{Answer, History, Item, ModelError};
 
-/// So much of what the user said is kept word by word, in bytes.
-const KEPT_BYTES: usize = 80_000;
+/// So much of what the user said is kept word by word, in tokens.
+const KEPT_TOKENS: u64 = 20_000;
 
 const REQUEST: &str = "<compaction_request>\n\
 The conversation is about to be continued without its history. Write a summary from which the work can be continued: what the user \
@@ -23,7 +23,7 @@ tried in vain. Be exact about names and states. Write nothing else.\n\
 
 impl Driver {
     pub(super) async fn begin_compaction(&mut self, turn: TurnId, reason: CompactReason) -> Result<(), Stop> {
-        let model = match self.shared.models.get(self.thread.settings.model_provider.as_deref()) {
+        let model = match self.shared.models.get(self.thread.effective_settings().model_provider.as_deref()) {
             Ok(model) => model,
             Err(error) => return self.fail_turn(turn, &error).await,
         };
@@ -58,10 +58,10 @@ impl Driver {
             let reason = "it was asked to sum up the conversation and said nothing; the history is as it was".into();
             return self.fail_turn(turn, &ModelError::Nonsense { provider, reason }).await;
         }
-        let (mut beginning, bytes) = self.last_words();
-        let text = format!("<context_summary>\n{}\n</context_summary>", summary.trim());
-        let tokens = (bytes + text.len()).div_ceil(4) as u64;
-        beginning.push(Kept::Item(user_message(&text)));
+        let (mut beginning, words) = self.last_words();
+        let summary = user_message(&format!("<context_summary>\n{}\n</context_summary>", summary.trim()));
+        let tokens = words + estimate([&summary]);
+        beginning.push(Kept::Item(summary));
         let window = self.thread.window + 1;
         let compacted = ContextCompacted { turn: Some(turn), reason: self.compacting, kept: beginning, tokens, window };
         self.record(vec![compacted.into()], Need::Stored).await?;
@@ -71,21 +71,22 @@ impl Driver {
     }
 
     /// The user's last messages, oldest first, and how large they are together. An entry that holds nothing else is named.
-    fn last_words(&self) -> (Vec<Kept>, usize) {
+    fn last_words(&self) -> (Vec<Kept>, u64) {
         let Some(context) = &self.context else { return (Vec::new(), 0) };
         let located: Vec<(u64, &Raw)> = context.located().collect();
         let mut sizes: HashMap<u64, usize> = HashMap::new();
         located.iter().for_each(|(seq, _)| *sizes.entry(*seq).or_default() += 1);
-        let (mut words, mut bytes) = (Vec::new(), 0);
+        let (mut words, mut tokens) = (Vec::new(), 0);
         for (seq, item) in located.into_iter().rev().filter(|(_, item)| is_user_message(item)) {
-            if bytes + item.get().len() > KEPT_BYTES {
+            let more = estimate([item]);
+            if tokens + more > KEPT_TOKENS {
                 break;
             }
-            bytes += item.get().len();
+            tokens += more;
             words.push(if sizes.get(&seq) == Some(&1) { Kept::Entry(seq) } else { Kept::Item(item.clone()) });
         }
         words.reverse();
-        (words, bytes)
+        (words, tokens)
     }
 }
 

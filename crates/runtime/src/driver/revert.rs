@@ -2,7 +2,7 @@
 //! what the model had seen by then.
 
 use outpost_store::Need;
-use outpost_thread::{CompactReason, ContextCompacted, ForkPoint, Kept, Thread, TurnId, TurnsReverted};
+use outpost_thread::{CompactReason, ContextCompacted, ForkPoint, Kept, Thread, TurnId, TurnsReverted, estimate};
 
 use super::commands::Outcome;
 use super::step::Told;
@@ -16,14 +16,8 @@ impl Driver {
             return Ok(Err(CommandError::Busy));
         }
         let Some(through) = self.place_before(&before).await? else { return Ok(Err(CommandError::UnknownTurn(before))) };
-        let (kept, bytes) = self.context_at(through).await?;
-        let compacted = ContextCompacted {
-            turn: None,
-            reason: CompactReason::Reverted,
-            kept,
-            tokens: bytes.div_ceil(4) as u64,
-            window: self.thread.window + 1,
-        };
+        let (kept, tokens) = self.context_at(through).await?;
+        let compacted = ContextCompacted { turn: None, reason: CompactReason::Reverted, kept, tokens, window: self.thread.window + 1 };
         self.record(vec![TurnsReverted { before, through }.into(), compacted.into()], Need::Durable).await?;
         // It is read again from what is kept; what was told about the surroundings is told anew.
         self.context = None;
@@ -38,7 +32,7 @@ impl Driver {
     }
 
     /// What the model had seen after an entry, and how large that is.
-    async fn context_at(&self, through: u64) -> Result<(Vec<Kept>, usize), Stop> {
+    async fn context_at(&self, through: u64) -> Result<(Vec<Kept>, u64), Stop> {
         let mut then: Option<Thread> = None;
         let mut history = self.store.history(self.thread.id, 0).await?;
         while let Some(batch) = history.next().await? {
@@ -55,7 +49,7 @@ impl Driver {
         let context = outpost_store::context(&self.store, &then).await?;
         let mut wanted: Vec<u64> = context.located().map(|(seq, _)| seq).collect();
         wanted.dedup();
-        let bytes = context.items().iter().map(|item| item.get().len()).sum();
-        Ok((context.kept(&self.store.entries(self.thread.id, wanted).await?), bytes))
+        let tokens = estimate(context.items());
+        Ok((context.kept(&self.store.entries(self.thread.id, wanted).await?), tokens))
     }
 }

@@ -11,6 +11,7 @@ use outpost_thread::{InterruptReason, Marker};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::repeats::{POINTED_OUT, TOO_MANY, pointed_out, repeated};
 use super::{Done, Driver, Stop};
 use crate::capabilities::RootReport;
 use crate::live::Event;
@@ -114,9 +115,10 @@ impl Driver {
     /// A request that is no step: all that the model knows of the thread and one message more, without tools.
     pub(super) async fn request_aside(&mut self, message: &str) -> Result<Prompt, Stop> {
         self.load_context().await?;
-        let mut items = self.context.as_ref().map_or_else(Vec::new, |context| context.items().to_vec());
-        items.push(user_message(message));
         let settings = self.thread.effective_settings();
+        let provider = self.shared.models.provider_id(&settings);
+        let mut items = self.context.as_ref().map_or_else(Vec::new, |context| context.whole_for(&provider).to_vec());
+        items.push(user_message(message));
         Ok(Prompt {
             model: self.shared.models.model_name(&settings),
             instructions: self.shared.instructions(&self.thread),
@@ -131,11 +133,22 @@ impl Driver {
 
     pub(super) async fn begin_step(&mut self, turn: TurnId, step: u32) -> Result<(), Stop> {
         let settings = self.thread.effective_settings();
+        // They may come from a journal that another program wrote.
+        if let Err(error) = crate::settings::check(&self.thread.settings) {
+            return self.fail_turn_with(turn, json!({"message": error.to_string(), "kind": "unreadableSettings"})).await;
+        }
         let model = match self.shared.models.get(settings.model_provider.as_deref()) {
             Ok(model) => model,
             Err(error) => return self.fail_turn(turn, &error).await,
         };
         self.load_context().await?;
+        let repeated = self.context.as_ref().and_then(|context| repeated(context.items())).filter(|_| step > 0);
+        if let Some((count, tool)) = repeated.as_ref().filter(|(count, _)| *count >= TOO_MANY) {
+            let why = format!(
+                "the model made the same call of `{tool}` {count} times in a row and got the same result each time; the turn was ended"
+            );
+            return self.fail_turn_with(turn, json!({"message": why, "kind": "repeatedCall"})).await;
+        }
         let tools = self.capture(None).await;
         // A turn that runs goes on without a server that it had: the model is told, and can say so.
         if step == 0
@@ -161,6 +174,8 @@ impl Driver {
         let news = surroundings.message(self.told.surroundings.as_ref());
         items.extend(news.iter().chain(&about_skills).chain(&about_servers).map(|text| user_message(text)));
         items.extend(self.named_skills(&turn, &tools).await);
+        let again = repeated.filter(|(count, _)| *count >= POINTED_OUT);
+        items.extend(again.map(|(count, tool)| user_message(&pointed_out(count, &tool))));
         // Only what is new is written down.
         let roots = tools.capabilities.roots.clone();
         let now = Told { surroundings: Some(surroundings), capabilities: Some(capabilities), servers: Some(servers), roots: Some(roots) };
@@ -173,11 +188,12 @@ impl Driver {
             detail: if news == Told::default() { None } else { Raw::of(&news).ok() },
         };
         let name = self.shared.models.model_name(&settings);
-        let asked = ModelAsked { turn: turn.clone(), step, model: Some(name.clone()), provider: Some(model.provider().name.clone()) };
+        let provider = Some(self.shared.models.provider_id(&settings));
+        let asked = ModelAsked { turn: turn.clone(), step, model: Some(name.clone()), provider };
         self.record(vec![captured.into(), asked.into()], Need::Stored).await?;
         self.told.update(news);
-        let items = self.context.as_ref().map(outpost_thread::Context::shared).unwrap_or_default();
-        let history = self.written.follow(self.thread.window, items);
+        let (items, revision) = self.context.as_ref().map(|context| (context.shared(), context.revision())).unwrap_or_default();
+        let history = self.written.follow((self.thread.window, revision), items);
         let prompt = Prompt {
             model: name,
             instructions: self.shared.instructions(&self.thread),

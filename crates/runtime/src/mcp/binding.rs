@@ -27,6 +27,8 @@ use crate::policy::ApprovalPolicy;
 
 /// Models take no longer names.
 const LONGEST_NAME: usize = 64;
+/// Models take 128 tools in all; our own and those of the client need their room.
+const MOST_TOOLS: usize = 100;
 
 /// What decides which servers a step has.
 pub(crate) struct Bind<'a> {
@@ -337,8 +339,16 @@ async fn bound(
         let enabled = server.enabled_tools.as_ref().is_none_or(|enabled| enabled.contains(&tool.name));
         enabled && !server.disabled_tools.contains(&tool.name)
     });
-    let (offered, left_over) = fitting(offered, connection.room());
+    let (mut offered, left_over) = fitting(offered, connection.room());
     let mut left_out = listing.left_out.clone();
+    let free = MOST_TOOLS.saturating_sub(names.len());
+    if offered.len() > free {
+        left_out.push(format!(
+            "{} are more than the {MOST_TOOLS} tools of MCP servers that models take; choose with `enabled_tools`",
+            offered.len() - free
+        ));
+        offered.truncate(free);
+    }
     if left_over > 0 {
         left_out.push(format!(
             "{left_over} are more than the {} bytes that each request has for them; choose with `enabled_tools`",

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 
 use outpost_thread::Settings;
+use outpost_wire::secret_names::is_secret;
 use outpost_wire::secrets::Secrets;
 use serde_json::{Map, Value, json};
 
@@ -25,8 +26,6 @@ const ARGUMENTS: &str = "args";
 const URL: &str = "url";
 /// Shorter values are settings, such as a level or a switch.
 const SHORTEST: usize = 8;
-/// Names that say of a value that it is a secret.
-const SECRET: [&str; 8] = ["KEY", "TOKEN", "SECRET", "PASSW", "CREDENTIAL", "AUTH", "COOKIE", "BEARER"];
 
 pub(crate) struct Withheld {
     ids: Arc<dyn Fn() -> String + Send + Sync>,
@@ -91,8 +90,7 @@ impl Withheld {
         if text.chars().count() < SHORTEST {
             return;
         }
-        let upper = name.to_ascii_uppercase();
-        if SECRET.iter().any(|part| upper.contains(part)) {
+        if is_secret(name) {
             self.secrets.register(text.as_bytes());
             // Without the word before it, such as `Bearer`.
             if let Some((_, rest)) = text.split_once(' ') {

@@ -10,6 +10,7 @@ mod stream;
 use serde_json::{Value, json};
 
 use super::exchange::{Call, Told};
+use super::schema::{is_strict, sound};
 use super::{Answer, ModelError, OnProgress, Prompt, ToolInput, ToolSpec};
 
 /// Asks once.
@@ -34,7 +35,8 @@ pub async fn ask(call: &Call<'_>, prompt: &Prompt, progress: OnProgress<'_>) -> 
     Err(call.cut("the stream ended before the answer did"))
 }
 
-fn request(prompt: &Prompt) -> Value {
+/// The body of a request.
+pub fn request(prompt: &Prompt) -> Value {
     let mut body = json!({
         "model": prompt.model,
         "messages": messages::of(prompt),
@@ -48,7 +50,8 @@ fn request(prompt: &Prompt) -> Value {
         body["reasoning_effort"] = effort.as_str().into();
     }
     if let Some(schema) = &prompt.output_schema {
-        body["response_format"] = json!({"type": "json_schema", "json_schema": {"name": "answer", "strict": true, "schema": **schema}});
+        body["response_format"] =
+            json!({"type": "json_schema", "json_schema": {"name": "answer", "strict": is_strict(schema), "schema": **schema}});
     }
     body
 }
@@ -56,7 +59,7 @@ fn request(prompt: &Prompt) -> Value {
 /// Text tools have no equal here; they become functions with one text argument, and [`messages`] turns calls back.
 fn tool(tool: &ToolSpec) -> Value {
     let parameters = match &tool.input {
-        ToolInput::Object(schema) => schema.clone(),
+        ToolInput::Object(schema) => sound(schema),
         ToolInput::Text { .. } => {
             json!({"type": "object", "properties": {"input": {"type": "string", "description": "The whole text"}}, "required": ["input"]})
         }

@@ -1,6 +1,12 @@
 //! The history of a thread as it goes over the wire: every item is written once, and all later requests share what was
 //! written. So a step costs what is new in it, and not what came before.
+//!
+//! Items go out as they came in, but for their ids. An id is the name under which one provider may have stored an item; another
+//! provider refuses it, and so does the same one if what it stored beside the item is missing. We never ask for anything to be
+//! stored, so nothing needs to be found by its id. And a picture that every provider refuses, in a history that was imported or is
+//! older than the check, is told instead of shown: it would make the thread unusable.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -9,8 +15,11 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
+use serde::de::{Deserializer, MapAccess, Visitor};
+use serde_json::value::RawValue;
 
 use super::Item;
+use crate::pictures::acceptable;
 
 /// Pieces smaller than this grow before another one begins.
 const PIECE: usize = 64 << 10;
@@ -28,14 +37,17 @@ pub struct History {
 pub struct Written {
     count: usize,
     pieces: Vec<Bytes>,
-    window: u32,
+    edition: Edition,
 }
 
+/// Which window of a thread, and how often items were taken out of it. In one edition items are only added.
+pub type Edition = (u32, u32);
+
 impl Written {
-    /// Writes what was added since the last time. Within one window nothing is ever taken away or changed.
-    pub fn follow(&mut self, window: u32, items: Arc<Vec<Item>>) -> History {
-        if window != self.window || items.len() < self.count {
-            *self = Self { window, ..Self::default() };
+    /// Writes what was added since the last time. Within one edition nothing is ever taken away or changed.
+    pub fn follow(&mut self, edition: Edition, items: Arc<Vec<Item>>) -> History {
+        if edition != self.edition || items.len() < self.count {
+            *self = Self { edition, ..Self::default() };
         }
         if items.len() > self.count {
             self.write(&items[self.count..]);
@@ -53,7 +65,10 @@ impl Written {
             if !text.is_empty() || !self.pieces.is_empty() {
                 text.push(b',');
             }
-            text.extend_from_slice(item.get().as_bytes());
+            match acceptable(item.get()) {
+                Some(item) => text.extend_from_slice(without_id(&item.to_string()).as_bytes()),
+                None => text.extend_from_slice(without_id(item.get()).as_bytes()),
+            }
             if text.len() >= PIECE {
                 self.pieces.push(std::mem::take(&mut text).into());
             }
@@ -66,7 +81,7 @@ impl Written {
 
 impl History {
     pub fn new(items: Vec<Item>) -> Self {
-        Written::default().follow(0, Arc::new(items))
+        Written::default().follow(Edition::default(), Arc::new(items))
     }
 
     pub fn items(&self) -> &[Item] {
@@ -82,6 +97,59 @@ impl History {
 
 /// The body of a request, piece by piece. Its length is known, so that nobody needs to count along.
 pub struct Pieces(VecDeque<Bytes>);
+
+impl Pieces {
+    /// All of it, as what it says.
+    pub(super) fn read(self) -> serde_json::Result<serde_json::Value> {
+        serde_json::from_slice(&self.0.iter().flatten().copied().collect::<Vec<u8>>())
+    }
+}
+
+/// Kinds of items that need no id. Others keep theirs, because nobody knows what they are good for.
+const NAMELESS: [&str; 7] =
+    ["message", "reasoning", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output", "local_shell_call"];
+
+/// An item without its id; everything else as it was received.
+fn without_id(item: &str) -> Cow<'_, str> {
+    // Most items have none.
+    if !item.contains("\"id\"") {
+        return item.into();
+    }
+    let Ok(members) = serde_json::Deserializer::from_str(item).deserialize_map(Members) else { return item.into() };
+    let kind = members.iter().find(|(name, _)| name == "type").and_then(|(_, kind)| serde_json::from_str::<String>(kind.get()).ok());
+    let is_nameless = kind.is_none_or(|kind| NAMELESS.contains(&kind.as_str()));
+    if !is_nameless || members.iter().all(|(name, _)| name != "id") {
+        return item.into();
+    }
+    let mut text = String::with_capacity(item.len());
+    for (name, value) in members.iter().filter(|(name, _)| name != "id") {
+        text.push(if text.is_empty() { '{' } else { ',' });
+        text.push_str(&serde_json::Value::from(name.as_ref()).to_string());
+        text.push(':');
+        text.push_str(value.get());
+    }
+    text.push_str(if text.is_empty() { "{}" } else { "}" });
+    text.into()
+}
+
+/// The members of an object, in their order.
+struct Members;
+
+impl<'de> Visitor<'de> for Members {
+    type Value = Vec<(Cow<'de, str>, &'de RawValue)>;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut members = Vec::new();
+        while let Some(member) = map.next_entry::<Cow<'de, str>, &'de RawValue>()? {
+            members.push(member);
+        }
+        Ok(members)
+    }
+}
 
 impl Body for Pieces {
     type Data = Bytes;
@@ -124,7 +192,7 @@ mod tests {
             let all = items(40, length);
             let mut so_far = Written::default();
             for count in [0, 1, 1, 7, 8, 30, 40] {
-                let history = so_far.follow(3, Arc::new(all[..count].to_vec()));
+                let history = so_far.follow((3, 0), Arc::new(all[..count].to_vec()));
                 assert_eq!(written(&history), written(&History::new(all[..count].to_vec())), "{count} of {length}");
                 assert_eq!(written(&history).as_array().unwrap().len(), count);
             }
@@ -135,17 +203,40 @@ mod tests {
     fn only_what_is_new_is_written() {
         let all = items(200, 1000);
         let mut so_far = Written::default();
-        let first = so_far.follow(0, Arc::new(all[..150].to_vec())).pieces[0].clone();
+        let first = so_far.follow((0, 0), Arc::new(all[..150].to_vec())).pieces[0].clone();
         let mut all = Arc::new(all);
-        assert_eq!(first.as_ptr(), so_far.follow(0, all.clone()).pieces[0].as_ptr());
+        assert_eq!(first.as_ptr(), so_far.follow((0, 0), all.clone()).pieces[0].as_ptr());
         assert!(Arc::get_mut(&mut all).is_some(), "nobody holds the items");
     }
 
     #[test]
     fn another_window_begins_anew() {
         let mut so_far = Written::default();
-        so_far.follow(0, Arc::new(items(9, 10)));
-        let history = so_far.follow(1, Arc::new(items(12, 3)));
+        so_far.follow((0, 0), Arc::new(items(9, 10)));
+        let history = so_far.follow((1, 0), Arc::new(items(12, 3)));
         assert_eq!(written(&history), written(&History::new(items(12, 3))));
+    }
+
+    #[test]
+    fn what_was_taken_out_is_not_written() {
+        let mut so_far = Written::default();
+        let mut all = items(9, 10);
+        so_far.follow((0, 0), Arc::new(all.clone()));
+        all.remove(2);
+        all.extend(items(3, 4));
+        let history = so_far.follow((0, 1), Arc::new(all.clone()));
+        assert_eq!(written(&history), written(&History::new(all)));
+    }
+
+    #[test]
+    fn ids_stay_with_whoever_gave_them() {
+        let said = r#"{"type":"message","id":"0198","role":"user","content":[{"type":"input_text","text":"the \"id\""}]}"#;
+        assert_eq!(without_id(said), said.replace(r#""id":"0198","#, ""));
+        assert_eq!(without_id(r#"{"id":"x","type":"reasoning","summary":[]}"#), r#"{"type":"reasoning","summary":[]}"#);
+        for as_it_is in
+            [r#"{"type":"image_generation_call","id":"ig"}"#, r#"{"type":"message","content":"\"id\""}"#, "[1]", r#"{"a":{"id":1}}"#]
+        {
+            assert_eq!(without_id(as_it_is), as_it_is);
+        }
     }
 }

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::exchange::{Call, Told};
 use super::history::Pieces;
+use super::schema::{is_strict, sound};
 use super::{Answer, Item, ModelError, OnProgress, Progress, Prompt, ReasoningPart, ToolInput, ToolSpec, Usage};
 
 /// Asks once.
@@ -102,7 +103,7 @@ struct After<'a> {
 }
 
 /// The body of a request: one object, whose middle is the history as it lies.
-fn body(prompt: &Prompt) -> serde_json::Result<Pieces> {
+pub fn body(prompt: &Prompt) -> serde_json::Result<Pieces> {
     let mut before = serde_json::to_vec(&Before { model: &prompt.model, instructions: &prompt.instructions })?;
     before.pop();
     before.extend_from_slice(b",\"input\":[");
@@ -114,7 +115,7 @@ fn body(prompt: &Prompt) -> serde_json::Result<Pieces> {
         text: prompt
             .output_schema
             .as_ref()
-            .map(|schema| json!({"format": {"type": "json_schema", "name": "answer", "strict": true, "schema": **schema}})),
+            .map(|schema| json!({"format": {"type": "json_schema", "name": "answer", "strict": is_strict(schema), "schema": **schema}})),
         store: false,
         stream: true,
         // Reasoning comes back sealed, so that it can be handed over again without being stored by the provider.
@@ -129,7 +130,7 @@ fn body(prompt: &Prompt) -> serde_json::Result<Pieces> {
 fn tool(tool: &ToolSpec) -> Value {
     match &tool.input {
         ToolInput::Object(schema) => {
-            json!({"type": "function", "name": tool.name, "description": tool.description, "strict": false, "parameters": schema})
+            json!({"type": "function", "name": tool.name, "description": tool.description, "strict": false, "parameters": sound(schema)})
         }
         ToolInput::Text { grammar } => json!({
             "type": "custom", "name": tool.name, "description": tool.description,

@@ -133,6 +133,10 @@ impl<'t> Parser<'t> {
             if text.trim() == END {
                 break;
             }
+            // Behind a whole file it says nothing that is not known already; models write it all the same.
+            if text.trim() == END_OF_FILE && !patch.changes.is_empty() {
+                continue;
+            }
             if let Some(id) = value(text, ENVIRONMENT, line)? {
                 if patch.environment.is_some() {
                     return Err(ParseError::EnvironmentTwice { line });
@@ -190,7 +194,7 @@ impl<'t> Parser<'t> {
 
     fn added(&mut self) -> Result<String, ParseError> {
         let mut content = String::new();
-        while !is_header(self.peek()?) {
+        while !is_header(self.peek()?) && self.peek()?.trim() != END_OF_FILE {
             let (line, text) = self.next()?;
             match text.strip_prefix('+') {
                 Some(rest) => {
@@ -336,6 +340,17 @@ mod tests {
         assert_eq!(parse(twice), Err(ParseError::PathTwice { line: 3, path: "a".into() }));
         let environments = "*** Begin Patch\n*** Environment ID: x\n*** Environment ID: y\n*** Delete File: a\n*** End Patch";
         assert_eq!(parse(environments), Err(ParseError::EnvironmentTwice { line: 3 }));
+    }
+
+    #[test]
+    fn the_end_of_a_whole_file_may_be_told() {
+        let patch = "*** Begin Patch\n*** Add File: a\n+one\n*** End of File\n*** Delete File: b\n*** End of File\n*** End Patch";
+        let plain = patch.replace("*** End of File\n", "");
+        assert_eq!(parse(patch), parse(&plain));
+        assert_eq!(parse(patch).unwrap().changes.len(), 2);
+        // Within a new file it is not a line of the file, and what follows must be one again.
+        let within = "*** Begin Patch\n*** Add File: a\n+one\n*** End of File\n+two\n*** End Patch";
+        assert!(matches!(parse(within), Err(ParseError::NoHeader { line: 5, .. })));
     }
 
     proptest! {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 use outpost_environment::{Captured, Member, State, StepView};
-use outpost_thread::{Raw, Thread};
+use outpost_thread::Thread;
 use outpost_wire::intent::{EnvironmentId, Selection};
 use tokio::time::{Instant, timeout_at};
 
@@ -17,6 +17,7 @@ use crate::mcp::{Binding, Declared, Requirements};
 use crate::model::{ToolInput, ToolSpec, WireApi};
 use crate::permissions::SandboxMode;
 use crate::policy::ApprovalPolicy;
+use crate::settings;
 use crate::tools::catalogue::{Offer, shared as catalogue};
 use crate::tools::permit::silence;
 use crate::tools::processes::Processes;
@@ -178,15 +179,18 @@ impl Shared {
         step
     }
 
+    /// Where the thread's own cannot be read, no step begins; whatever else looks at it finds the strictest.
     pub fn mode(&self, thread: &Thread) -> SandboxMode {
-        let own = thread.settings.sandbox.as_ref().and_then(|mode: &Raw| {
-            mode.read::<SandboxMode>().ok().or_else(|| mode.read::<String>().ok().and_then(|name| SandboxMode::named(&name)))
-        });
-        own.unwrap_or_else(|| self.config.sandbox.clone())
+        match settings::sandbox(&thread.settings) {
+            Ok(own) => own.unwrap_or_else(|| self.config.sandbox.clone()),
+            Err(_) => SandboxMode::ReadOnly { network_access: false },
+        }
     }
 
     fn approval(&self, thread: &Thread) -> ApprovalPolicy {
-        let own = thread.settings.approval_policy.as_ref().and_then(|policy| policy.read::<ApprovalPolicy>().ok());
-        own.unwrap_or(self.config.approval)
+        match settings::approval(&thread.settings) {
+            Ok(own) => own.unwrap_or(self.config.approval),
+            Err(_) => ApprovalPolicy::Untrusted,
+        }
     }
 }

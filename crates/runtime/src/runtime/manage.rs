@@ -263,8 +263,9 @@ impl Shared {
         live
     }
 
-    /// Servers that a client gives a thread are checked before they are written down, and secrets are taken out of them.
+    /// Settings that a client gives a thread are checked before they are written down, and secrets are taken out of its servers.
     pub fn take_servers(&self, settings: &mut Settings) -> Result<(), ThreadError> {
+        crate::settings::check(settings).map_err(|error| ThreadError::Invalid(error.to_string()))?;
         if !settings.other.contains_key(SESSION_LAYER) {
             return Ok(());
         }

@@ -24,6 +24,7 @@ pub enum AgentCall {
 }
 
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Spawn {
     message: String,
     #[serde(default)]
@@ -31,6 +32,7 @@ pub struct Spawn {
 }
 
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Send {
     target: String,
     message: String,
@@ -39,6 +41,7 @@ pub struct Send {
 }
 
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Wait {
     targets: Vec<String>,
     #[serde(default)]
@@ -46,9 +49,15 @@ pub struct Wait {
 }
 
 #[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Target {
     target: String,
 }
+
+/// For a tool without arguments.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Nothing {}
 
 impl AgentCall {
     pub fn is_name(name: &str) -> bool {
@@ -62,7 +71,10 @@ impl AgentCall {
             "wait_agent" => Self::Wait(parse(name, arguments)?),
             "interrupt_agent" => Self::Interrupt(parse(name, arguments)?),
             "close_agent" => Self::Close(parse(name, arguments)?),
-            _ => Self::List,
+            _ => {
+                parse::<Nothing>(name, arguments)?;
+                Self::List
+            }
         })
     }
 

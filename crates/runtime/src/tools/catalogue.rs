@@ -197,9 +197,8 @@ fn apply_patch(offer: &Offer) -> ToolSpec {
     let input = if offer.text_tools {
         ToolInput::Text { grammar: PATCH_GRAMMAR.to_owned() }
     } else {
-        ToolInput::Object(json!({
-            "type": "object", "properties": {"input": string("The whole patch.")}, "required": ["input"], "additionalProperties": false,
-        }))
+        let properties = with_environment(object(json!({"input": string("The whole patch.")})), offer);
+        ToolInput::Object(json!({"type": "object", "properties": properties, "required": ["input"], "additionalProperties": false}))
     };
     ToolSpec { name: "apply_patch".into(), description, input }
 }
@@ -281,9 +280,19 @@ fn agents() -> [ToolSpec; 6] {
     ]
 }
 
-/// The tools of a step, shared by all who need them.
+/// Models refuse requests with more.
+const MOST_TOOLS: usize = 128;
+
+/// The tools of a step, shared by all who need them. What is one too many, or has a name that another one has, is left out.
 pub fn shared(offer: &Offer, more: impl IntoIterator<Item = ToolSpec>) -> Arc<[ToolSpec]> {
-    tools(offer).into_iter().chain(more).collect()
+    let mut names = std::collections::HashSet::new();
+    let (kept, left_out): (Vec<_>, Vec<_>) =
+        tools(offer).into_iter().chain(more).partition(|tool| names.len() < MOST_TOOLS && names.insert(tool.name.clone()));
+    if !left_out.is_empty() {
+        let names: Vec<&str> = left_out.iter().map(|tool| tool.name.as_str()).collect();
+        tracing::warn!(tools = names.join(", "), "more tools than a model takes, or two with one name: these are left out");
+    }
+    kept.into()
 }
 
 #[cfg(test)]
@@ -341,5 +350,14 @@ mod tests {
         all.sort();
         all.dedup();
         assert_eq!(all.len(), count);
+    }
+
+    #[test]
+    fn no_more_tools_than_a_model_takes() {
+        let more = |name: String| ToolSpec { name, description: String::new(), input: ToolInput::Object(json!({})) };
+        let all = shared(&offer(1), (0..200).map(|n| more(format!("t{n}"))));
+        assert_eq!(all.len(), MOST_TOOLS);
+        let twice = shared(&offer(1), [more("update_plan".into())]);
+        assert_eq!(twice.len(), tools(&offer(1)).len());
     }
 }

@@ -17,15 +17,16 @@ use tokio::time::{Instant, timeout_at};
 
 use super::earlier::{EarlierCommand, session_of};
 use super::output::HeadTail;
+use super::patching::named_once;
 use super::permit::{SandboxPermissions, additional};
 use super::processes::{End, Processes, Running};
 use super::{Asked, CallContext, CallEnd, Plan, ResultType, Run, StepTools, USER_COMMAND, Work};
-use crate::approvals::{Question, key};
+use crate::approvals::Bound;
 use crate::patch;
 use crate::permissions::UNENFORCEABLE;
 use crate::permits::Permits;
 use crate::policy::{Course, Request, decide};
-use crate::rules;
+use crate::rules::{self, Verdict};
 
 const DEFAULT_YIELD: u64 = 10_000;
 /// So long a command that was stopped may take to be gone.
@@ -34,8 +35,9 @@ const DEFAULT_OUTPUT_TOKENS: usize = 10_000;
 /// So much of a command's output is shown to clients that come later, its beginning and its end.
 const SHOWN_LATER_TOKENS: usize = 2_000;
 
-/// As the model writes it.
+/// As the model writes it. What it writes under another name is refused: an environment that is misspelled is another machine.
 #[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ExecCommand {
     cmd: String,
     #[serde(default)]
@@ -63,6 +65,7 @@ pub struct ExecCommand {
 }
 
 #[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct WriteStdin {
     session_id: u64,
     #[serde(default)]
@@ -112,7 +115,13 @@ pub(crate) struct StdinRun {
 impl StepTools {
     pub(super) fn plan_exec(&self, asked: &Asked<'_>, exec: ExecCommand) -> Plan {
         let (call, fail) = (asked.call, |why: &str| asked.fail(why));
-        let place = match self.place(exec.environment_id.as_deref()) {
+        let dressed = patch::parse_command(&exec.cmd);
+        let header = dressed.as_ref().and_then(|(_, parsed)| parsed.as_ref().ok()?.environment.as_deref());
+        let environment = match named_once(exec.environment_id.as_deref(), header) {
+            Ok(environment) => environment,
+            Err(why) => return fail(&why),
+        };
+        let place = match self.place(environment) {
             Ok(place) => place,
             Err(why) => {
                 let (cwd, named) = (exec.workdir.as_deref().unwrap_or_default(), exec.environment_id.as_deref());
@@ -122,7 +131,7 @@ impl StepTools {
         };
         let cwd = directory(&place.attachment.cwd, exec.workdir.as_deref());
         // A patch that is dressed up as a command is a patch, in the same environment and under the same gate.
-        if let Some((inner, parsed)) = patch::parse_command(&exec.cmd) {
+        if let Some((inner, parsed)) = dressed {
             let cwd = directory(&cwd, inner);
             if exec.additional_permissions.is_some() {
                 return fail("A patch cannot be given additional permissions; ask for them with request_permissions first.");
@@ -144,25 +153,16 @@ impl StepTools {
         let escalated = exec.sandbox_permissions == Some(SandboxPermissions::RequireEscalated);
         let request = Request { escalated, widened: !additional.is_empty(), full_access: self.mode.is_full_access() };
         let id = place.attachment.environment_id.clone();
-        let what = json!(["command", exec.cmd, cwd.to_string(), shell, exec.tty, escalated, additional]);
-        let granted = key(&place, &what);
-        let course = decide(self.approval, &self.rules.judge(&exec.cmd, id.as_str()), request);
-        let sandboxed = match course {
-            Course::Run { sandboxed } => sandboxed,
-            Course::Ask { sandboxed, .. } if asked.is_granted(&granted) => sandboxed,
+        let mut verdict = self.rules.judge(&exec.cmd, id.as_str());
+        // The rules are about what a shell does with a command; of another program nobody knows what it does.
+        if verdict == Verdict::Allowed && !rules::is_shell(&shell, &info.shell.path) {
+            verdict = Verdict::Silent;
+        }
+        let (sandboxed, why) = match decide(self.approval, &verdict, request) {
+            Course::Run { sandboxed } => (sandboxed, None),
+            Course::Ask { sandboxed, why } => (sandboxed, Some(why)),
             Course::Refuse { why } => {
                 return asked.refuse(&format!("This command may not run: {why}."), command_detail(&exec.cmd, &cwd, &id, "agent"));
-            }
-            Course::Ask { why, .. } => {
-                let mut detail = json!({
-                    "key": granted, "command": exec.cmd, "cwd": cwd.to_syntax(), "environmentId": id, "why": why,
-                    "reason": exec.justification, "escalated": escalated, "prefixRule": offered(&exec),
-                });
-                if !additional.is_empty() {
-                    detail["additionalPermissions"] = json!(additional.profile());
-                    detail["words"] = additional.words().into();
-                }
-                return Plan::Ask(Question { kind: "command", environment: Some(id), detail });
             }
         };
         let process = self.processes.name(session_of(call), &call.id);
@@ -179,6 +179,22 @@ impl StepTools {
         sandbox = sandbox.filter(|_| sandboxed);
         if let Some(sandbox) = &mut sandbox {
             additional.widen(sandbox, Grant::Required);
+        }
+        if let Some(why) = why {
+            let what = json!(["command", start.argv, start.cwd, start.tty, start.pipe_stdin, start.env_policy, start.env]);
+            let bound = Bound::exactly(&place, &what, sandbox.as_ref());
+            if !asked.is_granted(&bound) {
+                let mut detail = json!({
+                    "command": exec.cmd, "cwd": cwd.to_syntax(), "environmentId": id, "why": why, "reason": exec.justification,
+                    "escalated": escalated, "prefixRule": offered(&exec), "program": start.argv[..2],
+                    "sandbox": self.around(&place, sandboxed),
+                });
+                if !additional.is_empty() {
+                    detail["additionalPermissions"] = json!(additional.profile());
+                    detail["words"] = additional.words().into();
+                }
+                return asked.bound_question("command", Some(id), &bound, detail);
+            }
         }
         let run = ExecRun {
             origin: Origin::Start { environment: place.handle.clone(), start: Box::new(start), sandbox },
@@ -203,7 +219,7 @@ impl StepTools {
         let call = asked.call;
         let here = self.processes.get(write.session_id).map(|running| running.call.clone());
         let Some(command) = here.or_else(|| asked.earlier.as_ref().map(|earlier| earlier.call.clone())) else {
-            return asked.fail(&not_running(write.session_id));
+            return asked.fail(&not_running(write.session_id, &self.processes));
         };
         let (least, most, usual) = if write.chars.is_empty() { (5_000, 300_000, 5_000) } else { (250, 30_000, 250) };
         let run = StdinRun {
@@ -447,8 +463,13 @@ async fn find_again(context: &CallContext, id: &EnvironmentId, process: &str) ->
     }
 }
 
-fn not_running(session: u64) -> String {
-    format!("no command with the session id {session} is running; it has ended, or its session is over")
+fn not_running(session: u64, processes: &Processes) -> String {
+    let running: Vec<String> = processes.running().iter().map(|(session, _)| session.to_string()).collect();
+    let known = match running.as_slice() {
+        [] => "no command is running behind a session id".to_owned(),
+        ids => format!("these are running: {}", ids.join(", ")),
+    };
+    format!("no command with the session id {session} is running, it has ended, or its session is over; {known}")
 }
 
 impl StdinRun {
@@ -478,7 +499,7 @@ impl StdinRun {
         if let Some(running) = self.processes.get(self.session) {
             return Ok(running);
         }
-        let earlier = self.earlier.as_ref().ok_or_else(|| not_running(self.session))?;
+        let earlier = self.earlier.as_ref().ok_or_else(|| not_running(self.session, &self.processes))?;
         let process = find_again(context, &earlier.environment, &earlier.process).await.ok_or_else(|| {
             format!(
                 "The command with the session id {} was running when the program ended, and it is lost: nobody knows what became of it. \

@@ -10,11 +10,10 @@ use serde_json::json;
 
 use super::exec::directory;
 use super::{Asked, CallEnd, Plan, ResultType, StepTools, Work};
-
-/// Models refuse larger ones.
-const LARGEST: usize = 20 << 20;
+use crate::pictures::Picture;
 
 #[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ViewImage {
     path: String,
     #[serde(default)]
@@ -50,26 +49,12 @@ impl ImageRun {
             Ok(read) => read.data_base64.0,
             Err(error) => return CallEnd::failed(self.result, call, &format!("{} cannot be read: {error}", self.path.to_syntax())),
         };
-        let Some(kind) = picture_kind(&bytes) else {
-            let why = format!("{} is no picture that can be shown (PNG, JPEG, GIF or WebP)", self.path.to_syntax());
-            return CallEnd::failed(self.result, call, &why);
+        let read = tokio::task::spawn_blocking(move || Picture::read(bytes.into())).await;
+        let url = match read {
+            Ok(Ok(picture)) => picture.address(),
+            Ok(Err(why)) => return CallEnd::failed(self.result, call, &format!("{} cannot be shown: {why}", self.path.to_syntax())),
+            Err(error) => return CallEnd::failed(self.result, call, &format!("{} cannot be shown: {error}", self.path.to_syntax())),
         };
-        if bytes.len() > LARGEST {
-            let why = format!("{} has {} bytes; at most {LARGEST} can be shown", self.path.to_syntax(), bytes.len());
-            return CallEnd::failed(self.result, call, &why);
-        }
-        let url = format!("data:{kind};base64,{}", outpost_wire::base64::encode(&bytes));
         CallEnd::completed(self.result, call, json!([{"type": "input_image", "image_url": url}]), None)
-    }
-}
-
-/// What kind of picture a file is by its first bytes; its name does not count.
-pub fn picture_kind(bytes: &[u8]) -> Option<&'static str> {
-    match bytes {
-        [0x89, b'P', b'N', b'G', ..] => Some("image/png"),
-        [0xff, 0xd8, 0xff, ..] => Some("image/jpeg"),
-        [b'G', b'I', b'F', b'8', ..] => Some("image/gif"),
-        [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Some("image/webp"),
-        _ => None,
     }
 }

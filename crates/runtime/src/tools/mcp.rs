@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use self::content::{embedded, parts, shortened, told};
 use super::{Asked, CallContext, CallEnd, Plan, ResultType, StepTools, Work};
-use crate::approvals::{Question, key_of};
+use crate::approvals::{Bound, key_of};
 use crate::feed::Feed;
 use crate::live::Event;
 use crate::mcp::binding::BoundServer;
@@ -63,7 +63,7 @@ struct Named {
 }
 
 #[derive(Deserialize, Default)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 struct ResourceArguments {
     server: Option<String>,
     uri: Option<String>,
@@ -153,14 +153,15 @@ impl StepTools {
         });
         let handle = environment.as_ref().and_then(|id| self.view.captured(id)?.handle());
         let granted = key_of(environment.as_ref(), handle, &json!(["mcpTool", server.name, tool.name]));
+        // A yes is to this call; one for the thread is to the tool.
+        let bound = Bound::within(granted, &json!(arguments), None);
         match self.why_ask(tool) {
             Some(Err(why)) => return asked.fail(&format!("This tool may not run: {why}.")),
-            Some(Ok(why)) if !asked.is_granted(&granted) => {
+            Some(Ok(why)) if !asked.is_granted(&bound) => {
                 let mut detail = detail;
-                detail["key"] = granted.into();
                 detail["why"] = why.into();
                 detail["annotations"] = tool.raw["annotations"].clone();
-                return Plan::Ask(Question { kind: "mcpTool", environment, detail });
+                return asked.bound_question("mcpTool", environment, &bound, detail);
             }
             _ => {}
         }

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::exec::directory;
 use super::{Asked, CallEnd, Plan, ResultType, StepTools, Work};
-use crate::approvals::{Question, key};
+use crate::approvals::{Bound, key};
 use crate::patch::{self, Diff, FileChange, Patch};
 use crate::permits::Permits;
 use crate::policy::{Course, Request, decide};
@@ -58,13 +58,27 @@ struct Edit {
     moved: Option<(PathUri, Vec<u8>)>,
 }
 
+/// The environment of a patch, which may be named by an argument, by a line of the patch, or by both alike.
+pub(super) fn named_once<'a>(argument: Option<&'a str>, header: Option<&'a str>) -> Result<Option<&'a str>, String> {
+    match (argument, header) {
+        (Some(argument), Some(header)) if argument != header => Err(format!(
+            "the argument `environment_id` names `{argument}`, and the patch itself names `{header}`: name one environment. Nothing was done"
+        )),
+        (argument, header) => Ok(argument.or(header)),
+    }
+}
+
 impl StepTools {
-    pub(super) fn plan_patch_text(&self, asked: &Asked<'_>, text: &str) -> Plan {
+    pub(super) fn plan_patch_text(&self, asked: &Asked<'_>, text: &str, environment: Option<&str>) -> Plan {
         let patch = match patch::parse(text) {
             Ok(patch) => patch,
             Err(error) => return asked.fail(&error.to_string()),
         };
-        match self.place(patch.environment.as_deref()) {
+        let environment = match named_once(environment, patch.environment.as_deref()) {
+            Ok(environment) => environment.map(str::to_owned),
+            Err(why) => return asked.fail(&why),
+        };
+        match self.place(environment.as_deref()) {
             Ok(place) => self.plan_patch(asked, patch, &place, &place.attachment.cwd.clone()),
             Err(why) => {
                 // Where it would have been is not known; what it would have done is.
@@ -84,19 +98,20 @@ impl StepTools {
         let detail = json!({"type": "fileChange", "changes": changes, "environmentId": id});
         // The rules are about commands; the policy is about everything.
         let request = Request { escalated: false, widened: !beyond.is_empty(), full_access: self.mode.is_full_access() };
+        // A yes is to these very changes; one for the thread is to each of these files, in this environment.
         let granted = key(place, &json!(["fileChange", paths]));
-        // An answer for the thread holds for each of the files, in this environment.
+        let bound = Bound::within(granted, &json!([cwd, changes]), sandbox.as_ref());
         let each: Vec<String> = paths.iter().map(|path| key(place, &json!(["fileChange", [path]]))).collect();
-        let is_granted = asked.is_granted(&granted) || each.iter().all(|key| asked.grants.holds(key));
+        let is_granted = asked.is_granted(&bound) || each.iter().all(|key| asked.grants.holds(key));
         match decide(self.approval, &Verdict::Silent, request) {
             // The user may not be asked. The sandbox refuses with its own reason what it does not allow.
             Course::Refuse { .. } => beyond = Permits::default(),
             Course::Ask { why, .. } if !is_granted => {
                 let mut detail = detail;
-                detail["key"] = granted.into();
-                detail["keys"] = each.into();
                 detail["why"] = if beyond.is_empty() { why } else { format!("{why}: {beyond}") }.into();
-                return Plan::Ask(Question { kind: "fileChange", environment: Some(id), detail });
+                detail["keys"] = each.into();
+                detail["sandbox"] = self.around(place, !self.mode.is_full_access()).into();
+                return asked.bound_question("fileChange", Some(id), &bound, detail);
             }
             Course::Ask { .. } | Course::Run { .. } => {}
         }

@@ -14,12 +14,13 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{Asked, CallContext, CallEnd, Consent, Plan, ResultType, StepTools, Work};
-use crate::approvals::{Question, key};
+use crate::approvals::Bound;
 use crate::permits::Permits;
 use crate::policy::ApprovalPolicy;
 
 /// As the model writes it.
 #[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct RequestPermissions {
     #[serde(default)]
     reason: Option<String>,
@@ -147,21 +148,22 @@ impl StepTools {
             return nothing(asked, &format!("Nothing was granted, and nobody was asked: {why}. Go on without it."));
         }
         let id = place.attachment.environment_id.clone();
-        let here = key(&place, &json!("permissions"));
+        let bound = Bound::exactly(&place, &json!(["permissions", wanted.profile()]), Some(&sandbox));
+        let question = || {
+            let detail = json!({
+                "environmentId": id, "cwd": place.attachment.cwd.to_syntax(), "permissions": wanted.profile(), "words": wanted.words(),
+                "reason": request.reason, "sandbox": self.around(&place, true),
+            });
+            asked.bound_question("permissions", Some(id.clone()), &bound, detail)
+        };
         let answer = match &asked.consent {
-            Consent::Open => {
-                let detail = json!({
-                    "key": here, "environmentId": id, "cwd": place.attachment.cwd.to_syntax(), "permissions": wanted.profile(),
-                    "words": wanted.words(), "reason": request.reason,
-                });
-                return Plan::Ask(Question { kind: "permissions", environment: Some(id), detail });
-            }
+            Consent::Open => return question(),
             Consent::Given { answer, .. } => answer.as_ref().and_then(|answer| answer.read::<Answer>().ok()),
+            Consent::Begun => None,
         };
         let Some(answer) = answer else { return nothing(asked, "Nothing was granted: the answer cannot be read.") };
-        if answer.key != here {
-            return asked
-                .fail("The environment is another one than the user was asked about. Nothing was granted; ask again if you need it.");
+        if answer.key != bound.exact {
+            return question();
         }
         let permits = wanted.within(&Permits::granted(&answer.permissions, place.attachment));
         if permits.is_empty() {

@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use super::{Asked, CallEnd, Plan, ResultType, Work};
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct UpdatePlan {
     #[serde(default)]
     explanation: Option<String>,

@@ -8,6 +8,7 @@ use super::{Asked, CallEnd, Plan, ResultType, StepTools, Work};
 use crate::skills::Skill;
 
 #[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ReadSkill {
     skill: String,
     #[serde(default)]

@@ -13,6 +13,7 @@ use super::{Asked, CallContext, CallEnd, Plan, ResultType, StepTools, Work};
 const LONGEST: Duration = Duration::from_secs(300);
 
 #[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct WaitForEnvironment {
     environment_id: String,
 }
@@ -26,7 +27,7 @@ impl StepTools {
     pub(super) fn plan_wait(&self, asked: &Asked<'_>, wait: WaitForEnvironment) -> Plan {
         let member = self.view.selected().find(|member| member.id.as_str() == wait.environment_id);
         let Some(member) = member else {
-            return asked.fail(&format!("unknown turn environment id `{}`", wait.environment_id));
+            return asked.fail(&self.unknown_environment(&wait.environment_id));
         };
         let id = member.id.clone();
         asked.run(Some(id.clone()), true, None, Work::Wait(WaitRun { id, result: asked.result() }))

@@ -19,6 +19,8 @@ pub struct Surroundings {
     /// The groups that cells are born into, as `/proc/PID/cgroup` shows them.
     pub own: String,
     pub has_systemd: bool,
+    /// Whether systemd made this group for us to divide; not every manager leaves a mark of that.
+    pub is_granted: bool,
     /// The processes that we may move.
     pub ours: Vec<u32>,
 }
@@ -30,6 +32,7 @@ impl Surroundings {
             mounts: std::fs::read_to_string(format!("/proc/{pid}/mountinfo"))?,
             own: std::fs::read_to_string(format!("/proc/{pid}/cgroup"))?,
             has_systemd: Path::new("/run/systemd/system").is_dir(),
+            is_granted: false,
             ours: vec![std::process::id(), pid],
         })
     }
@@ -48,7 +51,7 @@ impl Surroundings {
         let parent = match group.parent() {
             // Where a session of ours puts its processes: its own group is above.
             Some(above) if is_of_session(&group) => above.to_owned(),
-            _ if !self.has_systemd || tree.is_delegated(&group) => group,
+            _ if !self.has_systemd || self.is_left_to_us(tree, &group) => group,
             _ => return Err(format!("systemd did not leave {} to us (Delegate=yes is missing)", group.display())),
         };
         self.divide(tree, &parent, controller)?;
@@ -65,10 +68,14 @@ impl Surroundings {
         let group = below(&point, &root, own);
         if self.has_systemd {
             // The mark is only in the hierarchy by which systemd itself knows its units.
-            let is_ours = unit_group(self).is_some_and(|unit| tree.is_delegated(&unit));
+            let is_ours = unit_group(self).is_some_and(|unit| self.is_left_to_us(tree, &unit));
             return group.into_iter().filter(|_| is_ours).collect();
         }
         group.into_iter().chain([point]).collect()
+    }
+
+    fn is_left_to_us(&self, tree: &dyn Tree, group: &Path) -> bool {
+        self.is_granted || tree.is_delegated(group)
     }
 
     /// Our group in the hierarchy of the second version.
@@ -97,7 +104,7 @@ impl Surroundings {
         }
         let inside = processes(tree, group).map_err(|error| failed("cgroup.procs", error))?;
         if kind.is_some() && !inside.is_empty() {
-            let is_ours = tree.is_delegated(group) || inside.iter().all(|pid| self.ours.contains(pid));
+            let is_ours = self.is_left_to_us(tree, group) || inside.iter().all(|pid| self.ours.contains(pid));
             if !is_ours {
                 return Err(format!("{} holds processes that are not ours, so it cannot be divided", group.display()));
             }

@@ -205,6 +205,7 @@ fn at(own: &str, has_systemd: bool) -> Surroundings {
         mounts: format!("24 18 0:22 / {POINT} rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"),
         own: format!("0::{own}\n"),
         has_systemd,
+        is_granted: false,
         ours: vec![OWN, STAGE],
     }
 }
@@ -247,6 +248,11 @@ fn what_systemd_keeps_is_not_touched() {
         assert!(found.why().contains("Delegate=yes"), "{}", found.why());
         assert_eq!(format!("{before:?}"), format!("{:?}", *tree.nodes()));
     }
+    // One that was made for us needs no mark.
+    let scope = "/user.slice/user-1.slice/user@1.service/app.slice/run-r1.scope";
+    let tree = Fake::new([(scope, Node { processes: vec![STAGE], ..Node::ours() })]);
+    let found = tree.probe(&Surroundings { is_granted: true, ..at(scope, true) });
+    assert_eq!((found.processes(), found.memory()), (Some(Mechanism::CgroupV2), Some(Mechanism::CgroupV2)));
     let tree = Fake::new([(UNIT, Node { delegated: true, ..Node::ours() })]);
     assert!(!at(UNIT, true).needs_unit(tree.as_ref()) && !at("/x", false).needs_unit(tree.as_ref()));
 }
@@ -341,6 +347,7 @@ fn only_what_is_mounted_here_is_looked_at() {
         mounts: "30 25 0:26 / /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids\n".into(),
         own: "9:pids:/a\n0::/\n".into(),
         has_systemd: false,
+        is_granted: false,
         ours: vec![],
     };
     let parents = ["/sys/fs/cgroup/pids/a", "/sys/fs/cgroup/pids"].map(PathBuf::from);

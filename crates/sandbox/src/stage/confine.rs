@@ -13,19 +13,61 @@ mod view;
 use std::fmt::Display;
 use std::io;
 
+use rustix::io::Errno;
 use rustix::process::{DumpableBehavior, geteuid, set_dumpable_behavior};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, Gid, Uid, remove_capability_from_bounding_set, set_capabilities, set_no_new_privs, set_thread_groups,
     set_thread_res_gid, set_thread_res_uid,
 };
 
+use crate::level::Level;
+use crate::message::Cause;
 use crate::plan::{Confinement, Identity};
 use crate::sys::{self, Fork, Signals};
 
 pub use network::Network;
 
 /// Why a cell cannot be confined, for whoever asked for it.
-pub type Refused = String;
+#[derive(Debug, Clone)]
+pub struct Refused {
+    reason: String,
+    by_users: bool,
+}
+
+impl Refused {
+    /// The users of a mount cannot be mapped, which may be done in another way.
+    fn users(self) -> Self {
+        Self { by_users: true, ..self }
+    }
+
+    pub fn cause(&self) -> Cause {
+        if self.by_users { Cause::Users } else { Cause::Policy }
+    }
+}
+
+impl From<String> for Refused {
+    fn from(reason: String) -> Self {
+        Self { reason, by_users: false }
+    }
+}
+
+impl From<&str> for Refused {
+    fn from(reason: &str) -> Self {
+        reason.to_owned().into()
+    }
+}
+
+impl From<Refused> for String {
+    fn from(refused: Refused) -> Self {
+        refused.reason
+    }
+}
+
+impl Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.reason)
+    }
+}
 
 /// Adds what was being done to an error.
 trait During<T> {
@@ -34,35 +76,51 @@ trait During<T> {
 
 impl<T, E: Display> During<T> for Result<T, E> {
     fn during(self, what: impl Display) -> Result<T, Refused> {
-        self.map_err(|error| format!("{what}: {error}"))
+        self.map_err(|error| format!("{what}: {error}").into())
     }
 }
 
 /// Confines this process. Returns in a new process, the first of its own process table. `shared` is the network of the
 /// session, if one of its cells has made it before; returned is the network of this cell, for those that come later.
 pub fn confine(confinement: &Confinement, shared: Network) -> Result<Network, Refused> {
+    if confinement.level == Level::Landlock {
+        alone(confinement)?;
+        return Ok(Network::default());
+    }
     // Handles of other namespaces can only be made from here.
     let sources = view::Sources::open(confinement)?;
     let network = network::separate(confinement, shared)?;
-    let signals = Signals::listen().during("signals")?;
-    match sys::fork().during("the first process of the sandbox")? {
-        Fork::Parent(first) => {
-            drop((sources, network));
-            guard(first, &signals)
+    if confinement.level == Level::Full {
+        let signals = Signals::listen().during("signals")?;
+        match sys::fork().during("the first process of the sandbox")? {
+            Fork::Parent(first) => {
+                drop((sources, network));
+                guard(first, &signals)
+            }
+            Fork::Child => {}
         }
-        Fork::Child => {}
     }
     sys::hear_of_parents_end().during("its parent")?;
     view::build(confinement, sources)?;
     drop_rights(confinement)?;
     set_no_new_privs(true).during("no_new_privs")?;
     ruleset::restrict(confinement)?;
-    filter::install(confinement.network)?;
+    filter::install(confinement.network, confinement.level)?;
     // Nobody inside looks into the processes that hold the sandbox, nor into their memory.
     set_dumpable_behavior(DumpableBehavior::NotDumpable).during("dumpable")?;
     // Lost with the change of user.
     sys::hear_of_parents_end().during("its parent")?;
     Ok(network)
+}
+
+/// Without namespaces: rights go, and Landlock and seccomp are all that holds.
+fn alone(confinement: &Confinement) -> Result<(), Refused> {
+    drop_rights(confinement)?;
+    set_no_new_privs(true).during("no_new_privs")?;
+    ruleset::restrict_alone(confinement)?;
+    filter::install(confinement.network, confinement.level)?;
+    set_dumpable_behavior(DumpableBehavior::NotDumpable).during("dumpable")?;
+    sys::hear_of_parents_end().during("its parent")
 }
 
 fn become_user(uid: u32, gid: u32) -> Result<(), Refused> {
@@ -75,20 +133,24 @@ fn become_user(uid: u32, gid: u32) -> Result<(), Refused> {
 fn drop_rights(confinement: &Confinement) -> Result<(), Refused> {
     // Nothing that is run later gets any of them back.
     for capability in CapabilitySet::all().iter() {
-        if let Err(error) = remove_capability_from_bounding_set(capability)
-            && error != rustix::io::Errno::INVAL
-        {
-            return Err(format!("capabilities: {}", io::Error::from(error)));
+        match remove_capability_from_bounding_set(capability) {
+            Ok(()) | Err(Errno::INVAL) => {}
+            // Without namespaces an ordinary user may not, and has none: no_new_privs keeps it so.
+            Err(Errno::PERM) if confinement.level == Level::Landlock => break,
+            Err(error) => return Err(format!("capabilities: {}", io::Error::from(error)).into()),
         }
     }
     match confinement.identity {
         Identity::Mapped { id } => become_user(id, id)?,
         Identity::Named { uid, gid } if geteuid().is_root() => become_user(uid, gid)?,
-        Identity::Named { .. } | Identity::Own => {}
+        Identity::Owner { uid, gid, .. } if confinement.level == Level::Landlock && uid != 0 => become_user(uid, gid)?,
+        Identity::Named { .. } | Identity::Own | Identity::Owner { .. } => {}
     }
     let none = CapabilitySets { effective: CapabilitySet::empty(), permitted: CapabilitySet::empty(), inheritable: CapabilitySet::empty() };
     set_capabilities(None, none).during("capabilities")?;
-    if geteuid().is_root() {
+    // Without namespaces the owner of the workspace may be root: then it is root by name only, which is told.
+    let is_owner = confinement.level == Level::Landlock && matches!(confinement.identity, Identity::Owner { uid: 0, .. });
+    if geteuid().is_root() && !is_owner {
         return Err("it would run as root".into());
     }
     Ok(())

@@ -54,7 +54,7 @@ fn settle(description: &[u8], shared: confine::Network) -> Result<confine::Netwo
     let (late, early): (Vec<_>, Vec<_>) = plan.rlimits.iter().partition(|limit| limit.resource == sys::rlimit::NPROC);
     set_limits(&early).map_err(policy)?;
     let network = match &plan.confinement {
-        Some(confinement) => confine::confine(confinement, shared).map_err(policy)?,
+        Some(confinement) => confine::confine(confinement, shared).map_err(|refused| (refused.cause(), refused.into()))?,
         None => confine::Network::default(),
     };
     set_limits(&late).map_err(policy)?;

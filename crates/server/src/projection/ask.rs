@@ -2,11 +2,12 @@
 
 use outpost_thread::{ApprovalAsked, ApprovalId, Raw};
 use outpost_wire::app::approval::{
-    CommandApproval, CommandApprovalParams, FileChangeApproval, FileChangeApprovalParams, McpElicitation, McpElicitationParams, ToolCall,
-    ToolCallParams, UserInputRequest, UserInputRequestParams,
+    ApprovalTerms, CommandApproval, CommandApprovalParams, FileChangeApproval, FileChangeApprovalParams, McpElicitation,
+    McpElicitationParams, ToolCall, ToolCallParams, UserInputRequest, UserInputRequestParams,
 };
 use outpost_wire::app::item::CommandAction;
 use outpost_wire::app::permission::{PermissionProfile, PermissionsApproval, PermissionsApprovalParams};
+use outpost_wire::shown::{Form, Untrusted};
 use outpost_wire::{Method, RequestId, envelope};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -20,7 +21,7 @@ pub struct Ask {
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Params {
-    Command(CommandApprovalParams),
+    Command(Box<CommandApprovalParams>),
     FileChange(FileChangeApprovalParams),
     Permissions(PermissionsApprovalParams),
     Tool(ToolCallParams),
@@ -65,6 +66,11 @@ struct Detail {
     questions: Vec<Value>,
     server: String,
     request: Request,
+    key: Option<String>,
+    sandbox: Option<String>,
+    program: Option<Vec<String>>,
+    changed: Option<Vec<String>>,
+    changes: Option<Vec<Value>>,
 }
 
 /// What an MCP server wrote.
@@ -87,10 +93,22 @@ impl Ask {
         let (thread_id, turn_id, item_id) = (about.thread.to_owned(), asked.turn.to_string(), about.item.to_owned());
         let environment_id = asked.environment.as_ref().map(ToString::to_string);
         let approval_id = Some(asked.approval.to_string());
-        // What the model says comes first; what we know second.
+        let terms = Some(ApprovalTerms {
+            digest: detail.key,
+            sandbox: detail.sandbox,
+            program: detail.program,
+            why: detail.why.clone(),
+            changed: detail.changed.clone(),
+            changes: detail.changes,
+        });
+        // What the model says comes before what we know, unless the user has agreed to something else.
         let reason = detail.reason.or(detail.why);
+        let reason = match detail.changed.as_deref() {
+            Some(changed) => Some(format!("Asked again, because {} changed. {}", changed.join(" and "), reason.unwrap_or_default())),
+            None => reason,
+        };
         let params = match asked.kind.as_str() {
-            "command" => Params::Command(CommandApprovalParams {
+            "command" => Params::Command(Box::new(CommandApprovalParams {
                 thread_id,
                 turn_id,
                 item_id,
@@ -107,7 +125,8 @@ impl Ask {
                 proposed_execpolicy_amendment: detail.prefix_rule,
                 network_approval_context: None,
                 additional_permissions: detail.additional_permissions,
-            }),
+                terms,
+            })),
             "fileChange" => Params::FileChange(FileChangeApprovalParams {
                 thread_id,
                 turn_id,
@@ -117,6 +136,7 @@ impl Ask {
                 approval_id,
                 reason,
                 grant_root: None,
+                terms,
             }),
             "permissions" => Params::Permissions(PermissionsApprovalParams {
                 thread_id,
@@ -163,8 +183,8 @@ impl Ask {
                 turn_id: Some(turn_id),
                 message: format!(
                     "Let the tool `{}` of the MCP server `{}` run? {}",
-                    detail.tool,
-                    detail.server,
+                    word(&detail.tool),
+                    word(&detail.server),
                     reason.unwrap_or_default()
                 ),
                 server_name: detail.server,
@@ -199,7 +219,7 @@ impl Ask {
     pub fn frame(&self, number: i64) -> Vec<u8> {
         let id = RequestId::Number(number);
         match &self.params {
-            Params::Command(params) => envelope::request(&id, CommandApproval::NAME, params),
+            Params::Command(params) => envelope::request(&id, CommandApproval::NAME, params.as_ref()),
             Params::FileChange(params) => envelope::request(&id, FileChangeApproval::NAME, params),
             Params::Permissions(params) => envelope::request(&id, PermissionsApproval::NAME, params),
             Params::Tool(params) => envelope::request(&id, ToolCall::NAME, params),
@@ -207,6 +227,11 @@ impl Ask {
             Params::Elicitation(params) | Params::McpTool(params) => envelope::request(&id, McpElicitation::NAME, params),
         }
     }
+}
+
+/// A name that a server chose, inside a sentence of ours.
+fn word(name: &str) -> String {
+    Untrusted::from(name).show(Form::Word)
 }
 
 fn decisions(prefix: Option<&[String]>) -> Vec<Value> {

@@ -36,6 +36,35 @@ pub struct CommandApprovalParams {
     pub network_approval_context: Option<Value>,
     /// What the command wants on top of the sandbox.
     pub additional_permissions: Option<PermissionProfile>,
+    /// Ours: what the answer is bound to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub terms: Option<ApprovalTerms>,
+}
+
+/// What an answer is bound to, and what people should know before they give it. All of it is ours.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct ApprovalTerms {
+    /// Digests of what will run, of where, and of the sandbox around it. If any of them is another one when it is to run, the
+    /// question is asked again under another id.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub digest: Option<String>,
+    /// The sandbox, in words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sandbox: Option<String>,
+    /// The program that runs the command line, and its option.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<Vec<String>>,
+    /// Why it is asked; `reason` is the model's own where it gave one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
+    /// What has changed since the user agreed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changed: Option<Vec<String>>,
+    /// What is to become of which file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changes: Option<Vec<Value>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -82,6 +111,9 @@ pub struct FileChangeApprovalParams {
     pub approval_id: Option<String>,
     pub reason: Option<String>,
     pub grant_root: Option<String>,
+    /// Ours: what the answer is bound to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub terms: Option<ApprovalTerms>,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

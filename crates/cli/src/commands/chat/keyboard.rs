@@ -1,11 +1,18 @@
 //! Lines as they are typed, or as they are piped in.
 
 use std::io::{BufRead, IsTerminal};
+use std::time::Instant;
 
 use tokio::sync::mpsc;
 
+/// A line, and when it was typed.
+pub struct Typed {
+    pub line: String,
+    pub at: Instant,
+}
+
 pub struct Keyboard {
-    lines: mpsc::Receiver<String>,
+    lines: mpsc::Receiver<Typed>,
     pub is_terminal: bool,
 }
 
@@ -25,21 +32,21 @@ impl Keyboard {
                     }
                     None => {
                         whole.push_str(&line);
-                        if sender.blocking_send(std::mem::take(&mut whole)).is_err() {
+                        if sender.blocking_send(Typed { line: std::mem::take(&mut whole), at: Instant::now() }).is_err() {
                             return;
                         }
                     }
                 }
             }
             if !whole.is_empty() {
-                let _ = sender.blocking_send(whole);
+                let _ = sender.blocking_send(Typed { line: whole, at: Instant::now() });
             }
         });
         Self { lines, is_terminal: std::io::stdin().is_terminal() }
     }
 
     /// The next line; nothing at the end of input.
-    pub async fn line(&mut self) -> Option<String> {
+    pub async fn line(&mut self) -> Option<Typed> {
         self.lines.recv().await
     }
 }

@@ -1,8 +1,23 @@
 //! Questions of a thread, as a person answers them with a line.
+//!
+//! What is asked about stands in rows of its own, exactly and wholly; where it runs, in which sandbox and why it is asked stands
+//! in the program's own rows, below it and next to the prompt, where nothing that the model wrote can push it away.
 
 use outpost_runtime::live::LiveThread;
 use outpost_thread::{ApprovalAsked, ApprovalId, Decision, Raw, ThreadId};
+use outpost_wire::shown::Form;
 use serde_json::{Map, Value, json};
+
+use crate::frame::{Row, cut, line, lines, word};
+
+/// More than this of what is asked about is folded: it must be looked at before it is allowed.
+const ROWS: usize = 16;
+const CHARACTERS: usize = 1600;
+/// What is shown of something that is folded.
+const FOLDED_ROWS: usize = 6;
+const FOLDED_CHARACTERS: usize = 300;
+/// What is shown of a text that is no part of what will be done.
+const REMARK: usize = 400;
 
 pub struct Question {
     /// Who asks, if it is an agent that the thread made.
@@ -13,13 +28,23 @@ pub struct Question {
 
 enum Kind {
     /// Whether something may be done.
-    Consent { what: Vec<String>, yes: &'static str },
+    Consent(Consent),
     /// Several questions, answered one by one.
     Input { questions: Vec<Value>, answers: Map<String, Value> },
     /// What a server of tools wants to know, member by member.
-    Form { message: String, members: Vec<(String, Value)>, content: Map<String, Value> },
+    Form { server: String, request: Value, members: Vec<(String, Value)>, content: Map<String, Value> },
     /// Only a program could answer it.
-    Foreign { what: String },
+    Foreign { tool: String },
+}
+
+struct Consent {
+    title: &'static str,
+    /// What is to be done, shown, line by line.
+    what: Vec<String>,
+    /// Where, in which sandbox, and why it is asked.
+    facts: Vec<(&'static str, String)>,
+    yes: &'static str,
+    is_unfolded: bool,
 }
 
 pub struct Answer {
@@ -28,15 +53,21 @@ pub struct Answer {
     pub detail: Option<Raw>,
 }
 
+/// What a line comes to.
+pub enum Taken {
+    Answer(Answer),
+    /// It is asked again, or there is more to ask; with a word about it.
+    Again(Option<String>),
+}
+
 impl Question {
     pub fn new(asked: &ApprovalAsked) -> Self {
         let detail: Value = asked.detail.as_ref().and_then(|detail| detail.read().ok()).unwrap_or_default();
         let kind = match asked.kind.as_str() {
             "userInput" => Kind::Input { questions: detail["questions"].as_array().cloned().unwrap_or_default(), answers: Map::new() },
             "mcpElicitation" => Kind::form(&detail),
-            "dynamicTool" => Kind::Foreign { what: format!("the tool {} of another program", detail["tool"]) },
-            "permissions" => Kind::Consent { what: consent(asked, &detail), yes: "y yes, until this turn ends" },
-            _ => Kind::Consent { what: consent(asked, &detail), yes: "y yes" },
+            "dynamicTool" => Kind::Foreign { tool: text(&detail["tool"]) },
+            _ => Kind::Consent(Consent::new(asked, &detail)),
         };
         Self { agent: None, approval: asked.approval.clone(), kind }
     }
@@ -55,80 +86,82 @@ impl Question {
     }
 
     /// What to show.
-    pub fn lines(&self) -> Vec<String> {
-        let asker = self.agent.as_ref().map(|agent| format!("agent {} asks:", agent.id()));
-        asker.into_iter().chain(self.words()).collect()
+    pub fn rows(&self) -> Vec<Row> {
+        let asker = self.agent.as_ref().map(|agent| Row::Own(format!("Agent {} asks:", agent.id())));
+        asker.into_iter().chain(self.asked()).collect()
     }
 
-    fn words(&self) -> Vec<String> {
+    fn asked(&self) -> Vec<Row> {
+        let own = |text: &str| Row::Own(text.to_owned());
+        let theirs = |text: &str| lines(text, Form::Text).into_iter().map(Row::Theirs).collect::<Vec<_>>();
         match &self.kind {
-            Kind::Consent { what, yes } => {
-                let mut lines = what.clone();
-                lines.push(format!("May it? {yes}, a yes for this thread, n no, s no and stop the turn"));
-                lines
-            }
+            Kind::Consent(consent) => consent.rows(),
             Kind::Input { questions, answers } => {
                 let Some(question) = questions.get(answers.len()) else { return vec![] };
-                let mut lines = vec![text(&question["question"])];
+                let mut rows = vec![own("The agent asks:")];
+                rows.extend(theirs(&text(&question["question"])));
                 for (number, option) in (1..).zip(options(question)) {
-                    lines.push(format!("  {number}  {}  {}", text(&option["label"]), text(&option["description"])));
+                    let (label, description) = (line(&text(&option["label"])), line(&text(&option["description"])));
+                    rows.push(Row::Theirs(format!("  {number}  {label}  {description}")));
                 }
-                lines
+                rows
             }
-            Kind::Form { message, members, content } => {
-                let mut lines = if content.is_empty() { vec![message.clone()] } else { vec![] };
-                lines.push(match members.get(content.len()) {
+            Kind::Form { server, request, members, content } => {
+                let mut rows = Vec::new();
+                if content.is_empty() {
+                    rows.push(Row::Own(format!("MCP server {} asks:", word(server))));
+                    rows.extend(theirs(&text(&request["message"])));
+                    rows.extend(request["url"].as_str().map(|url| Row::Theirs(format!("  {}", word(url)))));
+                }
+                match members.get(content.len()) {
                     Some((name, schema)) => {
                         let title = schema["description"].as_str().or(schema["title"].as_str()).unwrap_or(name);
-                        format!("{title}: (Enter alone says no)")
+                        rows.push(Row::Theirs(format!("{}:", cut(&line(title), REMARK))));
+                        rows.push(own("Enter alone says no"));
                     }
-                    None => "y yes, Enter no".into(),
-                });
-                lines
+                    None => rows.push(own("[y]es, Enter says no")),
+                }
+                rows
             }
-            Kind::Foreign { what } => vec![format!("The agent calls {what}; that cannot be answered here. Enter says no.")],
+            Kind::Foreign { tool } => vec![Row::Own(format!(
+                "The agent calls the tool {} of another program; that cannot be answered here. Enter says no.",
+                cut(&word(tool), REMARK)
+            ))],
         }
     }
 
-    /// What a line means; nothing if it is to be asked again, or if there is more to ask.
-    pub fn take(&mut self, line: &str) -> Option<Answer> {
+    pub fn take(&mut self, typed: &str) -> Taken {
+        let answer = |approval: &ApprovalId, decision, detail| Taken::Answer(Answer { approval: approval.clone(), decision, detail });
         match &mut self.kind {
-            Kind::Consent { .. } => {
-                let decision = match line.to_ascii_lowercase().as_str() {
-                    "y" | "yes" => Decision::Approved,
-                    "a" | "always" => Decision::ApprovedForThread,
-                    "n" | "no" => Decision::Denied,
-                    "s" | "stop" => Decision::Aborted,
-                    _ => return None,
-                };
-                Some(Answer { approval: self.approval.clone(), decision, detail: None })
-            }
+            Kind::Consent(consent) => match consent.take(typed) {
+                Ok(decision) => answer(&self.approval, decision, None),
+                Err(note) => Taken::Again(note),
+            },
             Kind::Input { questions, answers } => {
-                let question = questions.get(answers.len())?;
-                let chosen = line.parse::<usize>().ok().and_then(|number| options(question).get(number.checked_sub(1)?).cloned());
-                let answer = chosen.map_or_else(|| line.to_owned(), |option| text(&option["label"]));
+                let Some(question) = questions.get(answers.len()) else { return Taken::Again(None) };
+                let chosen = typed.parse::<usize>().ok().and_then(|number| options(question).get(number.checked_sub(1)?).cloned());
+                let given = chosen.map_or_else(|| typed.to_owned(), |option| text(&option["label"]));
                 let id = question["id"].as_str().map_or_else(|| answers.len().to_string(), str::to_owned);
-                answers.insert(id, answer.into());
+                answers.insert(id, given.into());
                 if answers.len() < questions.len() {
-                    return None;
+                    return Taken::Again(None);
                 }
-                let detail = Some(Raw::from(json!({"answers": answers})));
-                Some(Answer { approval: self.approval.clone(), decision: Decision::Approved, detail })
+                answer(&self.approval, Decision::Approved, Some(Raw::from(json!({"answers": answers}))))
             }
             Kind::Form { members, content, .. } => {
-                if line.is_empty() {
-                    return Some(self.refusal());
+                if typed.is_empty() {
+                    return Taken::Answer(self.refusal());
                 }
                 if let Some((name, schema)) = members.get(content.len()) {
-                    content.insert(name.clone(), typed(schema, line)?);
+                    let Some(value) = value_of(schema, typed) else { return Taken::Again(None) };
+                    content.insert(name.clone(), value);
                     if content.len() < members.len() {
-                        return None;
+                        return Taken::Again(None);
                     }
                 }
-                let detail = Some(Raw::from(json!({"content": content})));
-                Some(Answer { approval: self.approval.clone(), decision: Decision::Approved, detail })
+                answer(&self.approval, Decision::Approved, Some(Raw::from(json!({"content": content}))))
             }
-            Kind::Foreign { .. } => Some(self.refusal()),
+            Kind::Foreign { .. } => Taken::Answer(self.refusal()),
         }
     }
 
@@ -140,19 +173,111 @@ impl Question {
 impl Kind {
     /// A question of an MCP server.
     fn form(detail: &Value) -> Self {
-        let request = &detail["request"];
-        let mut message = format!("MCP server {} asks: {}", text(&detail["server"]), text(&request["message"]));
-        if let Some(url) = request["url"].as_str() {
-            message.push_str(&format!("\n  {url}"));
-        }
+        let request = detail["request"].clone();
         let members = request["requestedSchema"]["properties"].as_object();
         let members = members.map(|members| members.iter().map(|(name, schema)| (name.clone(), schema.clone())).collect());
-        Self::Form { message, members: members.unwrap_or_default(), content: Map::new() }
+        Self::Form { server: text(&detail["server"]), request, members: members.unwrap_or_default(), content: Map::new() }
     }
 }
 
+impl Consent {
+    fn new(asked: &ApprovalAsked, detail: &Value) -> Self {
+        let script = |value: &Value| lines(&text(value), Form::Script);
+        let (title, what) = match asked.kind.as_str() {
+            "command" => ("Run this command?", numbered(script(&detail["command"]))),
+            "fileChange" => ("Change these files?", detail["changes"].as_array().into_iter().flatten().flat_map(change).collect()),
+            "permissions" => ("The agent asks for more than the sandbox allows:", vec![]),
+            "mcpTool" => {
+                let arguments = serde_json::to_string_pretty(&detail["arguments"]).unwrap_or_default();
+                let name = format!("{} {}", word(&text(&detail["server"])), word(&text(&detail["tool"])));
+                ("Call this tool of an MCP server?", [vec![name], lines(&arguments, Form::Script)].concat())
+            }
+            _ => ("Allow this?", lines(&format!("{} {detail:#}", asked.kind), Form::Script)),
+        };
+        let more = detail["words"].as_array().into_iter().flatten().map(|permission| format!("+ {}", word(&text(permission))));
+        let remark = |value: &Value| value.as_str().map(|text| cut(&line(text), REMARK));
+        let path = |value: &Value| value.as_str().map(|text| cut(&word(text), REMARK));
+        let changed: Vec<&str> = detail["changed"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let again = if changed.is_empty() { None } else { Some(format!("changed since you answered: {}", line(&changed.join(", ")))) };
+        let program = detail["program"].as_array().map(|words| words.iter().map(|one| word(&text(one))).collect::<Vec<_>>().join(" "));
+        let facts = [
+            ("asked again", again),
+            ("environment", asked.environment.as_ref().map(|id| word(id.as_str()))),
+            ("directory", path(&detail["cwd"])),
+            ("sandbox", remark(&detail["sandbox"])),
+            ("run by", program.map(|program| cut(&program, REMARK))),
+            ("asked because", remark(&detail["why"])),
+            ("agent's reason", remark(&detail["reason"])),
+        ];
+        Self {
+            title,
+            what: what.into_iter().chain(more).collect(),
+            facts: facts.into_iter().filter_map(|(name, fact)| Some((name, fact?))).collect(),
+            yes: if asked.kind == "permissions" { "[y]es until this turn ends" } else { "[y]es once" },
+            is_unfolded: false,
+        }
+    }
+
+    /// How many lines and characters are not shown, if it is folded.
+    fn folded(&self) -> Option<(usize, usize)> {
+        let characters: usize = self.what.iter().map(|line| line.chars().count()).sum();
+        let is_long = self.what.len() > ROWS || characters > CHARACTERS;
+        let shown: usize = self.what.iter().take(FOLDED_ROWS).map(|line| line.chars().count().min(FOLDED_CHARACTERS)).sum();
+        let hidden = (self.what.len().saturating_sub(FOLDED_ROWS), characters - shown);
+        (is_long && !self.is_unfolded).then_some(hidden)
+    }
+
+    fn rows(&self) -> Vec<Row> {
+        let mut rows = vec![Row::Own(self.title.to_owned())];
+        match self.folded() {
+            None => rows.extend(self.what.iter().cloned().map(Row::Theirs)),
+            Some((lines, characters)) => {
+                rows.extend(self.what.iter().take(FOLDED_ROWS).map(|line| Row::Theirs(cut(line, FOLDED_CHARACTERS))));
+                rows.push(Row::Own(format!("… {lines} more lines, {characters} more characters; v shows all of it")));
+            }
+        }
+        rows.extend(self.facts.iter().map(|(name, fact)| Row::Fact(name, fact.clone())));
+        let view = if self.folded().is_some() { "[v]iew all of it first, " } else { "" };
+        rows.push(Row::Own(format!("Allow? {view}{}, [a]lways in this thread, [n]o, [s]top the turn", self.yes)));
+        rows
+    }
+
+    /// The decision, or what to say before it is asked again.
+    fn take(&mut self, typed: &str) -> Result<Decision, Option<String>> {
+        let decision = match typed.to_ascii_lowercase().as_str() {
+            "y" | "yes" => Decision::Approved,
+            "a" | "always" => Decision::ApprovedForThread,
+            "n" | "no" => Decision::Denied,
+            "s" | "stop" => Decision::Aborted,
+            "v" | "view" => {
+                self.is_unfolded = true;
+                return Err(None);
+            }
+            _ => return Err(None),
+        };
+        if decision.permits() && self.folded().is_some() {
+            return Err(Some("not all of it was shown: type v to see the rest, then answer".into()));
+        }
+        Ok(decision)
+    }
+}
+
+/// The lines of a command. Only the first one has the sign of a prompt.
+fn numbered(lines: Vec<String>) -> Vec<String> {
+    lines.into_iter().enumerate().map(|(number, line)| format!("{}{line}", if number == 0 { "$ " } else { "  " })).collect()
+}
+
+/// A change of a file: which, and the difference.
+fn change(change: &Value) -> Vec<String> {
+    let moved = change["kind"]["move_path"].as_str().map(|path| format!(" to {}", word(path))).unwrap_or_default();
+    let heading = format!("{} {}{moved}", word(&text(&change["kind"]["type"])), word(&text(&change["path"])));
+    let difference = text(&change["diff"]);
+    let difference = if difference.is_empty() { vec![] } else { lines(&difference, Form::Script) };
+    std::iter::once(heading).chain(difference.into_iter().map(|line| format!("  {line}"))).collect()
+}
+
 /// A line as the kind of value that is wanted; nothing if it is none.
-fn typed(schema: &Value, line: &str) -> Option<Value> {
+fn value_of(schema: &Value, line: &str) -> Option<Value> {
     match schema["type"].as_str() {
         Some("integer") => line.parse::<i64>().ok().map(Value::from),
         Some("number") => line.parse::<f64>().ok().map(Value::from),
@@ -163,31 +288,6 @@ fn typed(schema: &Value, line: &str) -> Option<Value> {
         },
         _ => Some(line.into()),
     }
-}
-
-/// What is to be allowed, where, and why that is a question.
-fn consent(asked: &ApprovalAsked, detail: &Value) -> Vec<String> {
-    let place = asked.environment.as_ref().map(|id| format!("[{id}] ")).unwrap_or_default();
-    let mut lines = Vec::new();
-    match asked.kind.as_str() {
-        "command" => lines.push(format!("{place}$ {}    in {}", text(&detail["command"]), text(&detail["cwd"]))),
-        "fileChange" => {
-            for change in detail["changes"].as_array().into_iter().flatten() {
-                lines.push(format!("{place}{} {}", text(&change["kind"]["type"]), text(&change["path"])));
-                lines.extend(text(&change["diff"]).lines().map(|line| format!("  {line}")));
-            }
-        }
-        "permissions" => lines.push(format!("{place}The agent asks for more than the sandbox allows:")),
-        "mcpTool" => lines.push(format!("{place}{} {} {}", text(&detail["server"]), text(&detail["tool"]), detail["arguments"])),
-        kind => {
-            let message = [&detail["message"], &detail["reason"]].into_iter().find_map(Value::as_str);
-            lines.push(format!("{place}{kind}: {}", message.map_or_else(|| detail.to_string(), str::to_owned)));
-        }
-    }
-    lines.extend(detail["words"].as_array().into_iter().flatten().map(|word| format!("  + {}", text(word))));
-    let reasons = [detail["why"].as_str(), detail["reason"].as_str()];
-    lines.extend(reasons.into_iter().flatten().map(|reason| format!("  {reason}")));
-    lines
 }
 
 fn options(question: &Value) -> Vec<Value> {

@@ -54,9 +54,7 @@ impl Company {
             DirBuilder::new().mode(0o700).create(directory).with_context(|| format!("{} cannot be made", directory.display()))?;
         }
         std::fs::write(worker.join("count.sh"), COUNT).with_context(|| format!("nothing can be written in {}", worker.display()))?;
-        let tried = probe(&worker_home);
-        let broken = tried.rows.iter().find(|row| !row.holds);
-        let no_sandbox = broken.map(|row| format!("{}: {}", row.promise, row.reason.as_deref().unwrap_or(&row.mechanism)));
+        let no_sandbox = probe(&worker_home).refusal();
         let program = std::env::current_exe().context("this program does not know where it is")?;
         let mut executor = plain(&program, scratch)
             .args(["executor", "--listen", "ws://127.0.0.1:0"])

@@ -55,8 +55,8 @@ impl Show {
     /// A command, where it runs, and what it printed.
     pub fn command(&mut self, place: &str, command: &str, output: &str) -> anyhow::Result<()> {
         let place = format!("[{place}]");
-        self.line(&format!("   {}{command}", self.dressed("36", &format!("{place:<9}$ "))))?;
-        output.lines().try_for_each(|line| self.line(&format!("            {line}")))
+        self.line(&format!("   {}{}", self.dressed("36", &format!("{place:<9}$ ")), out::on_line(command)))?;
+        out::on_lines(output).lines().try_for_each(|line| self.line(&format!("            {line}")))
     }
 
     pub fn event(&mut self, text: &str) -> anyhow::Result<()> {
@@ -69,6 +69,7 @@ impl Show {
 
     /// A turn of a history.
     pub fn turn(&mut self, whose: &str, number: usize, said: &str) -> anyhow::Result<()> {
+        let said = out::on_lines(said);
         let said = said.lines().filter(|line| !line.is_empty()).collect::<Vec<_>>().join("  ");
         let cut = said.char_indices().nth(self.width.unwrap_or(WIDTH) - TURN).map(|(end, _)| format!("{}…", &said[..end]));
         self.line(&format!("   {} {number}  {}", self.dressed("36", &format!("{whose:<9}")), cut.unwrap_or(said)))
@@ -95,7 +96,7 @@ impl Show {
     }
 
     fn line(&self, text: &str) -> anyhow::Result<()> {
-        out::print(&format!("{text}\n"))
+        out::print_coloured(&format!("{text}\n"))
     }
 }
 

@@ -1,11 +1,15 @@
 //! `outpost env check`: connects and tells what is there.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use anyhow::{anyhow, bail};
 use futures_util::future::join_all;
-use outpost_environment::{EnvironmentError, Repeat};
+use outpost_environment::{Environment, EnvironmentError, ProcessEvent, ProcessStart, Repeat};
+use outpost_runtime::permissions::SandboxMode;
 use outpost_wire::PathUri;
 use outpost_wire::exec::environment::{EnvironmentInfo, Status, Unit};
+use outpost_wire::intent::{Attachment, EnvironmentId};
 use serde_json::{Value, json};
 
 use super::{print, table};
@@ -13,6 +17,7 @@ use crate::Process;
 use crate::args::CheckArguments;
 use crate::commands::{FAILED, UNREACHABLE};
 use crate::environments::{self, Known};
+use crate::out;
 use crate::reach::{self, Caller};
 
 const CALLER: Caller = Caller { client: "outpost-env", patience: Duration::from_secs(10) };
@@ -29,7 +34,7 @@ pub async fn run(arguments: CheckArguments, own: &Process) -> anyhow::Result<u8>
         print(&json!({"environments": all}).to_string())?;
     } else {
         table(&std::iter::once(Found::heading()).chain(found.iter().map(Found::row)).collect::<Vec<_>>())?;
-        found.iter().filter_map(Found::complaint).try_for_each(|complaint| print(&complaint))?;
+        found.iter().filter_map(Found::complaint).try_for_each(|complaint| out::print_shown(&complaint))?;
     }
     Ok(found.iter().map(|found| found.code).max().unwrap_or(0))
 }
@@ -69,8 +74,38 @@ async fn ask(name: &str, own: &Process) -> anyhow::Result<Answer> {
     let start = Instant::now();
     reached.environment.call::<Status>(&Unit, Repeat::Harmless).await?;
     let latency = start.elapsed();
+    let tried = try_sandbox(&reached.environment, &info).await;
     reached.leave().await;
+    tried?;
     Ok(Answer { info, connect: connected, latency })
+}
+
+/// Runs a command there as an agent would: before that nobody knows whether anything starts. An executor that says of itself that it
+/// holds no sandbox is not asked for one.
+async fn try_sandbox(environment: &Environment, info: &EnvironmentInfo) -> anyhow::Result<()> {
+    let Some(cwd) = info.cwd.clone().or_else(|| info.user_home_dir.clone()) else { return Ok(()) };
+    let attachment = Attachment { environment_id: EnvironmentId::local(), cwd: cwd.clone(), workspace_roots: Vec::new() };
+    let start = ProcessStart {
+        id: format!("check-{}", uuid::Uuid::new_v4()),
+        argv: ["/bin/sh", "-c", "exit 0"].map(str::to_owned).to_vec(),
+        cwd,
+        env_policy: None,
+        env: BTreeMap::new(),
+        tty: false,
+        pipe_stdin: false,
+    };
+    let sandbox = SandboxMode::ReadOnly { network_access: false }.context(&attachment);
+    let process = environment.start_within(start, sandbox).await;
+    let process = process.map_err(|error| anyhow!("no sandboxed command can be started there: {error}"))?;
+    while let Some(event) = process.next().await {
+        match event {
+            ProcessEvent::Exited { code: 0, .. } => return Ok(()),
+            ProcessEvent::Exited { code, .. } => bail!("a sandboxed `true` ended with code {code} there"),
+            ProcessEvent::Lost { reason, .. } => bail!("a sandboxed `true` was lost there: {reason}"),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 impl Found {
@@ -103,7 +138,9 @@ impl Found {
         let reason = self.answer.as_ref().err()?;
         let advice = environments::advice(&self.name, reason).filter(|_| self.code == UNREACHABLE);
         let advice = advice.map(|advice| format!("\n  {advice}")).unwrap_or_default();
-        Some(format!("\n{reason}{advice}"))
+        // On a terminal a line of the other side cannot begin where one of ours does.
+        let reason = out::on_lines(reason).replace('\n', "\n  ");
+        Some(format!("\n{reason}{}\n", out::on_lines(&advice)))
     }
 
     fn json(&self) -> Value {

@@ -15,7 +15,7 @@ use crate::args::WatchArguments;
 use crate::confinement::configured_limits;
 use crate::environments::Known;
 use crate::home::Home;
-use crate::out::{ReaderGone, is_unread};
+use crate::out::{ReaderGone, is_unread, on_line, print_shown};
 use crate::reach::{self, Caller};
 use crate::signals::Signals;
 
@@ -93,7 +93,7 @@ fn tell(change: &Change, wanted: &[EnvironmentId], as_json: bool) -> anyhow::Res
         value["id"] = id.map_or(Value::Null, |id| json!(id));
         print(&value.to_string())
     } else {
-        print(&format!("{}  {}  {text}", clock(), id.map_or_else(|| "-".to_owned(), ToString::to_string)))
+        print_shown(&format!("{}  {}  {}\n", clock(), id.map_or_else(|| "-".to_owned(), ToString::to_string), on_line(&text)))
     }
 }
 

@@ -5,14 +5,11 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use outpost_runtime::live::NewInput;
-use outpost_runtime::tools::picture_kind;
+use outpost_runtime::pictures::Picture;
 use outpost_thread::Raw;
 use serde_json::{Value, json};
 
 use crate::agent_args::ExecOptions;
-
-/// Models refuse larger pictures.
-const LARGEST: usize = 20 << 20;
 
 /// The input of the turn. A resumed thread may go on without one.
 pub fn read(options: &ExecOptions, argument: Option<String>, may_be_empty: bool) -> anyhow::Result<Option<NewInput>> {
@@ -67,9 +64,6 @@ fn schema(file: &Path) -> anyhow::Result<Raw> {
 /// A picture as models take it.
 fn picture(file: &Path) -> anyhow::Result<String> {
     let bytes = std::fs::read(file).with_context(|| format!("the picture {} cannot be read", file.display()))?;
-    let Some(kind) = picture_kind(&bytes) else { bail!("{} is no picture that can be shown (PNG, JPEG, GIF or WebP)", file.display()) };
-    if bytes.len() > LARGEST {
-        bail!("{} has {} bytes; a picture may have {LARGEST}", file.display(), bytes.len());
-    }
-    Ok(format!("data:{kind};base64,{}", outpost_wire::base64::encode(&bytes)))
+    let picture = Picture::read(bytes).with_context(|| format!("the picture {} cannot be shown", file.display()))?;
+    Ok(picture.address())
 }

@@ -8,6 +8,7 @@ use rustix::termios::tcgetwinsize;
 use serde_json::json;
 
 use super::{Desk, print, print_json, times};
+use crate::out::{on_line, print_shown};
 use crate::store::now;
 use crate::thread_args::{By, ListArguments};
 
@@ -52,7 +53,7 @@ impl Desk {
                 "search": page.coverage,
             }))?;
         } else {
-            print(&table(&page))?;
+            print_shown(&table(&page))?;
             if page.threads.is_empty() {
                 let words = "no threads; `outpost exec PROMPT` starts one\n";
                 print(if is_narrow { "no thread fits; `outpost thread list --all` shows all of them\n" } else { words })?;
@@ -75,7 +76,7 @@ fn table(page: &ListPage) -> String {
         let age = times::age(now, thread.updated_at);
         // Writing into a text cannot fail.
         let turns = times::counted(thread.turns, "turn");
-        let line = format!("{}  {age:>6} ago  {turns:>9}  {}{marks}", thread.id, title(thread));
+        let line = format!("{}  {age:>6} ago  {turns:>9}  {}{marks}", thread.id, on_line(&title(thread)));
         let _ = match line.char_indices().nth(width.unwrap_or(usize::MAX)) {
             Some(_) => writeln!(text, "{}…", line.chars().take(width.unwrap_or(1) - 1).collect::<String>()),
             None => writeln!(text, "{line}"),

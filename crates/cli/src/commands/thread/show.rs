@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 
 use super::list::title;
 use super::transcript::{Piece, pieces};
-use super::{Desk, print, print_json, times};
+use super::{Desk, print_json, times};
+use crate::out::{self, on_line, on_line_exactly, on_lines, own_mark, print_shown};
 use crate::thread_args::ShowArguments;
 
 /// Lines of an output that are shown.
@@ -28,7 +29,7 @@ impl Desk {
         if self.json {
             print_json(&as_json(&summary, &page))?;
         } else {
-            print(&as_text(&summary, id, &page, arguments.full))?;
+            print_shown(&as_text(&summary, id, &page, arguments.full))?;
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -50,9 +51,10 @@ fn as_json(summary: &Summary, page: &Page) -> Value {
 fn as_text(summary: &Summary, id: ThreadId, page: &Page, full: bool) -> String {
     let mut text = String::new();
     // Writing into a text cannot fail, here and below.
-    let _ = writeln!(text, "{id}  {}", title(summary));
+    let own = own_mark();
+    let _ = writeln!(text, "{own}{id}  {}", on_line(&title(summary)));
     let turns = times::counted(summary.turns, "turn");
-    let _ = writeln!(text, "made {}, changed {}, {turns}", times::utc(summary.created_at), times::utc(summary.updated_at));
+    let _ = writeln!(text, "{own}made {}, changed {}, {turns}", times::utc(summary.created_at), times::utc(summary.updated_at));
     let model = summary.model.as_ref().map(|model| summary.provider.as_ref().map_or_else(|| model.clone(), |by| format!("{model} ({by})")));
     let facts = [
         ("source", summary.source.clone()),
@@ -63,24 +65,28 @@ fn as_text(summary: &Summary, id: ThreadId, page: &Page, full: bool) -> String {
     ];
     for (what, value) in facts {
         if let Some(value) = value {
-            let _ = writeln!(text, "{what}: {value}");
+            let _ = writeln!(text, "{own}{what}: {}", on_line_exactly(&value));
         }
     }
     if let Some(before) = page.before {
-        let _ = writeln!(text, "… earlier turns: --before {before}");
+        let _ = writeln!(text, "{own}… earlier turns: --before {before}");
     }
     for damage in &page.damage {
-        let _ = writeln!(text, "damaged: {}", damage_line(damage));
+        let _ = writeln!(text, "{own}damaged: {}", on_line(&damage_line(damage)));
     }
     for piece in pieces(&page.entries) {
         let _ = match piece {
-            Piece::Turn { id, at } => writeln!(text, "\n── turn {id}, {}", times::utc(at)),
-            Piece::User(said) => writeln!(text, "> {}", said.replace('\n', "\n> ")),
-            Piece::Agent(said) => writeln!(text, "{said}"),
-            Piece::Command { environment, command } => writeln!(text, "[{environment}] $ {command}"),
-            Piece::Call { tool, parameters } => writeln!(text, "{tool} {}", parameters.trim()),
-            Piece::Output { text: output, outcome } => writeln!(text, "{}", indented(&output, &outcome, full)),
-            Piece::Note(note) => writeln!(text, "({note})"),
+            Piece::Turn { id, at } => writeln!(text, "\n{own}── turn {}, {}", on_line_exactly(&id), times::utc(at)),
+            Piece::User(said) => writeln!(text, "> {}", on_lines(&said).replace('\n', "\n> ")),
+            Piece::Agent(said) => writeln!(text, "{}", on_lines(&said)),
+            Piece::Command { environment, command } => {
+                writeln!(text, "{own}[{}] $ {}", on_line_exactly(&environment), out::on_lines_exactly(&command))
+            }
+            Piece::Call { tool, parameters } => {
+                writeln!(text, "{own}{} {}", on_line_exactly(&tool), out::on_lines_exactly(parameters.trim()))
+            }
+            Piece::Output { text: output, outcome } => writeln!(text, "{}", indented(&on_lines(&output), &outcome, full)),
+            Piece::Note(note) => writeln!(text, "{own}({})", on_lines(&note)),
         };
     }
     text

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, IsTerminal, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::ExitCode;
@@ -19,7 +19,7 @@ use super::list::title;
 use super::transcript::{Piece, pieces};
 use super::{Desk, print, print_json, times};
 use crate::commands::FAILED;
-use crate::out::seen_enough;
+use crate::out::{Outlet, seen_enough};
 use crate::progress::ProgressBar;
 use crate::thread_args::{ExportArguments, ImportArguments};
 
@@ -104,9 +104,10 @@ impl Desk {
     pub async fn export(&self, arguments: ExportArguments) -> anyhow::Result<ExitCode> {
         let id = self.find(&arguments.thread).await?;
         let Some(path) = &arguments.output else {
-            let mut out = std::io::stdout().lock();
+            let is_terminal = std::io::stdout().is_terminal();
+            let mut out = Outlet::new(std::io::stdout().lock(), is_terminal);
             let written = self.write(id, arguments.markdown, &mut out).await;
-            written.and_then(|()| Ok(out.flush()?)).map_err(seen_enough)?;
+            written.and_then(|()| Ok(out.end()?)).map_err(seen_enough)?;
             return Ok(ExitCode::SUCCESS);
         };
         // Threads hold secrets more often than people think, so nobody else may read it; a half-written file is not left behind.

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::model::Prompt;
+use crate::pictures::acceptable;
 
 pub fn of(prompt: &Prompt) -> Vec<Value> {
     let mut messages = Vec::with_capacity(prompt.history.items().len() + 1);
@@ -11,7 +12,7 @@ pub fn of(prompt: &Prompt) -> Vec<Value> {
     }
     let mut images = Vec::new();
     for item in prompt.history.items() {
-        let Ok(item) = serde_json::from_str::<Value>(item.get()) else { continue };
+        let Some(item) = acceptable(item.get()).or_else(|| serde_json::from_str(item.get()).ok()) else { continue };
         // Nothing may stand between the results of one answer's calls.
         let is_output = item["type"].as_str().is_some_and(|kind| kind.ends_with("_output"));
         if !is_output {
@@ -33,22 +34,58 @@ fn show(messages: &mut Vec<Value>, images: &mut Vec<Value>) {
 fn add(messages: &mut Vec<Value>, images: &mut Vec<Value>, item: &Value) {
     let text = |name: &str| item[name].as_str().unwrap_or_default();
     match text("type") {
-        "message" => {
+        "message" | "" if item["role"].is_string() => {
+            if text("role") == "assistant" {
+                return say(messages, content(&item["content"]));
+            }
             // Templates of local models know a system message at the very beginning only.
-            let role = if text("role") == "assistant" { "assistant" } else { "user" };
-            messages.push(json!({"role": role, "content": content(&item["content"])}));
+            messages.push(json!({"role": "user", "content": content(&item["content"])}));
         }
-        "function_call" => add_call(messages, text("call_id"), text("name"), text("arguments").to_owned()),
+        "function_call" => add_call(messages, text("call_id"), text("name"), arguments(text("arguments"))),
         "custom_tool_call" => {
             let arguments = json!({"input": text("input")}).to_string();
             add_call(messages, text("call_id"), text("name"), arguments);
         }
-        "function_call_output" | "custom_tool_call_output" => {
+        // What other programs offered to a model, and what this wire has no words of its own for.
+        "local_shell_call" => add_call(messages, text("call_id"), "local_shell", object(&item["action"])),
+        "tool_search_call" if item["call_id"].is_string() => {
+            add_call(messages, text("call_id"), "tool_search", object(&item["arguments"]));
+        }
+        "function_call_output" | "custom_tool_call_output" | "local_shell_call_output" => {
             let (text, shown) = output(&item["output"]);
             messages.push(json!({"role": "tool", "tool_call_id": item["call_id"].as_str().unwrap_or_default(), "content": text}));
             images.extend(shown);
         }
+        "tool_search_output" if item["call_id"].is_string() => {
+            messages.push(json!({"role": "tool", "tool_call_id": item["call_id"], "content": item["tools"].to_string()}));
+        }
         _ => {}
+    }
+}
+
+/// What the model said. Between a call and its result nothing may stand, so that a comment on calls joins them.
+fn say(messages: &mut Vec<Value>, content: Value) {
+    let calls = messages.last_mut().filter(|last| last["role"] == "assistant" && last["tool_calls"].is_array());
+    let Some(last) = calls else { return messages.push(json!({"role": "assistant", "content": content})) };
+    let said = [&last["content"], &content].map(|content| content.as_str().unwrap_or_default()).into_iter().filter(|text| !text.is_empty());
+    last["content"] = said.collect::<Vec<_>>().join("\n").into();
+}
+
+/// Parameters as an object. Servers read them to fill in a template and refuse what they cannot read, so that what a model wrote
+/// badly is shown to it as what it wrote.
+fn arguments(text: &str) -> String {
+    match serde_json::from_str::<Value>(text) {
+        Ok(Value::Object(_)) => text.to_owned(),
+        _ if text.trim().is_empty() => "{}".into(),
+        _ => json!({"unreadable": text}).to_string(),
+    }
+}
+
+fn object(value: &Value) -> String {
+    match value {
+        Value::Object(_) => value.to_string(),
+        Value::String(text) => arguments(text),
+        _ => "{}".into(),
     }
 }
 
@@ -131,7 +168,7 @@ mod tests {
             json!({"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "I look"}]}),
             json!({"type": "function_call", "call_id": "1", "name": "exec_command", "arguments": "{\"cmd\":\"ls\"}"}),
             json!({"type": "custom_tool_call", "call_id": "2", "name": "apply_patch", "input": "*** Begin"}),
-            json!({"type": "function_call_output", "call_id": "1", "output": [{"type": "input_image", "image_url": "data:x"}]}),
+            json!({"type": "function_call_output", "call_id": "1", "output": [{"type": "input_image", "image_url": "https://x"}]}),
             json!({"type": "custom_tool_call_output", "call_id": "2", "output": "a"}),
             json!({"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "a picture"}]}),
         ]);
@@ -146,7 +183,7 @@ mod tests {
                 ]},
                 {"role": "tool", "tool_call_id": "1", "content": "(an image follows)"},
                 {"role": "tool", "tool_call_id": "2", "content": "a"},
-                {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:x"}}]},
+                {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://x"}}]},
                 {"role": "assistant", "content": "a picture"},
             ])
         );
@@ -155,7 +192,23 @@ mod tests {
     #[test]
     fn images_of_the_user_make_a_list() {
         let messages = messages_of(&[json!({"type": "message", "role": "user", "content": [
-            {"type": "input_text", "text": "what is this"}, {"type": "input_image", "image_url": "data:x"}]})]);
-        assert_eq!(messages[1]["content"][1], json!({"type": "image_url", "image_url": {"url": "data:x"}}));
+            {"type": "input_text", "text": "what is this"}, {"type": "input_image", "image_url": "https://x"}]})]);
+        assert_eq!(messages[1]["content"][1], json!({"type": "image_url", "image_url": {"url": "https://x"}}));
+    }
+
+    #[test]
+    fn nothing_stands_between_calls_and_their_results() {
+        let call = |id: &str, arguments: &str| json!({"type": "function_call", "call_id": id, "name": "x", "arguments": arguments});
+        let said = json!({"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "and"}]});
+        let result = |id: &str| json!({"type": "function_call_output", "call_id": id, "output": "r"});
+        let shell =
+            json!({"type": "local_shell_call", "call_id": "3", "status": "completed", "action": {"type": "exec", "command": ["ls"]}});
+        let messages = messages_of(&[call("1", "{bad"), said, call("2", ""), shell, result("1"), result("2"), result("3")]);
+        let roles: Vec<&str> = messages.as_array().unwrap().iter().map(|message| message["role"].as_str().unwrap()).collect();
+        assert_eq!(roles, ["system", "assistant", "tool", "tool", "tool"]);
+        let calls = &messages[1]["tool_calls"];
+        assert_eq!((&messages[1]["content"], calls.as_array().unwrap().len()), (&json!("and"), 3));
+        assert_eq!(calls[0]["function"]["arguments"], json!({"unreadable": "{bad"}).to_string());
+        assert_eq!((&calls[1]["function"]["arguments"], &calls[2]["function"]["name"]), (&json!("{}"), &json!("local_shell")));
     }
 }

@@ -12,6 +12,7 @@ use seccompiler::{
 };
 
 use super::{During, Refused};
+use crate::level::Level;
 use crate::policy::Network;
 
 /// Never, whatever the arguments.
@@ -100,6 +101,7 @@ const INJECTION: [u64; 2] = [0x5412, 0x541c];
 
 const SET_ID: [u64; 2] = [0o4000, 0o2000];
 const O_CREAT: u64 = libc::O_CREAT as u64;
+const O_TRUNC: u64 = libc::O_TRUNC as u64;
 const O_TMPFILE: u64 = 0o20_000_000;
 
 /// Families of sockets that do not lead out of a network namespace.
@@ -107,8 +109,24 @@ const LOCAL_FAMILIES: [u64; 4] = [libc::AF_UNIX as u64, libc::AF_INET as u64, li
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
-pub fn install(network: Network) -> Result<(), Refused> {
-    for program in [missing()?, forbidden(network)?] {
+/// What reaches others where there is no namespace of its own: memory and messages by number, and files by their names alone.
+const SHARED: &[libc::c_long] = &[
+    libc::SYS_shmget,
+    libc::SYS_shmat,
+    libc::SYS_semget,
+    libc::SYS_msgget,
+    libc::SYS_mq_open,
+    libc::SYS_mq_unlink,
+    // Older versions of Landlock do not see it.
+    libc::SYS_truncate,
+];
+
+/// Families of sockets that a sandbox without namespaces may use if its policy allows the network. Sockets with a path are not among
+/// them: they lead to other programs of the machine, which hold to no policy.
+const REMOTE_FAMILIES: [u64; 3] = [libc::AF_INET as u64, libc::AF_INET6 as u64, libc::AF_NETLINK as u64];
+
+pub fn install(network: Network, level: Level) -> Result<(), Refused> {
+    for program in [missing()?, forbidden(network, level)?] {
         apply_filter(&program).during("seccomp")?;
     }
     Ok(())
@@ -130,8 +148,9 @@ fn missing() -> Result<BpfProgram, Refused> {
     Ok(program)
 }
 
-fn forbidden(network: Network) -> Result<BpfProgram, Refused> {
-    let mut rules: Rules = FORBIDDEN.iter().map(|call| (*call, Vec::new())).collect();
+fn forbidden(network: Network, level: Level) -> Result<BpfProgram, Refused> {
+    let shared = SHARED.iter().filter(|_| level == Level::Landlock);
+    let mut rules: Rules = FORBIDDEN.iter().chain(shared).map(|call| (*call, Vec::new())).collect();
     for call in [libc::SYS_clone, libc::SYS_unshare] {
         let flags = NEW_NAMESPACES.iter().filter(|flag| **flag != 0x80 || call == libc::SYS_unshare);
         let flags = flags.map(|flag| u64::from(flag.cast_unsigned()));
@@ -139,13 +158,30 @@ fn forbidden(network: Network) -> Result<BpfProgram, Refused> {
     }
     rules.insert(libc::SYS_ioctl, INJECTION.iter().map(|request| rule(&[is(1, *request)])).collect::<Result<_, _>>()?);
     set_id(&mut rules)?;
-    if network == Network::Restricted {
+    if level == Level::Landlock {
+        without_namespaces(&mut rules, network)?;
+    } else if network == Network::Restricted {
         let others: Vec<_> = LOCAL_FAMILIES.iter().map(|family| differs(0, *family)).collect();
         for call in [libc::SYS_socket, libc::SYS_socketpair] {
             rules.insert(call, vec![rule(&others)?]);
         }
     }
     compile(rules, libc::EPERM)
+}
+
+fn without_namespaces(rules: &mut Rules, network: Network) -> Result<(), Refused> {
+    let families: &[u64] = if network == Network::Enabled { &REMOTE_FAMILIES } else { &[] };
+    let others: Vec<_> = families.iter().map(|family| differs(0, *family)).collect();
+    rules.insert(libc::SYS_socket, if others.is_empty() { Vec::new() } else { vec![rule(&others)?] });
+    rules.insert(libc::SYS_socketpair, vec![rule(&[differs(0, libc::AF_UNIX as u64)])?]);
+    // The limits of others; one's own are number 0.
+    rules.insert(libc::SYS_prlimit64, vec![rule(&[differs(0, 0)])?]);
+    // Emptying a file without being allowed to write it.
+    let emptying = |flags: u8| rule(&[has(flags, O_TRUNC), condition(flags, SeccompCmpOp::MaskedEq(3), 0)]);
+    rules.entry(libc::SYS_openat).or_default().push(emptying(2)?);
+    #[cfg(target_arch = "x86_64")]
+    rules.entry(libc::SYS_open).or_default().push(emptying(1)?);
+    Ok(())
 }
 
 /// A file made inside belongs to somebody else outside: it must not lend that somebody's rights.
@@ -205,7 +241,9 @@ mod tests {
     fn the_filters_can_be_made() {
         assert!(missing().is_ok());
         for network in [Network::Restricted, Network::Enabled] {
-            assert!(forbidden(network).is_ok());
+            for level in crate::level::LEVELS {
+                assert!(forbidden(network, level).is_ok());
+            }
         }
     }
 }

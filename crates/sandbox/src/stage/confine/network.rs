@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::process::{DumpableBehavior, getegid, geteuid, set_dumpable_behavior};
 
 use super::{During, Refused, become_user};
+use crate::level::Level;
 use crate::plan::{Confinement, Identity};
 use crate::policy;
 use crate::sys;
@@ -39,10 +40,13 @@ impl Network {
 
 /// Leaves the namespaces of the machine. Returns the network of this cell if others may share it.
 pub fn separate(confinement: &Confinement, shared: Network) -> Result<Network, Refused> {
-    let rest = libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+    let mut rest = libc::CLONE_NEWNS | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
+    if confinement.level == Level::Full {
+        rest |= libc::CLONE_NEWPID;
+    }
     let is_closed = confinement.network == policy::Network::Restricted;
     let flags = if is_closed { rest | libc::CLONE_NEWNET } else { rest };
-    if confinement.identity != Identity::Own {
+    if matches!(confinement.identity, Identity::Mapped { .. } | Identity::Named { .. }) {
         let made = match &shared.namespace {
             Some(network) if is_closed && shared.users.is_none() => {
                 sys::join(network.as_fd(), libc::CLONE_NEWNET).and_then(|()| sys::unshare(rest))
@@ -59,10 +63,21 @@ pub fn separate(confinement: &Confinement, shared: Network) -> Result<Network, R
             // With enough rights they are made as root, which drops them later; without, that user makes them.
             (Err(_), Identity::Named { uid, gid }) => become_user(uid, gid)?,
             (Err(error), _) => {
-                return Err(format!("namespaces of its own cannot be made (root without CAP_SYS_ADMIN; name a --sandbox-user): {error}"));
+                return Err(
+                    format!("namespaces of its own cannot be made (root without CAP_SYS_ADMIN; name a --sandbox-user): {error}").into()
+                );
             }
         }
     }
+    // Root by another number, or somebody else without the rights of root.
+    let inside = match confinement.identity {
+        Identity::Owner { uid: 0, id, .. } => Some(id),
+        Identity::Owner { uid, gid, .. } => {
+            become_user(uid, gid)?;
+            None
+        }
+        _ => None,
+    };
     if let (Some(network), Some(users), true) = (&shared.namespace, &shared.users, is_closed) {
         sys::join(users.as_fd(), libc::CLONE_NEWUSER)
             .and_then(|()| sys::join(network.as_fd(), libc::CLONE_NEWNET))
@@ -80,12 +95,13 @@ pub fn separate(confinement: &Confinement, shared: Network) -> Result<Network, R
     });
     made.during("namespaces of its own cannot be made (user namespaces are off here)")?;
     std::fs::write("/proc/self/setgroups", "deny").during("groups of the user namespace")?;
-    std::fs::write("/proc/self/gid_map", format!("{gid} {gid} 1")).during("groups of the user namespace")?;
-    std::fs::write("/proc/self/uid_map", format!("{uid} {uid} 1")).during("users of the user namespace")?;
+    let (inside_uid, inside_gid) = (inside.unwrap_or(uid), inside.unwrap_or(gid));
+    std::fs::write("/proc/self/gid_map", format!("{inside_gid} {gid} 1")).during("groups of the user namespace")?;
+    std::fs::write("/proc/self/uid_map", format!("{inside_uid} {uid} 1")).during("users of the user namespace")?;
     if !is_closed {
         return Ok(Network::default());
     }
-    open_loopback(&format!("{gid} {gid}"));
+    open_loopback(&format!("{inside_gid} {inside_gid}"));
     Network::own(true)
 }
 

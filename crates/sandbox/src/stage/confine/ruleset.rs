@@ -1,38 +1,128 @@
-//! Landlock: the second fence around files, and the one around signals and sockets without a path.
+//! Landlock: the second fence around files, and the one around signals and sockets without a path. Without namespaces, the only one.
 //!
 //! It cannot take anything away inside a directory that it allows to be written; that is what the view is for.
 
+use std::path::{Path, PathBuf};
+
 use landlock::{
-    ABI, Access as _, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreatedAttr, Scope,
+    ABI, Access as _, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreated,
+    RulesetCreatedAttr, RulesetStatus, Scope,
 };
 
 use super::{During, Refused};
+use crate::level::Level;
 use crate::plan::Confinement;
-use crate::policy::Access;
+use crate::policy::{Access, Network};
 
 /// Places outside of any policy that programs have to write to. All of them belong to the sandbox alone.
 const PRIVATE: [&str; 2] = ["/dev", "/proc"];
+/// The same where nothing does: what anybody may write to without leaving anything behind.
+const HARMLESS: [&str; 4] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/tty"];
+/// How many places may have to be named one by one because something beside them is denied.
+const MANY: usize = 20_000;
+
+const VERSION: ABI = ABI::V6;
+
+/// Devices are few and harmless here, and terminals could not be used without.
+fn handled() -> BitFlags<AccessFs> {
+    AccessFs::from_all(VERSION) & !BitFlags::from(AccessFs::IoctlDev)
+}
 
 pub fn restrict(confinement: &Confinement) -> Result<(), Refused> {
-    let abi = ABI::V6;
-    // Devices are few and harmless here, and terminals could not be used without.
-    let handled = AccessFs::from_all(abi) & !BitFlags::from(AccessFs::IoctlDev);
     let mut rules = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
-        .handle_access(handled)
+        .handle_access(handled())
         .during("Landlock")?
-        .scope(Scope::from_all(abi))
+        .scope(Scope::from_all(VERSION))
         .during("Landlock")?
         .create()
         .during("Landlock")?;
-    let reading = AccessFs::from_read(abi);
+    rules = allow(rules, Path::new("/"), AccessFs::from_read(VERSION))?;
     let writing = confinement.places.iter().filter(|place| place.access == Access::Write).map(|place| place.path.as_path());
-    rules = rules.add_rule(PathBeneath::new(PathFd::new("/").during("Landlock")?, reading)).during("Landlock")?;
-    for path in writing.chain(PRIVATE.map(std::path::Path::new)) {
-        let place = PathFd::new(path).during(format!("Landlock at {}", path.display()))?;
-        let access = if path.is_dir() { handled } else { handled & AccessFs::from_file(abi) };
-        rules = rules.add_rule(PathBeneath::new(place, access)).during("Landlock")?;
+    let own = if confinement.level == Level::Full { &PRIVATE[..] } else { &PRIVATE[..1] };
+    for path in writing.chain(own.iter().map(Path::new)) {
+        rules = allow(rules, path, handled())?;
     }
     rules.restrict_self().during("Landlock")?;
     Ok(())
+}
+
+/// Without a view of its own: what is not named here cannot be read either.
+pub fn restrict_alone(confinement: &Confinement) -> Result<(), Refused> {
+    let rules = Ruleset::default()
+        .set_compatibility(CompatLevel::HardRequirement)
+        .handle_access(AccessFs::from_all(ABI::V1))
+        .during("there is no Landlock here")?
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(handled())
+        .during("Landlock")?
+        .scope(Scope::from_all(VERSION))
+        .during("Landlock")?;
+    let rules = match confinement.network {
+        // Nothing may be connected to; seccomp lets nobody make the sockets for it either.
+        Network::Restricted => rules.handle_access(AccessNet::from_all(VERSION)).during("Landlock")?,
+        Network::Enabled => rules,
+    };
+    let mut rules = rules.create().during("Landlock")?;
+    let denied: Vec<&Path> =
+        confinement.places.iter().filter(|place| place.access == Access::Deny).map(|place| place.path.as_path()).collect();
+    for place in confinement.places.iter().filter(|place| place.access != Access::Deny) {
+        if place.access == Access::Write {
+            if let Some(inside) = denied.iter().find(|path| path.starts_with(&place.path)) {
+                return Err(
+                    format!("{} is denied inside {}, which Landlock alone cannot hold", inside.display(), place.path.display()).into()
+                );
+            }
+            rules = allow(rules, &place.path, handled())?;
+            continue;
+        }
+        let mut left = vec![place.path.clone()];
+        let mut named = 0;
+        while let Some(path) = left.pop() {
+            if denied.contains(&path.as_path()) {
+                continue;
+            }
+            if !denied.iter().any(|inner| inner.starts_with(&path)) {
+                rules = allow(rules, &path, AccessFs::from_read(VERSION))?;
+                named += 1;
+            } else {
+                left.extend(entries(&path)?);
+            }
+            if named + left.len() > MANY {
+                return Err(
+                    format!("what may be read beside what is denied below {} is too much for Landlock", place.path.display()).into()
+                );
+            }
+        }
+    }
+    for path in HARMLESS.iter().map(Path::new).filter(|path| path.exists()) {
+        rules = allow(rules, path, handled())?;
+    }
+    let status = rules.restrict_self().during("Landlock")?;
+    if status.ruleset == RulesetStatus::NotEnforced {
+        return Err("there is no Landlock here".into());
+    }
+    Ok(())
+}
+
+/// What is in a directory. Links are left out: where they lead is named by itself, or denied.
+fn entries(directory: &Path) -> Result<Vec<PathBuf>, Refused> {
+    let entries = match std::fs::read_dir(directory) {
+        Ok(entries) => entries,
+        // What we may not look into, nobody inside may either.
+        Err(_) => return Ok(Vec::new()),
+    };
+    let is_link = |entry: &std::fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_symlink());
+    Ok(entries.flatten().filter(|entry| !is_link(entry)).map(|entry| entry.path()).collect())
+}
+
+fn allow(rules: RulesetCreated, path: &Path, access: BitFlags<AccessFs>) -> Result<RulesetCreated, Refused> {
+    let place = match PathFd::new(path) {
+        Ok(place) => place,
+        // Gone meanwhile, or closed to this user: then it is closed to it inside as well.
+        Err(_) if !access.contains(AccessFs::WriteFile) => return Ok(rules),
+        Err(error) => return Err(format!("Landlock at {}: {error}", path.display()).into()),
+    };
+    let access = if path.is_dir() { access } else { access & AccessFs::from_file(VERSION) };
+    rules.add_rule(PathBeneath::new(place, access)).during(format!("Landlock at {}", path.display()))
 }

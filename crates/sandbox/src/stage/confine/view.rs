@@ -20,6 +20,7 @@ use rustix::mount::{
 use rustix::process::{chdir, pivot_root};
 
 use super::{During, Refused, idmap};
+use crate::level::Level;
 use crate::plan::{Confinement, Identity, Place, Rights};
 use crate::policy::Access;
 use crate::sys;
@@ -57,7 +58,8 @@ impl Sources {
             };
             let owner = owner(pinned.as_fd()).during(place.path.display())?;
             if !maps.iter().any(|(known, _)| *known == owner) {
-                maps.push((owner, idmap::namespace(owner, id).during("a map of users cannot be made (name a --sandbox-user)")?));
+                let map = idmap::namespace(owner, id).during("a map of users cannot be made (name a --sandbox-user)");
+                maps.push((owner, map.map_err(Refused::users)?));
             }
         }
         Ok(Self { maps })
@@ -73,8 +75,8 @@ fn owner(place: BorrowedFd<'_>) -> io::Result<(u32, u32)> {
 fn pin(path: &Path) -> Result<OwnedFd, Refused> {
     let opened = openat2(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS);
     opened.map_err(|error| match error {
-        Errno::LOOP => format!("{} is, or lies behind, a symbolic link, which cannot be held", path.display()),
-        error => format!("{}: {}", path.display(), io::Error::from(error)),
+        Errno::LOOP => format!("{} is, or lies behind, a symbolic link, which cannot be held", path.display()).into(),
+        error => format!("{}: {}", path.display(), io::Error::from(error)).into(),
     })
 }
 
@@ -97,11 +99,19 @@ pub fn build(confinement: &Confinement, sources: Sources) -> Result<(), Refused>
     // From the tree as it is, before anything covers it.
     let places = view.clones()?;
     let devices = view.device_clones()?;
+    let machine = match confinement.level {
+        Level::Full => None,
+        _ => {
+            let table = clone(&pin(Path::new("/proc"))?, true).during("/proc")?;
+            limit(&table, true, RDONLY | QUIET).during("/proc")?;
+            Some(table)
+        }
+    };
     let temporary = match &confinement.temporary {
         // A named user may not reach our files; then it goes with the cell.
         Some(path) => match pin(path) {
             Ok(pinned) => Some(clone(&pinned, false).during(path.display())?),
-            Err(_) if matches!(confinement.identity, Identity::Named { .. }) => None,
+            Err(_) if matches!(confinement.identity, Identity::Named { .. } | Identity::Owner { uid: 1.., .. }) => None,
             Err(refused) => return Err(refused),
         },
         None => None,
@@ -117,7 +127,7 @@ pub fn build(confinement: &Confinement, sources: Sources) -> Result<(), Refused>
         Access::Read => limit(&pin(Path::new("/"))?, true, RDONLY | QUIET).during("the tree cannot be made read-only")?,
         Access::Write => limit(&pin(Path::new("/"))?, true, QUIET).during("the tree cannot be held")?,
     }
-    view.proc()?;
+    view.proc(machine)?;
     // The machine's own are of no use by now: devices were taken out of the whole tree.
     view.devices(devices)?;
     if access != Access::Write {
@@ -218,11 +228,13 @@ impl View<'_> {
         let map = map.ok_or_else(|| format!("{} changed its owner meanwhile", path.display()))?;
         let copy = clone(pinned, false).during(path.display())?;
         limit(&copy, false, QUIET | attributes).during(path.display())?;
-        idmap::apply(copy.as_fd(), map).during(format!(
-            "{} lies on a file system whose users cannot be mapped, and as root there is no other way; \
+        idmap::apply(copy.as_fd(), map)
+            .during(format!(
+                "{} lies on a file system whose users cannot be mapped, and as root there is no other way; \
              name a --sandbox-user and give it the directory, or run the executor as an ordinary user",
-            path.display()
-        ))?;
+                path.display()
+            ))
+            .map_err(Refused::users)?;
         Ok(copy)
     }
 
@@ -270,9 +282,12 @@ impl View<'_> {
         Ok(target)
     }
 
-    /// The process table of the sandbox, and no other.
-    fn proc(&self) -> Result<(), Refused> {
+    /// The process table of the sandbox, and no other; or that of the machine, which it can look at and not change.
+    fn proc(&self, machine: Option<OwnedFd>) -> Result<(), Refused> {
         let target = self.point(Path::new("/proc"), true)?;
+        if let Some(machine) = machine {
+            return attach(&machine, &target);
+        }
         let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
         mount("proc", &target, "proc", flags, None).map_err(io::Error::from).during("a process table of its own cannot be shown")
     }
@@ -318,7 +333,7 @@ impl View<'_> {
 
     /// A directory on the way that the sandbox's user may not pass is covered by one that it may, holding only the way.
     fn clear_obstacles(&mut self) -> Result<(), Refused> {
-        if self.confinement.identity == Identity::Own || !self.prefix.is_empty() {
+        if matches!(self.confinement.identity, Identity::Own | Identity::Owner { uid: 0, .. }) || !self.prefix.is_empty() {
             return Ok(());
         }
         for place in self.confinement.places.iter().filter(|place| place.rights == Rights::Owners) {
@@ -415,7 +430,7 @@ impl View<'_> {
         let Ok(metadata) = target.symlink_metadata() else {
             // Where nothing can be made, nothing has to be hidden.
             let can_appear = around == Access::Write && !path.starts_with(TEMPORARY);
-            return if can_appear { Err(format!("{} cannot be denied before it exists", path.display())) } else { Ok(()) };
+            return if can_appear { Err(format!("{} cannot be denied before it exists", path.display()).into()) } else { Ok(()) };
         };
         if metadata.is_dir() {
             return tmpfs(&target, "mode=0000,size=4k").and_then(|()| limit(&pin(&target)?, false, RDONLY).during(path.display()));
