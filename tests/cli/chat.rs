@@ -122,6 +122,24 @@ fn journal_has(scene: &Scene, text: &str) -> bool {
     found.success()
 }
 
+/// Nobody else could answer what an agent wants to know.
+#[tokio::test(flavor = "multi_thread")]
+async fn questions_of_agents_are_asked_on_the_terminal() {
+    let scene = Scene::new(vec![]).await;
+    scene.model.push_for("\"text\":\"job\"", Reply::call("inner", "exec_command", &json!({"cmd": "touch made"})));
+    scene.model.push_for("\"text\":\"begin\"", Reply::call("spawned", "spawn_agent", &json!({"message": "job"})));
+    let mut terminal = scene.chat(&[]);
+    terminal.wait_for("> ");
+    terminal.type_keys("begin\r");
+    terminal.wait_for("asks:");
+    terminal.wait_for("touch made");
+    terminal.wait_for("May it?");
+    assert!(!scene.work.path().join("made").exists());
+    terminal.type_keys("y\r");
+    eventually("the agent's command has run", || scene.work.path().join("made").exists()).await;
+    terminal.type_keys("/quit\r");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn questions_are_asked_on_the_terminal() {
     let touch = |id: &str, file: &str| call(id, "exec_command", &json!({"cmd": format!("touch {file}")}));

@@ -23,7 +23,12 @@ impl Home {
 
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(OUTPOST);
-        command.args(arguments).env("OUTPOST_HOME", self.0.path()).env_remove("OUTPOST_EXEC_SERVER_URL").env_remove("OUTPOST_TOKEN");
+        command
+            .args(arguments)
+            .env("OUTPOST_HOME", self.0.path())
+            .env_remove("OUTPOST_EXEC_SERVER_URL")
+            .env_remove("CODEX_EXEC_SERVER_URL")
+            .env_remove("OUTPOST_TOKEN");
         command.stdin(Stdio::null());
         command
     }
@@ -164,6 +169,16 @@ fn the_variable_beats_the_file() {
         assert_eq!(off.status.code(), Some(125));
         assert!(text(&off).contains("switched off"), "{}", text(&off));
     }
+    // The name that Codex has for it counts where ours says nothing, and only there.
+    let both = |ours: &str, theirs: &str, arguments: &[&str]| {
+        home.command(arguments).env("OUTPOST_EXEC_SERVER_URL", ours).env("CODEX_EXEC_SERVER_URL", theirs).output().unwrap()
+    };
+    let echo = ["run", "-e", "remote", "--", "echo", "there"];
+    assert_eq!(both("", executor.url(), &echo).stdout, b"there\n");
+    assert_eq!(both(executor.url(), "ws://127.0.0.1:1", &echo).stdout, b"there\n");
+    assert_eq!(both("none", executor.url(), &echo).status.code(), Some(125));
+    let wrong = both("", "http://x", &echo);
+    assert!(text(&wrong).contains("CODEX_EXEC_SERVER_URL: "), "{}", text(&wrong));
     let added = with("none", &["env", "add", "x", "--url", "ws://127.0.0.1:1"]);
     assert!(!added.status.success() && text(&added).contains("switched off"), "{}", text(&added));
     let added = with(executor.url(), &["env", "add", "x", "--url", "ws://127.0.0.1:1"]);

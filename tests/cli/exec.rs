@@ -104,7 +104,7 @@ async fn every_kind_of_line_has_the_shape_that_clients_know() {
     let todo = |done: bool| json!({"id": "item_3", "type": "todo_list", "items": [{"text": "look", "completed": done}]});
     let file = |status: &str| json!({"id": "item_2", "type": "file_change", "changes": changes, "status": status});
     let expected = [
-        json!({"type": "thread.started", "thread_id": lines[0]["thread_id"]}),
+        json!({"type": "thread.started", "thread_id": lines[0]["thread_id"], "schema_version": 1}),
         json!({"type": "turn.started"}),
         json!({"type": "item.completed", "item": {"id": "item_0", "type": "reasoning", "text": "hm"}}),
         json!({"type": "item.started", "item": command("", Value::Null, "in_progress")}),

@@ -280,3 +280,22 @@ async fn tls_is_spoken_to_whom_this_machine_trusts_and_to_nobody_else() {
     assert_eq!(output.status.code(), Some(125));
     assert!(String::from_utf8_lossy(&output.stderr).contains("certificate"), "{}", String::from_utf8_lossy(&output.stderr));
 }
+
+/// A connector that panics is an environment that failed, for those who wait for it and for those who ask later.
+#[tokio::test]
+async fn a_connector_that_panics_is_a_failed_environment() {
+    let attempts = Arc::new(AtomicUsize::new(0));
+    let counted = attempts.clone();
+    let connector = Connector::new("broken", move || {
+        counted.fetch_add(1, Ordering::Relaxed);
+        async { panic!("the wire is cut") }
+    });
+    let registry = registry();
+    registry.attach(id("broken"), connector, ConnectPolicy::Lazy).unwrap();
+    let error = soon("it fails", registry.info(&id("broken"))).await.unwrap_err().to_string();
+    assert!(error.contains("the connector panicked: the wire is cut"), "{error}");
+    assert!(matches!(registry.standing(&id("broken")), outpost_environment::Standing::Failed { .. }));
+    // Whoever asks again gets another attempt.
+    soon("it fails again", registry.info(&id("broken"))).await.unwrap_err();
+    assert_eq!(attempts.load(Ordering::Relaxed), 2);
+}

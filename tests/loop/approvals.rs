@@ -144,6 +144,72 @@ async fn patches_are_asked_about_when_nothing_is_trusted() {
     let _ = turn(&thread, "thanks").await;
 }
 
+fn patch(id: &str, environment: &str, hunk: &str) -> Reply {
+    let text = format!("*** Begin Patch\n*** Environment ID: {environment}\n{hunk}\n*** End Patch");
+    Reply::call(id, "apply_patch", &json!({"input": text}))
+}
+
+async fn read_only(policy: ApprovalPolicy, replies: Vec<Reply>) -> Harness {
+    let mut setup = Setup::new(&[LinkKind::Memory, LinkKind::Memory], replies);
+    setup.config.approval = policy;
+    setup.config.sandbox = SandboxMode::named("read-only").unwrap();
+    Harness::new(setup).await
+}
+
+/// Where nothing may be written the user is asked about a patch, and one that they agree to is applied where it was meant.
+#[tokio::test]
+async fn a_patch_that_the_sandbox_does_not_allow_is_asked_about_and_applied() {
+    for policy in [ApprovalPolicy::OnRequest, ApprovalPolicy::Untrusted] {
+        let replies = vec![
+            patch("a", "two", "*** Add File: deep/er/new\n+x\n*** Add File: beside\n+b"),
+            // The user said always, and to each of the files.
+            patch("b", "two", "*** Update File: deep/er/new\n@@\n-x\n+y"),
+            patch("c", "two", "*** Delete File: beside"),
+            // Another environment is another matter.
+            patch("d", "one", "*** Add File: deep/er/new\n+z"),
+            Reply::message("done"),
+        ];
+        let harness = read_only(policy, replies).await;
+        let thread = harness.start(&[0, 1]).await;
+        let mut feed = thread.subscribe();
+        thread.input(NewInput::text("go")).await.unwrap();
+        let first = next_fact(&mut feed, asked).await;
+        assert_eq!((first.kind.as_str(), first.environment.as_ref().unwrap().as_str()), ("fileChange", "two"), "{policy:?}");
+        assert!(!harness.work(1).join("beside").exists());
+        thread.answer(first.approval, Decision::ApprovedForThread, None).await.unwrap();
+        let second = next_fact(&mut feed, asked).await;
+        assert_eq!(second.environment.as_ref().unwrap().as_str(), "one", "{policy:?}");
+        thread.answer(second.approval, Decision::Denied, None).await.unwrap();
+        settled(&thread).await;
+        let outputs = harness.outputs(thread.id()).await;
+        assert_eq!(std::fs::read_to_string(harness.work(1).join("deep/er/new")).unwrap(), "y\n", "{policy:?} {outputs:?}");
+        assert!(!harness.work(1).join("beside").exists() && !harness.work(0).join("deep").exists(), "{policy:?} {outputs:?}");
+        let outcomes: Vec<CallOutcome> = outputs.iter().map(|(outcome, _)| *outcome).collect();
+        assert_eq!(outcomes, [CallOutcome::Completed, CallOutcome::Completed, CallOutcome::Completed, CallOutcome::Declined]);
+    }
+}
+
+/// What the user agrees to is a path. A link that leads elsewhere is none, and where nobody may be asked nothing is written.
+#[tokio::test]
+async fn a_patch_goes_nowhere_else_and_never_unasked() {
+    let elsewhere = tempfile::tempdir().unwrap();
+    for policy in [ApprovalPolicy::OnRequest, ApprovalPolicy::Never] {
+        let harness = read_only(policy, vec![patch("a", "one", "*** Add File: link/x\n+x"), Reply::message("done")]).await;
+        std::os::unix::fs::symlink(elsewhere.path(), harness.work(0).join("link")).unwrap();
+        let thread = harness.start(&[0, 1]).await;
+        let mut feed = thread.subscribe();
+        thread.input(NewInput::text("go")).await.unwrap();
+        if policy == ApprovalPolicy::OnRequest {
+            let question = next_fact(&mut feed, asked).await;
+            thread.answer(question.approval, Decision::Approved, None).await.unwrap();
+        }
+        settled(&thread).await;
+        let outputs = harness.outputs(thread.id()).await;
+        assert_eq!(outputs[0].0, CallOutcome::Failed, "{outputs:?}");
+        assert!(outputs[0].1.contains("Nothing was changed") && !elsewhere.path().join("x").exists(), "{outputs:?}");
+    }
+}
+
 /// An answer can allow more than the one command: a rule is made, kept, and holds from then on.
 #[tokio::test]
 async fn an_answer_can_make_a_rule() {

@@ -155,8 +155,16 @@ async fn a_grant_holds_in_its_environment_only() {
         ];
         let harness = harness(&[LinkKind::Memory, remote], replies).await;
         let thread = harness.start(&[0, 1]).await;
-        let question = answer(&thread, Decision::Approved, None).await;
+        let mut feed = thread.subscribe();
+        thread.input(NewInput::text("go")).await.unwrap();
+        let question = next_fact(&mut feed, asked).await;
         assert_eq!(question.environment.unwrap().as_str(), "two");
+        thread.answer(question.approval, Decision::Approved, None).await.unwrap();
+        // Where nothing was granted the user is asked about the patch.
+        let question = next_fact(&mut feed, asked).await;
+        assert_eq!((question.kind.as_str(), question.environment.unwrap().as_str()), ("fileChange", "one"));
+        thread.answer(question.approval, Decision::Denied, None).await.unwrap();
+        settled(&thread).await;
         let made: Vec<bool> =
             ["command-one", "command-two", "patch-one", "patch-two"].iter().map(|name| Path::new(&path(name)).exists()).collect();
         assert_eq!(made, [false, true, false, true], "{remote:?}: {:?}", harness.outputs(thread.id()).await);

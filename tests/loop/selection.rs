@@ -1,13 +1,15 @@
 //! Which environments a turn works in: every row of the matrix, and no command on another machine.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use outpost_environment::ConnectPolicy;
+use outpost_environment::{ConnectPolicy, Connector};
 use outpost_runtime::live::NewInput;
 use outpost_testkit::LinkKind;
 use outpost_testkit::model::{Reply, call};
 use outpost_thread::{CallOutcome, Fact};
-use outpost_wire::intent::Selection;
+use outpost_wire::intent::{EnvironmentId, Selection};
 use serde_json::{Value, json};
 
 use crate::harness::{Harness, Setup, next_fact, settled, turn};
@@ -141,4 +143,54 @@ async fn environments_of_every_kind() {
         let here = std::fs::read_to_string(harness.work(index).join("here")).unwrap();
         assert_eq!(here.trim(), harness.work(index).canonicalize().unwrap().to_str().unwrap());
     }
+}
+
+/// An executor that was down when it was first used is tried again when the next turn begins, however lately it failed.
+#[tokio::test]
+async fn a_machine_that_is_back_works_in_the_next_turn() {
+    let run = |id: &str| Reply::call(id, "exec_command", &json!({"cmd": "echo here > here", "environment_id": "late"}));
+    let replies = vec![run("down"), Reply::message("too bad"), run("up"), Reply::message("done")];
+    let harness = Harness::local(replies).await;
+    let (is_up, way) = (Arc::new(AtomicBool::new(false)), harness.way(0));
+    let seen = is_up.clone();
+    let late = Connector::new("late", move || {
+        let (is_up, way) = (seen.load(Ordering::Relaxed), way.clone());
+        async move {
+            match is_up {
+                true => way.link().await,
+                false => Err(std::io::Error::from(std::io::ErrorKind::ConnectionRefused).into()),
+            }
+        }
+    });
+    harness.runtime.registry().attach(EnvironmentId::parse("late").unwrap(), late, ConnectPolicy::Lazy).unwrap();
+    let thread = harness.start_in(vec![harness.attachment("late", 0)]).await;
+    turn(&thread, "go").await;
+    let outputs = harness.outputs(thread.id()).await;
+    assert!(outputs[0].0 == CallOutcome::Failed && outputs[0].1.contains("connection refused"), "{outputs:?}");
+    is_up.store(true, Ordering::Relaxed);
+    turn(&thread, "again").await;
+    let outputs = harness.outputs(thread.id()).await;
+    assert_eq!(outputs[1].0, CallOutcome::Completed, "{outputs:?}");
+    assert!(harness.work(0).join("here").exists());
+}
+
+/// The model is told when another machine answers under an id that it knows, and only then.
+#[tokio::test]
+async fn another_executor_under_an_id_is_told_to_the_model() {
+    let harness = Harness::new(Setup::new(&[LinkKind::Memory, LinkKind::Memory], vec![])).await;
+    let thread = harness.start(&[0]).await;
+    let is_told = || {
+        let body = harness.model.requests().last().unwrap().body.to_string();
+        body.contains("another executor answers under this id")
+    };
+    turn(&thread, "one").await;
+    // The same executor behind a new handle is the same machine.
+    harness.replace(0).await;
+    turn(&thread, "two").await;
+    assert!(!is_told());
+    let one = EnvironmentId::parse("one").unwrap();
+    harness.runtime.registry().attach(one.clone(), harness.way(1), ConnectPolicy::Lazy).unwrap();
+    harness.runtime.registry().info(&one).await.unwrap();
+    turn(&thread, "three").await;
+    assert!(is_told());
 }

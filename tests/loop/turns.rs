@@ -2,13 +2,15 @@
 
 use std::time::Duration;
 
+use outpost_environment::{ConnectPolicy, Connector};
 use outpost_runtime::live::{Accepted, CommandError, InputMode, NewInput};
 use outpost_runtime::{ForkThread, StartThread, Status};
+use outpost_testkit::LinkKind;
 use outpost_testkit::model::{Reply, call, message};
 use outpost_thread::{Fact, ForkPoint, InterruptReason, Marker, TurnStatus};
 use serde_json::{Value, json};
 
-use crate::harness::{Harness, is_completed, next_fact, settled, turn};
+use crate::harness::{Harness, Setup, is_completed, next_fact, settled, turn};
 
 fn input_of(request: &outpost_testkit::model::Request) -> Vec<Value> {
     request.body["input"].as_array().unwrap().clone()
@@ -411,4 +413,43 @@ async fn a_thread_is_resumed_by_its_journal() {
     std::fs::write(&foreign, "").unwrap();
     let other = harness.runtime.resume_journal(&foreign).await.map(|_| ()).map_err(refusal).unwrap_err();
     assert!(other.contains("thread import"), "{other}");
+}
+
+/// However many calls an answer asks for, no more than 32 run at the same time, and all of them run.
+#[tokio::test]
+async fn a_long_answer_does_not_run_all_at_once() {
+    let command = "mkdir -p now; touch now/$$; ls now | wc -l >> counts; sleep 0.02; rm now/$$";
+    let calls = (0..150).map(|number| call(&format!("c{number}"), "exec_command", &json!({"cmd": command, "login": false})));
+    let harness = Harness::local(vec![Reply::Items(calls.collect()), Reply::message("done")]).await;
+    let thread = harness.start(&[0]).await;
+    turn(&thread, "go").await;
+    let counts = std::fs::read_to_string(harness.work(0).join("counts")).unwrap();
+    let counts: Vec<usize> = counts.lines().map(|line| line.trim().parse().unwrap()).collect();
+    assert_eq!(counts.len(), 150);
+    assert!(counts.iter().all(|count| *count <= 32), "{:?}", counts.iter().max());
+    let outputs = harness.outputs(thread.id()).await;
+    assert_eq!(outputs.iter().filter(|(outcome, _)| *outcome == outpost_thread::CallOutcome::Completed).count(), 150);
+}
+
+/// A thread that takes no requests when the program ends is told apart from one that took it and did not end.
+#[tokio::test]
+async fn a_thread_that_does_not_take_its_shutdown_request_is_reported() {
+    let mut setup = Setup::new(&[LinkKind::Memory], vec![]);
+    setup.config.patience.primary = Duration::from_secs(600);
+    let harness = Harness::new(setup).await;
+    let idle = harness.start(&[0]).await;
+    // Its driver waits for an environment that is being connected for ever.
+    let never = Connector::new("never", || async { std::future::pending().await });
+    harness.runtime.registry().attach("never".parse().unwrap(), never, ConnectPolicy::Lazy).unwrap();
+    let thread = harness.start_in(vec![harness.attachment("never", 0)]).await;
+    thread.input(NewInput::text("go")).await.unwrap();
+    // So many others wait already that nothing more is taken.
+    let asking: Vec<_> =
+        (0..100).map(|_| thread.clone()).map(|thread| tokio::spawn(async move { drop(thread.snapshot().await) })).collect();
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
+    assert!(asking.iter().all(|one| !one.is_finished()));
+    let report = harness.runtime.shutdown(Duration::from_millis(300)).await;
+    assert_eq!((report.completed, report.submit_failed, report.timed_out), (vec![idle.id()], vec![thread.id()], vec![]));
 }

@@ -36,7 +36,7 @@ async fn results_of_every_kind_reach_the_model() {
     let thread = harness.start(&[0]).await;
     turn(&thread, "go").await;
     let outputs = harness.outputs(thread.id()).await;
-    assert!(outputs.contains(&(CallOutcome::Failed, "it went wrong".into())), "{outputs:?}");
+    assert!(outputs.contains(&(CallOutcome::Failed, "The tool reports that it failed:\nit went wrong".into())), "{outputs:?}");
     assert!(outputs.contains(&(CallOutcome::Completed, "called a tool.with/strange name".into())), "{outputs:?}");
     let sent = harness.model.requests()[1].body["input"].as_array().unwrap().clone();
     let picture = sent.iter().find(|item| item["call_id"] == "picture" && item["type"] == "function_call_output").unwrap();

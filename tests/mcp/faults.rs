@@ -233,6 +233,33 @@ async fn one_that_dies_between_two_steps() {
     assert_eq!(thread.status(), Status::Idle);
 }
 
+/// A turn that runs goes on without a server that it had, also if the server is required: the model is told, and clients are told why.
+#[tokio::test]
+async fn a_required_server_that_dies_does_not_end_a_running_turn() {
+    let work = tempfile::tempdir().unwrap();
+    let file = work.path().join("starts");
+    let mut mortal = server("good");
+    mortal["env"] = json!({"STARTS": file});
+    mortal["required"] = json!(true);
+    let replies = vec![Reply::call("a", "mcp__s__die", &json!({})), Reply::call("b", "exec_command", &json!({"cmd": "echo on"}))];
+    let mut setup = setup(&[LinkKind::Memory], &Files::new(json!({"s": mortal})), replies);
+    setup.config.mcp.limits.fallen = Duration::from_secs(600);
+    let harness = Harness::new(setup).await;
+    let thread = harness.start(&[0]).await;
+    let mut feed = thread.subscribe();
+    turn(&thread, "go").await;
+    let outputs = harness.outputs(thread.id()).await;
+    assert!(outputs[0].1.contains("the last words of the server") && outputs[1].1.contains("on"), "{outputs:?}");
+    assert!(is_completed(&harness.turn_ends(thread.id()).await[0]));
+    assert!(harness.model.requests()[1].body.to_string().contains("MCP server `s` cannot be used now"));
+    let told = std::iter::from_fn(|| feed.try_next()).filter_map(|read| match read {
+        Read::Event(Event::Mcp(McpEvent::Startup { state, error: Some(error), .. })) => Some((state, error)),
+        _ => None,
+    });
+    let told: Vec<(String, String)> = told.collect();
+    assert!(told.iter().any(|(state, error)| state == "failed" && error.contains("the last words of the server")), "{told:?}");
+}
+
 #[tokio::test]
 async fn a_required_server_that_fails_ends_the_turn_with_the_reason() {
     let mut bad = server("dies");

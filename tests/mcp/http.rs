@@ -109,3 +109,18 @@ async fn a_server_that_moved_or_is_not_there_is_named() {
     let why = error_of(&harness, &thread).await;
     assert!(why.contains("could not be started"), "{why}");
 }
+
+/// A server that was started anew does not know our session and names no request in its refusal: the session is renewed. Any other
+/// refusal that names no request ends the call at once.
+#[tokio::test]
+async fn a_refusal_that_names_no_request_ends_its_call() {
+    let server = HttpServer::start_with(&[("RESTARTED", "1")]);
+    let replies = ["session", "forget", "session", "refuse"].map(|tool| Reply::call(tool, &format!("mcp__web__{tool}"), &json!({})));
+    let harness = Harness::new(setup(&[LinkKind::Memory], &Files::new(json!({"web": server.at("mcp")})), replies.to_vec())).await;
+    let thread = harness.start(&[0]).await;
+    turn(&thread, "go").await;
+    let outputs = harness.outputs(thread.id()).await;
+    assert!(outputs[..3].iter().all(|(outcome, _)| *outcome == CallOutcome::Completed), "{outputs:?}");
+    assert_ne!(outputs[0].1, outputs[2].1, "another session");
+    assert!(outputs[3].0 == CallOutcome::Failed && outputs[3].1.contains("these arguments are no good"), "{outputs:?}");
+}

@@ -1,5 +1,6 @@
 """A small MCP server over streamable HTTP. It prints its port, forgets its session when told to, and wants a token if TOKEN is set.
 
+With RESTARTED it answers 400 and names no request where it does not know a session, as one does that was started anew.
 It never answers the method MUTE; when whoever asked has gone, it makes the file RELEASED."""
 
 import json
@@ -62,15 +63,21 @@ class Handler(BaseHTTPRequestHandler):
             info = {"name": "http", "version": "1"}
             result = {"protocolVersion": params["protocolVersion"], "capabilities": {"tools": {}}, "serverInfo": info}
             return self.result(message, result, mcp_session_id=session)
+        if session not in sessions and os.environ.get("RESTARTED"):
+            error = {"jsonrpc": "2.0", "id": None, "error": {"code": -32000, "message": "Bad Request: No valid session ID provided"}}
+            return self.answer(400, json.dumps(error).encode())
         if session not in sessions:
             return self.answer(404, b'{"error": "no such session"}')
         if "id" not in message:
             return self.answer(202)
         if method == "tools/list":
-            return self.result(message, {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in ("session", "forget", "stream")]})
+            return self.result(message, {"tools": [{"name": name, "inputSchema": {"type": "object"}} for name in ("session", "forget", "stream", "refuse")]})
         if method == "tools/call":
             name = params["name"]
             text = {"content": [{"type": "text", "text": session if name == "session" else name}]}
+            if name == "refuse":
+                error = {"jsonrpc": "2.0", "error": {"code": -32600, "message": "these arguments are no good"}}
+                return self.answer(400, json.dumps(error).encode())
             if name == "forget":
                 sessions.clear()
             if name == "stream":

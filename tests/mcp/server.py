@@ -51,6 +51,7 @@ def tools():
         tool("progress"),
         tool("ask"),
         tool("fail"),
+        tool("measure"),
         tool("destroy", destructiveHint=True),
         tool("picture"),
         tool("big"),
@@ -109,6 +110,8 @@ def call(number, name, arguments, meta):
         return ask(number)
     if name == "fail":
         return text("it went wrong", isError=True)
+    if name == "measure":
+        return {"content": [{"type": "text", "text": "long"}], "structuredContent": {"metres": 7}}
     if name == "picture":
         return {"content": [{"type": "text", "text": "look"}, {"type": "image", "data": PIXEL, "mimeType": "image/png"}]}
     if name == "big":
@@ -136,7 +139,10 @@ def answer(message):
             return {}
         capabilities = {"tools": {"listChanged": True}, "resources": {}}
         info = {"name": "scripted", "version": "1"}
-        return {"protocolVersion": params["protocolVersion"], "capabilities": capabilities, "serverInfo": info}
+        answer = {"protocolVersion": params["protocolVersion"], "capabilities": capabilities, "serverInfo": info}
+        if BEHAVIOUR == "teaches":
+            answer["instructions"] = "Measure twice before you cut."
+        return answer
     if method == "tools/list":
         if BEHAVIOUR == "endless":
             return {"tools": [tool("t%s" % time.monotonic_ns())], "nextCursor": "more"}

@@ -2,11 +2,12 @@
 
 use outpost_runtime::mcp::refresh::RefreshMode;
 use outpost_testkit::LinkKind;
+use outpost_testkit::model::Reply;
 use outpost_thread::InterruptReason;
 use serde_json::json;
 
 use crate::harness::{Harness, turn};
-use crate::support::{Files, server, setup};
+use crate::support::{Files, harness, server, setup};
 
 /// The messages about servers that the last request held, in order.
 fn told(harness: &Harness) -> Vec<String> {
@@ -41,4 +42,19 @@ async fn a_server_that_cannot_be_used_is_told_once_and_so_is_its_return() {
     turn(&resumed, "four").await;
     let now = told(&harness);
     assert_eq!(now.last().unwrap(), "<mcp_servers>\nMCP server `bad` is not left out any more.\n</mcp_servers>", "{now:?}");
+}
+
+/// What a server says in its answers and of itself reaches the model: structured content, errors, instructions.
+#[tokio::test]
+async fn all_that_a_server_says_reaches_the_model() {
+    let call = |id: &str, tool: &str| Reply::call(id, &format!("mcp__s__{tool}"), &json!({}));
+    let harness = harness(json!({"s": server("teaches")}), vec![call("a", "measure"), call("b", "fail")]).await;
+    let thread = harness.start(&[0]).await;
+    turn(&thread, "go").await;
+    let outputs = harness.outputs(thread.id()).await;
+    assert_eq!(outputs[0].1, "long\n{\"metres\":7}", "{outputs:?}");
+    assert_eq!(outputs[1].1, "The tool reports that it failed:\nit went wrong", "{outputs:?}");
+    let requests = harness.model.requests();
+    let told = |index: usize| requests[index].body.to_string().matches("Measure twice before you cut.").count();
+    assert_eq!((told(0), told(2)), (1, 1), "once, and it stays");
 }

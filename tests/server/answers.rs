@@ -259,6 +259,25 @@ async fn skills_are_listed_and_changes_are_told() {
     panic!("nothing was told");
 }
 
+/// Nobody need have listed skills to hear that they are others now.
+#[tokio::test]
+async fn changed_skills_are_told_to_whoever_is_there() {
+    let app = AppServer::start(OUTPOST, vec![]).await;
+    std::fs::create_dir_all(app.home().join("skills")).unwrap();
+    let mut client = app.client().await;
+    // The first look may come after the first change, but not after all of them.
+    for number in 0..10 {
+        let folder = app.home().join(format!("skills/new-{number}"));
+        std::fs::create_dir_all(&folder).unwrap();
+        std::fs::write(folder.join("SKILL.md"), format!("---\nname: new-{number}\ndescription: d\n---\n")).unwrap();
+        let heard = tokio::time::timeout(std::time::Duration::from_secs(3), client.until(|message| message["method"] == "skills/changed"));
+        if heard.await.is_ok() {
+            return;
+        }
+    }
+    panic!("nothing was told");
+}
+
 const HOLD: &str = "while [ ! -e go ]; do sleep 0.02; done";
 
 #[tokio::test]

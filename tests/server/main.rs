@@ -1,6 +1,7 @@
 //! The app protocol, spoken by hand to a real server with a scripted model.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod agents;
 mod answers;
 mod approvals;
 mod commands;

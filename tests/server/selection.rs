@@ -56,7 +56,8 @@ async fn ran(client: &mut Client, thread: &str, more: Value) -> Option<String> {
     completed(client, &id).await;
     let items = client.result("thread/items/list", json!({"threadId": thread, "turnId": id})).await;
     let command = items["data"].as_array().unwrap().iter().find(|entry| entry["item"]["type"] == "commandExecution").cloned();
-    command.map(|entry| entry["item"]["environmentId"].as_str().unwrap().to_owned())
+    // One that was refused because there is no environment is an item without one.
+    command.and_then(|entry| entry["item"]["environmentId"].as_str().map(str::to_owned))
 }
 
 fn ids(thread: &Value) -> Vec<&str> {

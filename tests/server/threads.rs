@@ -272,7 +272,7 @@ async fn a_thread_is_found_by_its_journal_and_by_who_made_it() {
     for (method, params) in [
         ("thread/resume", json!({"threadId": id, "path": "/etc/passwd"})),
         ("thread/resume", json!({"threadId": id, "history": []})),
-        ("thread/fork", json!({"threadId": id, "path": journal})),
+        ("thread/fork", json!({"threadId": id, "path": "/etc/passwd"})),
     ] {
         assert_eq!(client.error(method, params).await.0, -32600, "{method}");
     }
@@ -295,4 +295,118 @@ async fn a_users_command_ends_when_its_time_is_up() {
     assert_eq!(notice(&mut client, "turn/completed").await["turn"]["status"], "completed");
     let pid: u32 = std::fs::read_to_string(app.work().join("pid")).unwrap().trim().parse().unwrap();
     outpost_testkit::executor::eventually("the command ends", || !outpost_testkit::executor::is_alive(pid)).await;
+}
+
+/// Where a thread works stands in lists, be it loaded or not; and one environment is the default.
+#[tokio::test]
+async fn lists_tell_where_threads_work_and_which_environment_is_the_default() {
+    let mut app = AppServer::start(OUTPOST, vec![]).await;
+    let toml = "[[environments]]\nid = \"box\"\nurl = \"ws://127.0.0.1:1\"\n";
+    std::fs::write(app.home().join("environments.toml"), toml).unwrap();
+    app.restart();
+    let mut client = app.client().await;
+    let place = |id: &str, cwd: &str| json!({"environmentId": id, "cwd": cwd, "runtimeWorkspaceRoots": [cwd]});
+    let id = thread(&mut client, json!({"environments": [{"environmentId": "local", "cwd": "/tmp"}]})).await;
+    turn(&mut client, &id, "hello").await;
+    let listed = client.result("thread/list", json!({})).await["data"][0]["environments"].take();
+    assert_eq!(listed, json!([place("local", "/tmp")]));
+    client.result("thread/settings/update", json!({"threadId": id, "cwd": "/var"})).await;
+    app.restart();
+    let mut client = app.client().await;
+    let listed = client.result("thread/list", json!({})).await["data"][0].take();
+    assert_eq!((&listed["status"]["type"], &listed["environments"]), (&json!("notLoaded"), &json!([place("local", "/var")])));
+    let all = client.result("environment/list", json!({})).await["data"].take();
+    let defaults: Vec<_> = all.as_array().unwrap().iter().map(|entry| (&entry["environmentId"], &entry["isDefault"])).collect();
+    assert_eq!(defaults, [(&json!("local"), &json!(true)), (&json!("box"), &json!(false))]);
+}
+
+/// A command of the user's runs beside what a turn does: the turn goes on, and the command can have an end of its own.
+#[tokio::test]
+async fn a_user_runs_commands_while_a_turn_runs() {
+    let wait = |file: &str| format!("while [ ! -e {file} ]; do sleep 0.02; done");
+    let held = Reply::call("held", "exec_command", &json!({"cmd": wait("go"), "yield_time_ms": 30000}));
+    let app = AppServer::start(OUTPOST, vec![held, Reply::message("done")]).await;
+    let mut client = app.client().await;
+    let id = thread(&mut client, json!({})).await;
+    let running = begin(&mut client, &id, "hold").await;
+    client.until(|message| message["method"] == "item/started" && message["params"]["item"]["id"] == "held").await;
+    let typed = |message: &Value| message["method"] == "item/completed" && message["params"]["item"]["source"] == "userShell";
+    client.result("thread/shellCommand", json!({"threadId": id, "command": "echo typed"})).await;
+    let item = client.until(typed).await["params"].take();
+    assert_eq!((&item["turnId"], &item["item"]["aggregatedOutput"]), (&json!(running), &json!("typed\n")));
+    // One whose time is up is stopped, and not the turn.
+    client.result("thread/shellCommand", json!({"threadId": id, "command": wait("never"), "timeoutMs": 50})).await;
+    assert_eq!(client.until(typed).await["params"]["item"]["status"], "failed");
+    std::fs::write(app.work().join("go"), "").unwrap();
+    assert_eq!(completed(&mut client, &running).await["status"], "completed");
+    let told = app.model.requests().last().unwrap().body.to_string();
+    assert!(told.contains("echo typed"), "{told}");
+    assert_eq!(app.model.requests().len(), 2);
+}
+
+/// A thread goes on from a history that the client keeps, and a fork is made of a thread by its journal.
+#[tokio::test]
+async fn a_history_is_resumed_and_a_journal_is_forked() {
+    let app = AppServer::start(OUTPOST, vec![Reply::message("one"), Reply::message("two")]).await;
+    let mut client = app.client().await;
+    let said = |role: &str, kind: &str, text: &str| json!({"type": "message", "role": role, "content": [{"type": kind, "text": text}]});
+    let history = json!([said("user", "input_text", "the word is heron"), said("assistant", "output_text", "noted")]);
+    let opened = client.result("thread/resume", json!({"threadId": "", "history": history})).await;
+    let id = opened["thread"]["id"].as_str().unwrap().to_owned();
+    turn(&mut client, &id, "which word?").await;
+    let told = app.model.requests()[0].body["input"].to_string();
+    assert!(told.contains("the word is heron") && told.contains("noted"), "{told}");
+    let (_, message) = client.error("thread/resume", json!({"threadId": "", "history": [{"role": "user"}]})).await;
+    assert!(message.contains("history[0]"), "{message}");
+    let path = client.result("thread/read", json!({"threadId": id})).await["thread"]["path"].take();
+    let fork = client.result("thread/fork", json!({"threadId": "", "path": path})).await["thread"].take();
+    assert_eq!((&fork["forkedFromId"], fork["turns"].as_array().unwrap().len()), (&json!(id), 1));
+    turn(&mut client, fork["id"].as_str().unwrap(), "and now?").await;
+    assert!(app.model.requests()[1].body["input"].to_string().contains("the word is heron"));
+    let elsewhere = app.work().join("journal.jsonl");
+    std::fs::write(&elsewhere, "").unwrap();
+    let (_, message) = client.error("thread/fork", json!({"threadId": "", "path": elsewhere})).await;
+    assert!(message.contains("journal"), "{message}");
+}
+
+/// What the user asks of all agents lies in the home, and the trace of a request goes on to the model.
+#[tokio::test]
+async fn the_home_has_instructions_and_a_trace_goes_on_to_the_model() {
+    let app = AppServer::start(OUTPOST, vec![]).await;
+    std::fs::write(app.home().join("AGENTS.md"), "Write British English.\n").unwrap();
+    let mut client = app.client().await;
+    let id = thread(&mut client, json!({})).await;
+    let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    client.send(&json!({
+        "id": 77, "method": "turn/start", "params": {"threadId": id, "input": text("hello")}, "trace": {"traceparent": parent, "tracestate": "a=b"},
+    }));
+    let answer = client.answer(77).await;
+    completed(&mut client, answer["result"]["turn"]["id"].as_str().unwrap()).await;
+    turn(&mut client, &id, "again").await;
+    let requests = app.model.requests();
+    let (first, second) = (&requests[0], &requests[1]);
+    assert!(first.head.contains(&format!("traceparent: {parent}\r\n")) && first.head.contains("tracestate: a=b\r\n"), "{}", first.head);
+    assert!(!second.head.contains("traceparent"), "{}", second.head);
+    assert_eq!(second.body["input"].to_string().matches("Write British English.").count(), 1);
+    // What a tool may be called is known before anybody is asked.
+    let tool = json!({"type": "function", "name": "mcp__x", "description": "d", "inputSchema": {}});
+    let (code, message) = client.error("thread/start", json!({"dynamicTools": [tool]})).await;
+    assert!(code == -32600 && message.contains("mcp__"), "{message}");
+}
+
+/// A call that is refused because its environment is not selected is seen all the same.
+#[tokio::test]
+async fn a_call_for_an_environment_that_is_not_selected_is_an_item() {
+    let elsewhere = json!({"cmd": "echo there", "environment_id": "elsewhere"});
+    let app = AppServer::start(OUTPOST, vec![Reply::call("c", "exec_command", &elsewhere)]).await;
+    let mut client = app.client().await;
+    let id = thread(&mut client, json!({})).await;
+    let turn = begin(&mut client, &id, "go").await;
+    let item = client.until(|message| message["method"] == "item/completed" && message["params"]["item"]["id"] == "c").await;
+    let item = &item["params"]["item"];
+    assert_eq!((&item["command"], &item["status"], &item["environmentId"]), (&json!("echo there"), &json!("failed"), &json!("elsewhere")));
+    assert!(item["aggregatedOutput"].as_str().unwrap().contains("unknown turn environment id"), "{item}");
+    completed(&mut client, &turn).await;
+    let read = client.result("thread/read", json!({"threadId": id, "includeTurns": true})).await["thread"]["turns"][0]["items"].take();
+    assert!(read.as_array().unwrap().iter().any(|shown| shown["id"] == "c" && shown["status"] == "failed"), "{read}");
 }

@@ -5,6 +5,7 @@ mod dist;
 mod docs;
 mod hosts;
 mod install;
+mod interop;
 mod schema;
 mod soak;
 mod test;
@@ -27,6 +28,8 @@ usage: cargo xtask test            install what the tests need and run all of th
        cargo xtask bench environments [--rounds N]
                                    memory of registered environments, step views, reconnects
        cargo xtask docs            write the pages that are made from the code
+       cargo xtask interop --latest
+                                   the newest released clients of others, and what came of it in docs/clients.md
        cargo xtask schema          write schema/*.json, which are made from the shapes of both protocols
        cargo xtask dist [x86_64] [aarch64] [--programs-only] [--url ADDRESS]
                                    static programs and the packages of a release, below target/packages
@@ -66,6 +69,7 @@ fn run() -> anyhow::Result<()> {
         ["bench", "environments", options @ ..] => bench::environments(options),
         ["docs"] => docs::run(),
         ["dist", options @ ..] => dist::run(&dist::Options::parse(options)?),
+        ["interop", "--latest"] => interop::latest(),
         ["hosts", names @ ..] => hosts::run(names),
         ["schema"] => schema::run(),
         ["bench", "threads", options @ ..] => bench::threads(options),

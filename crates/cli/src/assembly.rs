@@ -87,9 +87,11 @@ impl Assembly {
                 approval: config.approval_policy.unwrap_or_default(),
                 sandbox: config.sandbox()?,
                 budgets: config.budgets,
+                agents: config.agents,
                 context_windows: windows,
                 questions,
                 host_skills: host_skills(home, &own.variables),
+                user_instructions: Some(home.path().join("AGENTS.md")),
                 skill_choices: config.skills.config.clone(),
                 mcp: McpConfig { source: servers::source(home, &config), secrets: own.secrets.clone(), ..McpConfig::default() },
                 ..RuntimeConfig::default()

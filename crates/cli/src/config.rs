@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
 use outpost_executor::HttpTarget;
+use outpost_runtime::agents::AgentLimits;
 use outpost_runtime::config::Budgets;
 use outpost_runtime::model::Provider;
 use outpost_runtime::permissions::SandboxMode;
@@ -46,6 +47,7 @@ pub struct Config {
     pub store: Option<String>,
     pub durability: Option<Durability>,
     pub budgets: Budgets,
+    pub agents: AgentLimits,
     pub limits: LimitTable,
     /// What HTTP requests of the executor of this home may reach besides public addresses.
     #[serde(deserialize_with = "targets")]

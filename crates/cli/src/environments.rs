@@ -27,9 +27,14 @@ pub struct Known {
 impl Known {
     pub fn load(own: &Variables) -> anyhow::Result<Self> {
         let file = Home::from_environment().map(|home| home.environments());
-        let value = own.get("OUTPOST_EXEC_SERVER_URL").map(|value| value.to_string_lossy());
+        // Programs that start Codex set the second one. Ours counts before it, also where it switches everything off.
+        let set = ["OUTPOST_EXEC_SERVER_URL", "CODEX_EXEC_SERVER_URL"].into_iter().find_map(|name| {
+            let value = own.get(name)?.to_string_lossy();
+            (!value.trim().is_empty()).then_some((name, value))
+        });
+        let (name, value) = set.map_or(("OUTPOST_EXEC_SERVER_URL", None), |(name, value)| (name, Some(value)));
         let token = token(value.as_deref().unwrap_or_default(), own)?;
-        let variable = Variable::parse(value.as_deref(), token)?;
+        let variable = Variable::parse(value.as_deref(), token).map_err(|error| anyhow::anyhow!("{name}: {}", error.0))?;
         let from_file = variable == Variable::Unset;
         // A file that does not count need not be right.
         let snapshot = match &file {

@@ -207,6 +207,12 @@ impl Registry {
         self.lock().entries.get(id).and_then(Entry::handle).cloned()
     }
 
+    /// The handle behind an id, if it could not be reached and another attempt may help. One that is connected only when somebody says
+    /// so is left alone.
+    pub fn unreached(&self, id: &EnvironmentId) -> Option<Environment> {
+        self.lock().entries.get(id).and_then(Entry::unreached)
+    }
+
     /// All environments, in order.
     pub fn list(&self) -> Vec<Status> {
         self.lock().entries.iter().map(Entry::status).collect()

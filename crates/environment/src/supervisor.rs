@@ -2,7 +2,9 @@
 //!
 //! There is one per handle, and none for a handle that nobody has used. It alone changes the handle's state.
 
+use std::any::Any;
 use std::io;
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -322,7 +324,12 @@ impl Supervisor {
 
     async fn connect(&self, session: Option<&str>, first: Option<&mut FirstHandshake>) -> Result<Conversation, Refused> {
         self.connector.provided().await.map_err(Refused::Unprovided)?;
-        let Line { link, pulse } = match timeout(self.options.connect_timeout, self.connector.connect()).await {
+        // Whatever a connector is, one that panics must not leave those waiting who want the environment.
+        let reached = async {
+            let reached = AssertUnwindSafe(async { self.connector.connect().await }).catch_unwind().await;
+            reached.unwrap_or_else(|panic| Err(LinkError::Protocol(format!("the connector panicked: {}", said_by(&*panic)))))
+        };
+        let Line { link, pulse } = match timeout(self.options.connect_timeout, reached).await {
             Ok(Ok(line)) => line,
             // A proxy in front of an executor that is being restarted refuses, too.
             Ok(Err(error @ LinkError::Protocol(_))) if session.is_none() => return Err(Refused::ForGood(error.to_string())),
@@ -485,6 +492,12 @@ fn missing(error: &LinkError, name: &str) -> Refused {
         Some(NoExecutor::Over { said }) => Refused::ForGood(said.clone()),
         _ => Refused::Absent(error.to_string()),
     }
+}
+
+/// What a panic says.
+fn said_by(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "it does not say why".into())
 }
 
 /// Whether a connection was there and broke.

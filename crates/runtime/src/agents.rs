@@ -3,14 +3,18 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use serde::Deserialize;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// How far agents may make agents.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct AgentLimits {
     /// Of one tree, besides its root, at work at the same time.
+    #[serde(rename = "max_threads")]
     pub most: usize,
     /// A root may make agents at depth 1, those at depth 2, and so on.
+    #[serde(rename = "max_depth")]
     pub depth: u32,
 }
 

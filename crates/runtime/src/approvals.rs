@@ -79,7 +79,9 @@ impl Grants {
     }
 
     pub fn remember(&mut self, asked: &ApprovalAsked) {
-        self.0.extend(keys_in(asked).and_then(|keys| keys.lasting.or(keys.key)));
+        let Some(keys) = keys_in(asked) else { return };
+        self.0.extend(keys.lasting.or(keys.key));
+        self.0.extend(keys.keys);
     }
 }
 
@@ -89,6 +91,9 @@ struct Keys {
     key: Option<String>,
     #[serde(default)]
     lasting: Option<String>,
+    /// The parts that a question is about, each of which an answer for the thread is remembered for.
+    #[serde(default)]
+    keys: Vec<String>,
 }
 
 fn keys_in(asked: &ApprovalAsked) -> Option<Keys> {

@@ -1,6 +1,7 @@
 //! How a runtime behaves. Everything here is a value that the program passes in.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use outpost_thread::Settings;
@@ -34,6 +35,8 @@ pub struct RuntimeConfig {
     pub discovery_patience: Duration,
     /// Folders of this machine that hold skills.
     pub host_skills: Vec<HostRoot>,
+    /// What the user asks of agents in all projects: a file of this machine, which need not be there.
+    pub user_instructions: Option<PathBuf>,
     /// Which skills the user wants and which not.
     pub skill_choices: Vec<SkillChoice>,
     /// How long a command of an earlier life is looked for.
@@ -77,6 +80,7 @@ impl Default for RuntimeConfig {
             patience: StepPatience { primary: Duration::from_secs(10), others: Duration::from_secs(1) },
             discovery_patience: Duration::from_secs(5),
             host_skills: Vec::new(),
+            user_instructions: None,
             skill_choices: Vec::new(),
             reattach_patience: Duration::from_secs(600),
             unload_after: Duration::from_secs(600),

@@ -25,10 +25,11 @@ use outpost_store::{AppendError, Lease, Need, ReadError, Store, keep_checkpoint}
 use outpost_thread::{
     ApprovalId, CallId, Context, DamageNoted, Entry, Fact, InterruptReason, Step, Thread, TurnFinished, TurnId, TurnStatus,
 };
-use outpost_thread::{CompactReason, Marker, Raw, TurnStarted};
+use outpost_thread::{CompactReason, Marker, Raw, Seq, TurnStarted};
+use outpost_wire::envelope::TraceContext;
 use serde_json::json;
 use thiserror::Error;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 
@@ -45,6 +46,9 @@ use crate::tools::{CallEnd, Consent, StepTools};
 
 /// The model's view is kept for so long after a turn; a thread that sleeps needs none.
 const CONTEXT_KEPT: Duration = Duration::from_secs(20);
+
+/// So many calls of one thread run at the same time; the others of an answer wait for their turn.
+const MOST_AT_ONCE: usize = 32;
 
 /// How often a full disk is tried again.
 const SPACE_AGAIN: Duration = Duration::from_millis(500);
@@ -105,10 +109,16 @@ pub(crate) struct Driver {
     seat: Seat,
     /// Calls that were told to stop and have to run alone: the next such one waits until they have stopped.
     ending: Vec<CancellationToken>,
+    /// What calls that need a machine wait for, so that not all of a long answer run at once.
+    slots: Arc<Semaphore>,
+    /// The items of the answer whose calls were looked at last, and where it stands.
+    answer: Option<(Seq, Vec<Raw>)>,
     /// Why the context is being compacted, while it is.
     compacting: CompactReason,
     /// Somebody waits for the answer to a command right now.
     is_asked: bool,
+    /// What of a distributed trace the running turn belongs to, as far as this program knows.
+    trace: Option<TraceContext>,
     /// The MCP servers that run as long as this thread is loaded.
     servers: Option<Arc<Binding>>,
     /// What running calls ask the user.
@@ -152,8 +162,11 @@ impl Driver {
             answers: HashMap::new(),
             seat,
             ending: Vec::new(),
+            slots: Arc::new(Semaphore::new(MOST_AT_ONCE)),
+            answer: None,
             compacting: CompactReason::Full,
             is_asked: false,
+            trace: None,
             servers: None,
             questions: mpsc::unbounded_channel(),
             elicitations: HashMap::new(),
@@ -228,6 +241,10 @@ impl Driver {
     /// Does what the state asks for until only waiting is left.
     async fn advance(&mut self) -> Result<(), Stop> {
         loop {
+            // Of many calls each end would otherwise copy all the others.
+            if self.only_waits() {
+                return Ok(());
+            }
             match self.thread.next() {
                 Step::Idle | Step::AwaitAnswer { .. } => return Ok(()),
                 Step::StartTurn { inputs } => {
@@ -379,6 +396,8 @@ impl Driver {
         facts.push(finished.into());
         self.record(facts, Need::BeforeCompleted).await?;
         self.answers.clear();
+        self.trace = None;
+        self.answer = None;
         self.step = None;
         if self.thread.queued.is_empty() {
             self.seat.rest();

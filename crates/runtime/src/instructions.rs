@@ -1,6 +1,8 @@
-//! What a project asks of agents: the AGENTS.md files of each environment, read through that environment's own filesystem
-//! and sandbox.
+//! What users and projects ask of agents: the AGENTS.md file of the home on this machine, and those of each environment, read
+//! through that environment's own filesystem and sandbox.
 
+use std::io::ErrorKind;
+use std::path::Path;
 use std::time::Duration;
 
 use outpost_environment::{EnvironmentError, Repeat, Workplace};
@@ -15,6 +17,32 @@ use crate::tools::StepTools;
 const BUDGET: usize = 32 << 10;
 
 const NAME: &str = "AGENTS.md";
+
+/// What the user asks of agents wherever they work, unless the model was told exactly that.
+pub(crate) async fn of_user(file: &Path, context: Option<&Context>) -> Option<Raw> {
+    let bytes = match tokio::fs::read(file).await {
+        Ok(bytes) => bytes,
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return None,
+        Err(error) => {
+            tracing::warn!(file = %file.display(), %error, "the user's instructions cannot be read");
+            return None;
+        }
+    };
+    let text = String::from_utf8_lossy(&bytes);
+    let text = clipped(text.trim(), BUDGET);
+    if text.is_empty() {
+        return None;
+    }
+    let message = user_message(&format!("<user_instructions>\n{text}\n</user_instructions>"));
+    let is_known = context.is_some_and(|context| context.items().contains(&message));
+    (!is_known).then_some(message)
+}
+
+/// As many whole characters as fit into so many bytes.
+fn clipped(text: &str, most: usize) -> &str {
+    let cut = text.char_indices().map(|(at, c)| at + c.len_utf8()).take_while(|end| *end <= most).last().unwrap_or(0);
+    &text[..cut]
+}
 
 /// The messages that the model has not been told yet, one for each environment that has something to say. One that takes longer
 /// than this is asked again at the next step.
@@ -56,12 +84,12 @@ async fn read(tools: &StepTools, place: &Workplace<'_>, share: usize) -> Option<
             }
         };
         let text = String::from_utf8_lossy(&bytes);
-        let cut = text.char_indices().map(|(at, c)| at + c.len_utf8()).take_while(|end| *end <= left).last().unwrap_or(0);
-        if cut == 0 {
+        let text = clipped(&text, left);
+        if text.is_empty() {
             continue;
         }
-        left -= cut;
-        parts.push(format!("From {}:\n{}", path.to_syntax(), text[..cut].trim_end()));
+        left -= text.len();
+        parts.push(format!("From {}:\n{}", path.to_syntax(), text.trim_end()));
     }
     (!parts.is_empty()).then(|| parts.join("\n\n"))
 }

@@ -7,6 +7,7 @@ use outpost_thread::{
     Approval, ApprovalId, CallId, Decision, Entry, Fact, InputId, InputOrigin, InterruptReason, Raw, Seq, Settings, Thread, ThreadId,
     TurnId, TurnKind,
 };
+use outpost_wire::envelope::TraceContext;
 use outpost_wire::intent::Selection;
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -90,6 +91,8 @@ pub struct NewInput {
     pub output_schema: Option<Raw>,
     /// What kind of turn it starts.
     pub kind: TurnKind,
+    /// What of a distributed trace the requests to the model belong to. It is not stored.
+    pub trace: Option<TraceContext>,
 }
 
 /// The tag of the message by which a model learns that it is to finish a turn.
@@ -201,6 +204,15 @@ pub struct Sampled {
     pub usage: crate::model::Usage,
 }
 
+/// A command of the user's that was begun.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UserCommand {
+    pub turn: TurnId,
+    pub call: CallId,
+    /// Whether the turn is there for nothing else.
+    pub is_own_turn: bool,
+}
+
 /// A command that outlived its call and still runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Terminal {
@@ -237,8 +249,10 @@ pub(crate) enum Command {
     Shell {
         command: String,
         environment: Option<String>,
-        reply: Reply<TurnId>,
+        reply: Reply<UserCommand>,
     },
+    /// Stops one call of the running turn.
+    StopCall(CallId),
     Snapshot(oneshot::Sender<Thread>),
     /// MCP servers that the thread is to keep running instead of those that it has.
     KeepServers(Arc<Binding>),
@@ -259,6 +273,8 @@ pub struct LiveThread {
     pub(crate) mailbox: mpsc::Sender<Command>,
     pub(crate) feed: Arc<Feed<Event>>,
     pub(crate) status: watch::Receiver<Status>,
+    /// The thread that made it, if it is an agent.
+    pub(crate) maker: Option<ThreadId>,
     /// It works for the runtime itself, and nobody else hears of it.
     pub(crate) internal: bool,
 }
@@ -266,6 +282,11 @@ pub struct LiveThread {
 impl LiveThread {
     pub fn id(&self) -> ThreadId {
         self.id
+    }
+
+    /// The thread that made it, if it is an agent.
+    pub fn maker(&self) -> Option<ThreadId> {
+        self.maker
     }
 
     /// Everything that happens from now on.
@@ -325,9 +346,19 @@ impl LiveThread {
         self.ask(|reply| Command::Revert(before, reply)).await
     }
 
-    /// Runs a command that the user typed, as a turn of its own.
-    pub async fn shell(&self, command: String, environment: Option<String>) -> Result<TurnId, CommandError> {
+    /// Runs a command that the user typed: as a turn of its own, or beside what the running turn does.
+    pub async fn shell(&self, command: String, environment: Option<String>) -> Result<UserCommand, CommandError> {
         self.ask(|reply| Command::Shell { command, environment, reply }).await
+    }
+
+    /// Stops a command that [`LiveThread::shell`] began, and nothing else. One that is over already is no error.
+    pub async fn stop_command(&self, command: UserCommand) -> Result<(), CommandError> {
+        if command.is_own_turn {
+            // If another turn is running by now, it has ended.
+            let _ = self.interrupt(Some(command.turn), InterruptReason::Budget).await;
+            return Ok(());
+        }
+        self.mailbox.send(Command::StopCall(command.call)).await.map_err(|_| CommandError::Closed)
     }
 
     /// The state as it is now.

@@ -16,6 +16,7 @@ mod sse;
 use std::sync::Arc;
 
 use outpost_thread::Raw;
+use outpost_wire::envelope::TraceContext;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use thiserror::Error;
@@ -40,6 +41,8 @@ pub struct Prompt {
     pub effort: Option<String>,
     /// Requests with the same key share what the provider has cached of their common beginning.
     pub cache_key: String,
+    /// What of a distributed trace it belongs to.
+    pub trace: Option<TraceContext>,
 }
 
 /// A tool as the model is told about it.
@@ -183,8 +186,8 @@ impl Model {
         loop {
             let attempt = match self.provider.wire_api {
                 WireApi::Offline => Ok(offline::answer(prompt, &*self.ids, progress)),
-                WireApi::Responses => responses::ask(&self.call(), prompt, progress).await,
-                WireApi::Chat => chat::ask(&self.call(), prompt, progress).await,
+                WireApi::Responses => responses::ask(&self.call(prompt.trace.as_ref()), prompt, progress).await,
+                WireApi::Chat => chat::ask(&self.call(prompt.trace.as_ref()), prompt, progress).await,
             };
             let error = match attempt {
                 Ok(answer) => return Ok(answer),
@@ -201,7 +204,7 @@ impl Model {
     pub async fn reach(&self) -> Result<Option<u16>, ModelError> {
         match self.provider.wire_api {
             WireApi::Offline => Ok(None),
-            WireApi::Responses | WireApi::Chat => self.call().get("models").await.map(Some),
+            WireApi::Responses | WireApi::Chat => self.call(None).get("models").await.map(Some),
         }
     }
 
@@ -214,8 +217,8 @@ impl Model {
         }
     }
 
-    fn call(&self) -> exchange::Call<'_> {
-        exchange::Call { provider: &self.provider, key: self.key.as_ref(), http: &self.http, ids: &*self.ids }
+    fn call<'a>(&'a self, trace: Option<&'a TraceContext>) -> exchange::Call<'a> {
+        exchange::Call { provider: &self.provider, key: self.key.as_ref(), http: &self.http, ids: &*self.ids, trace }
     }
 }
 

@@ -32,6 +32,12 @@ impl FileChange {
             Self::Add { path, .. } | Self::Delete { path } | Self::Update { path, .. } => path,
         }
     }
+
+    /// All files that it touches: a file that is moved is at its new place, too.
+    pub fn paths(&self) -> impl Iterator<Item = &str> {
+        let target = if let Self::Update { move_to, .. } = self { move_to.as_deref() } else { None };
+        std::iter::once(self.path()).chain(target)
+    }
 }
 
 /// A run of lines to find and what becomes of them.

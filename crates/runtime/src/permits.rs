@@ -102,6 +102,11 @@ impl Permits {
         }
     }
 
+    /// Writing these files.
+    pub fn writing(paths: impl IntoIterator<Item = PathUri>) -> Self {
+        Self { network: false, files: paths.into_iter().map(|path| (path, Use::Write)).collect() }
+    }
+
     /// What a client says; what cannot be understood, or takes something away, grants nothing. Where lists and entries are
     /// both given, only what both say counts: a client that shortens one of them means it.
     pub fn granted(profile: &PermissionProfile, attachment: &Attachment) -> Self {
@@ -321,7 +326,7 @@ mod tests {
     }
 
     fn writing(paths: &[&str]) -> Permits {
-        Permits { network: false, files: paths.iter().map(|path| (uri(path), Use::Write)).collect() }
+        Permits::writing(paths.iter().map(|path| uri(path)))
     }
 
     fn workspace() -> SandboxContext {

@@ -87,6 +87,7 @@ pub(crate) struct Shared {
     threads: Mutex<HashMap<ThreadId, Arc<Slot>>>,
     trees: Mutex<HashMap<String, Weak<Tree>>>,
     created: Feed<ThreadId>,
+    agent_starts: Feed<AgentStart>,
     /// What capability roots hold, for all threads.
     pub discoveries: Discoveries,
     pub host_skills: HostSkills,
@@ -95,6 +96,16 @@ pub(crate) struct Shared {
     required_skills: Mutex<HashMap<EnvironmentId, Vec<String>>>,
     /// Whoever reads a whole thread to look for damage. Few at a time, so that others can use the disk.
     checking: Semaphore,
+}
+
+/// An agent was loaded: its maker made it, or it is taken up again.
+#[derive(Debug, Clone)]
+pub struct AgentStart {
+    /// As it was before it did anything.
+    pub thread: Arc<Thread>,
+    /// The thread that made it.
+    pub maker: ThreadId,
+    pub is_new: bool,
 }
 
 /// Writes down a rule that a user made by an answer, for later starts of the program; or says why it cannot.
@@ -141,6 +152,7 @@ impl Runtime {
             threads: Mutex::default(),
             trees: Mutex::default(),
             created: Feed::new(FeedLimits::default()),
+            agent_starts: Feed::new(FeedLimits::default()),
             discoveries: Discoveries::default(),
             host_skills,
             counts: Counts::default(),
@@ -220,6 +232,19 @@ impl Runtime {
     /// Ids of threads as they come to be: those that are still remembered, and then every new one.
     pub fn created(&self) -> Cursor<ThreadId> {
         self.0.created.replay()
+    }
+
+    /// Every agent that is loaded from now on.
+    pub fn agent_starts(&self) -> Cursor<AgentStart> {
+        self.0.agent_starts.subscribe()
+    }
+
+    /// The loaded agents that a thread made; not those that they made.
+    pub fn agents_of(&self, maker: ThreadId) -> Vec<LiveThread> {
+        let mut agents: Vec<LiveThread> =
+            self.0.all_live().into_iter().filter(|live| live.maker == Some(maker) && !live.internal).collect();
+        agents.sort_by_key(LiveThread::id);
+        agents
     }
 
     /// The same from a number on, as [`Cursor::position`] tells it: for those who have read before.

@@ -1,5 +1,6 @@
 //! What the model is told about its environments: everything at first, afterwards only what has changed.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use serde::{Deserialize, Serialize};
@@ -26,6 +27,9 @@ pub struct Place {
     pub granted: Vec<String>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub workspace_roots: Vec<String>,
+    /// The executor that answers there, where it tells who it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub executor: Option<String>,
 }
 
 impl Place {
@@ -42,15 +46,31 @@ pub struct Surroundings {
     pub places: Vec<Place>,
     pub date: String,
     pub timezone: String,
+    /// The executors that answered last under the ids of environments, also of those that are out of reach or not selected now.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub executors: BTreeMap<String, String>,
 }
 
 impl Surroundings {
+    /// As it stands now, with what is remembered of before.
+    #[must_use]
+    pub fn after(mut self, before: Option<&Self>) -> Self {
+        self.executors = before.map(|before| before.executors.clone()).unwrap_or_default();
+        for place in &self.places {
+            if let Some(executor) = &place.executor {
+                self.executors.insert(place.id.clone(), executor.clone());
+            }
+        }
+        self
+    }
+
     /// The text of the message, or nothing if the model knows it all. `before` is what it was told last.
     pub fn message(&self, before: Option<&Self>) -> Option<String> {
         if before == Some(self) {
             return None;
         }
-        let mut text = String::from("<environment_context>\n");
+        const BEGIN: &str = "<environment_context>\n";
+        let mut text = String::from(BEGIN);
         match (&self.places[..], before) {
             ([place], None) if place.is_ready() => place.describe(&mut text, "  "),
             _ => self.list(before, &mut text),
@@ -58,6 +78,9 @@ impl Surroundings {
         if before.is_none_or(|before| (&before.date, &before.timezone) != (&self.date, &self.timezone)) {
             element(&mut text, "  ", "current_date", &self.date);
             element(&mut text, "  ", "timezone", &self.timezone);
+        }
+        if text == BEGIN {
+            return None;
         }
         text.push_str("</environment_context>");
         Some(text)
@@ -68,8 +91,14 @@ impl Surroundings {
         let primary = |places: &[Place]| places.first().map(|place| place.id.clone());
         let moved = primary(known) != primary(&self.places);
         let gone: Vec<&Place> = known.iter().filter(|old| self.places.iter().all(|place| place.id != old.id)).collect();
-        let is_news =
-            |index: usize, place: &Place| !known.contains(place) || (moved && (index == 0 || primary(known).as_ref() == Some(&place.id)));
+        let is_known = |place: &Place| known.iter().any(|known| known.is_told_as(place));
+        let is_replaced = |place: &Place| {
+            let last = before.and_then(|before| before.executors.get(&place.id));
+            matches!((last, &place.executor), (Some(last), Some(now)) if last != now)
+        };
+        let is_news = |index: usize, place: &Place| {
+            !is_known(place) || is_replaced(place) || (moved && (index == 0 || primary(known).as_ref() == Some(&place.id)))
+        };
         let news: Vec<(usize, &Place)> = self.places.iter().enumerate().filter(|(index, place)| is_news(*index, place)).collect();
         if news.is_empty() && gone.is_empty() {
             return;
@@ -79,6 +108,9 @@ impl Surroundings {
             let status = if place.is_ready() { String::new() } else { format!(" status=\"{}\"", escape(&place.state)) };
             let _ = writeln!(text, "    <environment id=\"{}\" primary=\"{}\"{status}>", escape(&place.id), index == 0);
             place.describe(text, "      ");
+            if is_replaced(place) {
+                element(text, "      ", "warning", REPLACED);
+            }
             text.push_str("    </environment>\n");
         }
         for place in gone {
@@ -88,7 +120,16 @@ impl Surroundings {
     }
 }
 
+/// What the model is told when it works on another machine than it did.
+const REPLACED: &str = "another executor answers under this id than before: this may be another machine, with other files and without the \
+                        processes that were started; look before you rely on what you know of it";
+
 impl Place {
+    /// Whether the model would be told the same of both.
+    fn is_told_as(&self, other: &Self) -> bool {
+        Self { executor: None, ..self.clone() } == Self { executor: None, ..other.clone() }
+    }
+
     fn describe(&self, text: &mut String, indent: &str) {
         element(text, indent, "cwd", &self.cwd);
         for (name, value) in [("shell", &self.shell), ("os", &self.os), ("reason", &self.reason), ("permissions", &self.permissions)] {
@@ -130,11 +171,12 @@ mod tests {
             permissions: None,
             granted: vec![],
             workspace_roots: vec![format!("/{id}")],
+            executor: None,
         }
     }
 
     fn around(places: Vec<Place>) -> Surroundings {
-        Surroundings { places, date: "2026-01-02".into(), timezone: "UTC".into() }
+        Surroundings { places, date: "2026-01-02".into(), timezone: "UTC".into(), ..Surroundings::default() }
     }
 
     #[test]
@@ -164,6 +206,25 @@ mod tests {
         let text = around(vec![place("local", "ready")]).message(Some(&before)).unwrap();
         assert!(text.contains("<environment id=\"worker\" status=\"unavailable\" />"), "{text}");
         assert!(text.contains("<environment id=\"local\" primary=\"true\">"), "{text}");
+    }
+
+    #[test]
+    fn another_executor_under_an_id_is_told_once() {
+        let with = |state: &str, executor: Option<&str>, before: Option<&Surroundings>| {
+            around(vec![Place { executor: executor.map(str::to_owned), ..place("box", state) }]).after(before)
+        };
+        let first = with("ready", Some("a"), None);
+        // Who it is matters only when it is another one: also after it was away.
+        assert_eq!(with("ready", Some("a"), Some(&first)).message(Some(&first)), None);
+        let away = with("failed", None, Some(&first));
+        assert!(!away.message(Some(&first)).unwrap().contains("another executor"));
+        let other = with("ready", Some("b"), Some(&away));
+        assert!(other.message(Some(&away)).unwrap().contains("another executor answers under this id"));
+        assert!(with("ready", Some("b"), Some(&first)).message(Some(&first)).unwrap().contains("another executor"));
+        assert_eq!(with("ready", Some("b"), Some(&other)).message(Some(&other)), None);
+        // Journals of before do not say who it was.
+        let old = around(vec![place("box", "ready")]);
+        assert_eq!(with("ready", Some("a"), Some(&old)).message(Some(&old)), None);
     }
 
     #[test]

@@ -88,6 +88,9 @@ pub struct DynamicTool {
     pub input_schema: Value,
 }
 
+/// What a command that the user typed is called in the journal.
+pub(crate) const USER_COMMAND: &str = "shell";
+
 /// What is to become of a call.
 pub(crate) enum Plan {
     Run(Box<Run>),
@@ -125,6 +128,12 @@ impl Asked<'_> {
 
     fn fail(&self, why: &str) -> Plan {
         Plan::End(CallEnd::failed(self.result(), &self.call.id, why))
+    }
+
+    /// The same for a call that clients are to see all the same, as the item that it would have been.
+    fn refuse(&self, why: &str, begun: Value) -> Plan {
+        let refused = CallEnd::failed(self.result(), &self.call.id, why);
+        Plan::End(CallEnd { detail: Some(Raw::from(json!({"error": why, "begun": begun}))), ..refused })
     }
 
     /// Whether nobody need be asked: they said yes to exactly this, or answered for longer.
@@ -208,7 +217,8 @@ pub(crate) enum Work {
 /// What a running call may use besides its step.
 pub(crate) struct CallContext {
     pub shared: Arc<Shared>,
-    pub thread: Thread,
+    /// As it was when the call began.
+    pub thread: Arc<Thread>,
     pub turn: TurnId,
     pub cancel: CancellationToken,
     pub feed: Arc<Feed<Event>>,
@@ -236,6 +246,16 @@ impl Run {
             Work::Patch(_) | Work::Stdin(_) => true,
             Work::Mcp(_) => !self.repeatable,
             Work::Exec(_) | Work::Image(_) | Work::Wait(_) | Work::Permit(_) | Work::Skill(_) | Work::Agent(..) | Work::Ready(_) => false,
+        }
+    }
+
+    /// Whether it needs a machine that others need, too. Those that only wait would hold up everybody else, and a command that the
+    /// user typed waits for nobody.
+    pub fn takes_slot(&self) -> bool {
+        match self.work {
+            Work::Exec(_) => self.tool != USER_COMMAND,
+            Work::Stdin(_) | Work::Patch(_) | Work::Image(_) | Work::Permit(_) | Work::Skill(_) | Work::Mcp(_) => true,
+            Work::Wait(_) | Work::Agent(..) | Work::Ready(_) => false,
         }
     }
 
@@ -432,15 +452,32 @@ impl StepTools {
                 permissions: Some(self.mode.name().to_owned()),
                 granted: member.captured.handle().map_or(vec![], |handle| self.granted(&Workplace { attachment, handle }).words()),
                 workspace_roots: attachment.workspace_roots.iter().map(outpost_wire::PathUri::to_syntax).collect(),
+                executor: member.captured.handle().and_then(|handle| handle.identity()?.executor_id),
             })
         });
-        Surroundings { places: places.collect(), date: today.to_owned(), timezone: "UTC".into() }
+        Surroundings { places: places.collect(), date: today.to_owned(), timezone: "UTC".into(), ..Surroundings::default() }
     }
 
     /// What the projects in the environments ask of agents, unless the model was told already.
     pub(crate) async fn instructions(&self, context: Option<&Context>, patience: Duration) -> Vec<Raw> {
         crate::instructions::gather(self, context, patience).await
     }
+}
+
+/// Whether a tool of ours has that name.
+pub fn is_own(name: &str) -> bool {
+    const OWN: [&str; 9] = [
+        "exec_command",
+        "write_stdin",
+        "apply_patch",
+        "view_image",
+        "update_plan",
+        "request_user_input",
+        "read_skill",
+        "request_permissions",
+        "wait_for_environment",
+    ];
+    OWN.contains(&name) || agents::AgentCall::is_name(name) || mcp::is_own(name)
 }
 
 /// How an environment stands, in one word.

@@ -44,6 +44,7 @@ fn prompt() -> Prompt {
         output_schema: None,
         effort: None,
         cache_key: "thread".into(),
+        trace: None,
     }
 }
 

@@ -16,7 +16,8 @@ use crate::belongings::Belongings;
 use crate::fault;
 use crate::questions;
 use crate::server::Shared;
-use crate::subscription::Subscription;
+use crate::subscription::{Reason, Subscription};
+use crate::table::Sent;
 
 /// So many requests of one client may wait for their answers; more are refused.
 const IN_FLIGHT: usize = 1024;
@@ -74,6 +75,7 @@ impl Outlet {
 pub async fn serve(server: Arc<Shared>, link: Link) {
     let name = link.name.clone();
     server.follow_environments();
+    server.follow_agents();
     let mut made = None;
     let (_peer, driver) = Peer::new(link, PeerOptions::default(), |peer| {
         let connection = Arc::new(Connection {
@@ -171,8 +173,19 @@ impl Connection {
         self.lock().values().filter(|subscription| !subscription.is_over()).map(|subscription| subscription.thread()).collect()
     }
 
-    pub fn unsubscribe(&self, thread: ThreadId) -> bool {
-        self.lock().remove(&thread).is_some_and(|subscription| !subscription.is_over())
+    /// Ends a subscription, and those that were begun because of it; the threads that the client does not hear of any more.
+    pub fn unsubscribe(&self, thread: ThreadId) -> Vec<ThreadId> {
+        let mut subscriptions = self.lock();
+        let mut ended = Vec::new();
+        let mut next = vec![thread];
+        while let Some(thread) = next.pop() {
+            let Some(old) = subscriptions.remove(&thread) else { continue };
+            if !old.is_over() {
+                ended.push(thread);
+            }
+            next.extend(subscriptions.values().filter(|one| one.reason() == Reason::Maker(thread)).map(|one| one.thread()));
+        }
+        ended
     }
 }
 
@@ -187,14 +200,14 @@ impl Drop for Flight {
 
 impl Service for Connection {
     fn request(self: Arc<Self>, request: Request) -> Answer {
-        let Request { id, method, params, .. } = request;
+        let Request { id, method, params, trace } = request;
         if self.in_flight.fetch_add(1, Ordering::Relaxed) >= IN_FLIGHT {
             self.in_flight.fetch_sub(1, Ordering::Relaxed);
             return Box::pin(std::future::ready(envelope::error(&id, &fault::overloaded()).into()));
         }
         let flight = Flight(self.clone());
         let server = self.server.clone();
-        let answer = server.table.answer(self, id, &method, params);
+        let answer = server.table.answer(self, Sent { id, trace }, &method, params);
         Box::pin(async move {
             let reply = answer.await;
             drop(flight);

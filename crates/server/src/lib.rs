@@ -8,6 +8,7 @@
 //! it to the client in order, without a gap and without holding anything up; `questions.rs` knows what clients were asked.
 
 pub mod admission;
+mod agents;
 mod belongings;
 mod configuration;
 mod connection;

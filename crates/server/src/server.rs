@@ -14,6 +14,7 @@ use outpost_wire::app::event::Notice;
 use serde_json::Value;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::agents;
 use crate::configuration::Configuration;
 use crate::connection::{self, Connection};
 use crate::methods;
@@ -58,6 +59,7 @@ pub(crate) struct Shared {
     next_connection: AtomicU64,
     news: OnceLock<AbortOnDropHandle<()>>,
     skill_news: OnceLock<AbortOnDropHandle<()>>,
+    agent_news: OnceLock<AbortOnDropHandle<()>>,
 }
 
 impl Server {
@@ -77,6 +79,7 @@ impl Server {
             next_connection: AtomicU64::new(1),
             news: OnceLock::new(),
             skill_news: OnceLock::new(),
+            agent_news: OnceLock::new(),
         }))
     }
 
@@ -108,7 +111,15 @@ impl Shared {
         });
     }
 
-    /// Begins when a client first lists skills.
+    /// Begins with the first client, too.
+    pub fn follow_agents(self: &Arc<Self>) {
+        self.agent_news.get_or_init(|| {
+            let following = agents::follow(Arc::downgrade(self), self.runtime.agent_starts());
+            AbortOnDropHandle::new(tokio::spawn(following))
+        });
+    }
+
+    /// Begins when a client first says who it is.
     pub fn follow_skills(self: &Arc<Self>) {
         self.skill_news.get_or_init(|| {
             let following = news::follow_skills(Arc::downgrade(self), self.runtime.skill_changes());

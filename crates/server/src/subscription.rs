@@ -23,10 +23,20 @@ use crate::server::Shared;
 /// A client that hears of a thread. Dropping it ends it.
 pub struct Subscription {
     thread: ThreadId,
+    reason: Reason,
     /// Held by whoever must tell something before anything else is told.
     voice: Arc<AsyncMutex<Voice>>,
     over: Arc<AtomicBool>,
     _task: AbortOnDropHandle<()>,
+}
+
+/// Why a client hears of a thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// It opened the thread.
+    Asked,
+    /// It hears of the thread that made this one.
+    Maker(ThreadId),
 }
 
 /// As long as it is held, nothing is told.
@@ -35,6 +45,10 @@ pub type Hold = OwnedMutexGuard<Voice>;
 impl Subscription {
     pub fn thread(&self) -> ThreadId {
         self.thread
+    }
+
+    pub fn reason(&self) -> Reason {
+        self.reason
     }
 
     /// The thread is not loaded any more.
@@ -94,7 +108,7 @@ impl Opening {
     }
 
     /// Begins to tell what happens; nothing is told as long as the result is held.
-    pub async fn begin(self, connection: &Connection) -> Begun {
+    pub async fn begin(self, connection: &Connection, reason: Reason) -> Begun {
         let Self { live, cursor, projector, store, old, _only, .. } = self;
         let questions = projector.open_questions().iter().cloned().map(|ask| Told::Ask(Box::new(ask))).collect();
         let thread = live.id();
@@ -106,7 +120,7 @@ impl Opening {
         let task = AbortOnDropHandle::new(tokio::spawn(pump.run()));
         // Somebody may still hold the old one, and wait for its turn to speak.
         old.into_iter().for_each(|mut old| old.is_replaced = true);
-        connection.subscribe(Arc::new(Subscription { thread, voice, over, _task: task }));
+        connection.subscribe(Arc::new(Subscription { thread, reason, voice, over, _task: task }));
         Begun { hold, questions }
     }
 }
@@ -129,7 +143,7 @@ impl Begun {
 }
 
 /// Entries that are needed to go on in the middle of a thread.
-async fn recent(store: &Store, state: &Thread) -> Result<Vec<Entry>, ReadError> {
+pub async fn recent(store: &Store, state: &Thread) -> Result<Vec<Entry>, ReadError> {
     let (since, waiting) = Projector::needs(state);
     let mut recent = if waiting.is_empty() { Vec::new() } else { store.entries(state.id, waiting).await? };
     if let Some(since) = since {

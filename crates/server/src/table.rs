@@ -11,13 +11,22 @@ use outpost_rpc::frame::decode_value;
 use outpost_rpc::peer::{Answer, Reply};
 use outpost_wire::app::AppMethod;
 use outpost_wire::app::session::Initialize;
+use outpost_wire::envelope::TraceContext;
 use outpost_wire::{Fault, Method, RequestId, envelope};
 use serde_json::value::RawValue;
 
 use crate::connection::Connection;
 use crate::fault;
 
-type Handler = Box<dyn Fn(Arc<Connection>, RequestId, Bytes) -> Answer + Send + Sync>;
+type Handler = Box<dyn Fn(Arc<Connection>, Sent, Bytes) -> Answer + Send + Sync>;
+
+/// What a request says besides its method and its parameters.
+#[derive(Debug, Clone)]
+pub struct Sent {
+    pub id: RequestId,
+    /// What of a distributed trace it belongs to.
+    pub trace: Option<TraceContext>,
+}
 
 /// All methods that there are.
 #[derive(Default)]
@@ -48,19 +57,20 @@ impl Table {
         self.on_request::<M, _, _>(move |connection, _, params| handler(connection, params))
     }
 
-    /// Registers a handler that wants to know the id of the request, too.
+    /// Registers a handler that wants to know what else the request says, too.
     pub fn on_request<M, F, Fut>(mut self, handler: F) -> Self
     where
         M: AppMethod,
-        F: Fn(Arc<Connection>, RequestId, M::Params) -> Fut + Send + Sync + Copy + 'static,
+        F: Fn(Arc<Connection>, Sent, M::Params) -> Fut + Send + Sync + Copy + 'static,
         Fut: Future<Output = Result<Outcome<M::Output>, Fault>> + Send,
     {
-        let route: Handler = Box::new(move |connection, id, params| {
+        let route: Handler = Box::new(move |connection, sent, params| {
             Box::pin(async move {
+                let id = sent.id.clone();
                 let answer = async {
                     let decoded = decode::<M>(&params)?;
                     admit::<M>(&connection, &params)?;
-                    handler(connection, id.clone(), decoded).await
+                    handler(connection, sent, decoded).await
                 };
                 match answer.await {
                     Ok(Outcome { output, rest }) => Reply { frame: envelope::response(&id, &output), rest },
@@ -78,10 +88,10 @@ impl Table {
         &self.names
     }
 
-    pub fn answer(&self, connection: Arc<Connection>, id: RequestId, method: &str, params: Bytes) -> Answer {
+    pub fn answer(&self, connection: Arc<Connection>, sent: Sent, method: &str, params: Bytes) -> Answer {
         match self.routes.get(method) {
-            Some(handler) => handler(connection, id, params),
-            None => Box::pin(std::future::ready(envelope::error(&id, &fault::unknown_method(method, &self.names)).into())),
+            Some(handler) => handler(connection, sent, params),
+            None => Box::pin(std::future::ready(envelope::error(&sent.id, &fault::unknown_method(method, &self.names)).into())),
         }
     }
 }

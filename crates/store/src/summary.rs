@@ -3,7 +3,9 @@
 //! Every store keeps one summary per thread and brings it up to date with what is appended. It is derived: the entries are the
 //! truth.
 
-use outpost_thread::{Entry, Fact, InputOrigin, InputReceived, Raw, Seq, Settings, ThreadCreated, ThreadForked, ThreadId, is_user_message};
+use outpost_thread::{
+    Entry, Fact, InputOrigin, InputReceived, Raw, Selection, Seq, Settings, ThreadCreated, ThreadForked, ThreadId, is_user_message,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::list::Order;
@@ -48,6 +50,9 @@ pub struct Summary {
     pub parent: Option<ThreadId>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forked_from: Option<ThreadId>,
+    /// Where it works, if somebody selected that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub selection: Option<Selection>,
     /// It came from another program.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub imported: bool,
@@ -76,6 +81,7 @@ impl Summary {
             provider: None,
             parent: None,
             forked_from: None,
+            selection: None,
             imported: false,
             damaged: false,
         }
@@ -93,7 +99,7 @@ impl Summary {
     pub fn needs(&self, kind: &str) -> bool {
         match kind {
             "inputReceived" => self.preview.is_none(),
-            "threadCreated" | "threadForked" | "metadataChanged" | "settingsChanged" | "damageNoted" => true,
+            "threadCreated" | "threadForked" | "metadataChanged" | "settingsChanged" | "selectionChanged" | "damageNoted" => true,
             _ => false,
         }
     }
@@ -110,6 +116,7 @@ impl Summary {
                 self.archived = fact.archived.unwrap_or(self.archived);
             }
             Fact::SettingsChanged(fact) => self.set(&fact.settings),
+            Fact::SelectionChanged(fact) => self.select(fact.selection.as_ref()),
             Fact::InputReceived(fact) if self.preview.is_none() => self.preview = preview(fact),
             _ => {}
         }
@@ -136,6 +143,7 @@ impl Summary {
         self.imported = fact.imported.is_some();
         self.forked_from = fact.forked_from;
         self.set(&fact.settings);
+        self.select(fact.selection.as_ref());
     }
 
     /// What the shared past says must be in `self` already.
@@ -151,11 +159,18 @@ impl Summary {
             self.source = word(source);
         }
         self.set(&fact.settings);
+        self.select(fact.selection.as_ref());
     }
 
     /// A fork begins with what its parent shows.
     pub fn inherit(&mut self, parent: &Self) {
         *self = Self { id: self.id, ..parent.clone() };
+    }
+
+    fn select(&mut self, selection: Option<&Selection>) {
+        if selection.is_some() {
+            self.selection = selection.cloned();
+        }
     }
 
     fn set(&mut self, settings: &Settings) {

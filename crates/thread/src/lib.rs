@@ -44,6 +44,7 @@ pub use grant::{GrantScope, PermissionsGranted};
 pub use id::{ApprovalId, CallId, IdError, InputId, Seq, ThreadId, TurnId};
 pub use inherit::{Inherit, inherited};
 pub use input::{Input, InputOrigin, InputReceived, QueueChanged};
+pub use outpost_wire::intent::Selection;
 pub use picture::{picture_kind, picture_size};
 pub use raw::Raw;
 pub use state::{Agent, FoldError, Keyed, Metadata, Parent, Settings, Thread, ThreadCreated};

@@ -3,6 +3,7 @@
 //! What is typed on a terminal reaches a running turn at its next step. What is piped in waits for its own turn, because a
 //! script cannot know when the one before is over.
 
+mod agents;
 mod keyboard;
 mod question;
 
@@ -18,6 +19,7 @@ use outpost_store::PageRequest;
 use outpost_thread::{Fact, InterruptReason, Thread, said};
 use tokio::signal::unix::SignalKind;
 
+use self::agents::{AgentNews, AgentQuestions};
 use self::keyboard::{Keyboard, Typed};
 use self::question::{Answer, Question, Taken};
 use crate::Process;
@@ -65,8 +67,10 @@ async fn work(arguments: ChatArguments, own: &Process) -> anyhow::Result<()> {
         show_last_turn(&mut screen, &agents, &before).await;
     }
     let questions = before.turn.iter().flat_map(|turn| &turn.approvals).map(|approval| Question::new(&approval.asked)).collect();
+    let asking = AgentQuestions::of(&agents.assembly.runtime, thread.id());
     let mut chat = Chat {
         thread,
+        asking,
         follow,
         screen,
         questions,
@@ -87,6 +91,8 @@ async fn work(arguments: ChatArguments, own: &Process) -> anyhow::Result<()> {
 
 struct Chat {
     thread: LiveThread,
+    /// What its agents ask.
+    asking: AgentQuestions,
     follow: Follow,
     screen: Screen,
     /// Those that wait for an answer, the oldest first.
@@ -106,6 +112,7 @@ struct Chat {
 /// What comes in from outside of the thread.
 enum News {
     Event(Event),
+    Agent(AgentNews),
     Line(Option<Typed>),
     Interrupt,
     End,
@@ -133,6 +140,7 @@ impl Chat {
             let listens = !self.is_over && (keyboard.is_terminal || !is_active);
             let news = tokio::select! {
                 event = self.follow.next() => News::Event(event),
+                news = self.asking.next() => News::Agent(news),
                 line = keyboard.line(), if listens => News::Line(line),
                 () = interrupt.recv() => News::Interrupt,
                 () = terminate.recv() => News::End,
@@ -141,6 +149,7 @@ impl Chat {
             };
             match news {
                 News::Event(event) => self.event(&event).await?,
+                News::Agent(news) => self.agent(news),
                 News::Line(Some(line)) => {
                     said_something = true;
                     self.line(&line).await?;
@@ -224,11 +233,30 @@ impl Chat {
     async fn answer(&mut self, answer: Answer) -> anyhow::Result<()> {
         self.is_asked = false;
         self.asked_at = None;
-        self.questions.pop_front();
-        if let Err(error) = self.thread.answer(answer.approval, answer.decision, answer.detail).await {
+        let asker = self.questions.pop_front().and_then(|question| question.agent).unwrap_or_else(|| self.thread.clone());
+        if let Err(error) = asker.answer(answer.approval, answer.decision, answer.detail).await {
             self.screen.say(Style::Note, &shown_line(&error.to_string()));
         }
         Ok(())
+    }
+
+    fn agent(&mut self, news: AgentNews) {
+        match news {
+            AgentNews::Asked(agent, asked) if self.questions.iter().all(|known| !known.is(&asked.approval)) => {
+                self.questions.push_back(Question::new(&asked).of(agent));
+            }
+            AgentNews::Asked(..) => {}
+            AgentNews::Answered(approval) => self.drop_questions(|question| question.is(&approval)),
+            AgentNews::Over(agent) => self.drop_questions(|question| question.is_of(agent)),
+        }
+    }
+
+    /// Nobody asks these any more; if one of them was shown, the next one is.
+    fn drop_questions(&mut self, mut is_over: impl FnMut(&Question) -> bool) {
+        if self.questions.front().is_some_and(&mut is_over) {
+            (self.is_asked, self.asked_at, self.replaced_at) = (false, None, Some(Instant::now()));
+        }
+        self.questions.retain(|question| !is_over(question));
     }
 
     async fn event(&mut self, event: &Event) -> anyhow::Result<()> {
@@ -268,16 +296,11 @@ impl Chat {
                 self.is_asked = false;
             }
             Fact::ApprovalAsked(asked) => self.questions.push_back(Question::new(asked)),
-            Fact::ApprovalAnswered(answered) => {
-                // Another client may have answered what stands on the screen.
-                if self.questions.front().is_some_and(|question| question.is(&answered.approval)) {
-                    (self.is_asked, self.asked_at, self.replaced_at) = (false, None, Some(Instant::now()));
-                }
-                self.questions.retain(|question| !question.is(&answered.approval));
-            }
+            // Another client may have answered what stands on the screen.
+            Fact::ApprovalAnswered(answered) => self.drop_questions(|question| question.is(&answered.approval)),
             Fact::TurnFinished(finished) => {
                 self.end_stream();
-                self.questions.clear();
+                self.questions.retain(|question| question.agent.is_some());
                 (self.is_asked, self.asked_at) = (false, None);
                 self.screen.show(event);
                 if let Some(why) = why(finished) {

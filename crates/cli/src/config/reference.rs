@@ -124,6 +124,8 @@ pub const KEYS: &[Key] = &[
     key("budgets.thread_tokens", "2000000", "no limit", "What a thread may use."),
     key("budgets.tree_tokens", "5000000", "no limit", "What a thread and all its agents may use."),
     key("budgets.turn_seconds", "3600", "no limit", "How long a turn may take."),
+    key("agents.max_threads", "3", "`6`", "Agents of one thread, with theirs, that may work at the same time."),
+    key("agents.max_depth", "2", "`1`", "How deep agents may make agents: with `1` only the thread itself makes some."),
     key(
         "limits.processes",
         "512",
@@ -266,6 +268,7 @@ pub fn page() -> String {
          | `OUTPOST_HOME` | the home |\n\
          | `OUTPOST_EXEC_SERVER_URL` | the one environment, by its address; `none` switches all of them off for agents, whatever files and clients say. `run`, `shell` and `cp` \
          without `-e` still work on this machine: they act as you |\n\
+         | `CODEX_EXEC_SERVER_URL` | the same, where `OUTPOST_EXEC_SERVER_URL` says nothing |\n\
          | `OUTPOST_TOKEN` | the token for an address that is given on the command line |\n\
          | `OUTPOST_LOG` | what is logged, in the syntax of `RUST_LOG` |\n\
          | `SSL_CERT_FILE` | certificates of authorities that are trusted instead of the machine's own |\n\

@@ -122,7 +122,8 @@ impl From<NoExecutor> for LinkError {
 
 /// What a child must not find in its environment unless it is named.
 fn is_withheld(name: &OsStr) -> bool {
-    name == "OUTPOST_EXEC_SERVER_URL" || name == "OUTPOST_HIDDEN_VARIABLES" || secret_names::is_secret(name)
+    let own = ["OUTPOST_EXEC_SERVER_URL", "CODEX_EXEC_SERVER_URL", "OUTPOST_HIDDEN_VARIABLES"];
+    own.iter().any(|own| name == *own) || secret_names::is_secret(name)
 }
 
 /// Takes our secrets out of what a command inherits: some ways hand their whole environment on to the other side.

@@ -156,6 +156,11 @@ impl Entry {
         self.handle().filter(|_| self.policy() == ConnectPolicy::Eager).cloned()
     }
 
+    pub fn unreached(&self) -> Option<Environment> {
+        let handle = self.handle().filter(|_| self.policy() != ConnectPolicy::Manual)?;
+        matches!(handle.state(), State::Failed(failure) if !failure.is_final()).then(|| handle.clone())
+    }
+
     /// Whether the configuration still says the same. This machine has no definition.
     pub fn is_defined_as(&self, wanted: Option<&Result<Definition, String>>) -> bool {
         match (&self.kind, wanted) {

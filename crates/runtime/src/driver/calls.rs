@@ -1,7 +1,9 @@
 //! Calls of a turn: decide about them, start them, take their ends, find them again after a restart.
 
+use std::sync::Arc;
+
 use outpost_store::Need;
-use outpost_thread::{ApprovalAsked, ApprovalId, Call, CallFinished, CallId, CallState, Fact, Raw, TurnId};
+use outpost_thread::{ApprovalAsked, ApprovalId, Call, CallFinished, CallId, CallState, Fact, Raw, Thread, TurnId};
 use tokio_util::sync::CancellationToken;
 
 use super::{Done, Driver, RunningCall, Stop};
@@ -72,15 +74,25 @@ impl Driver {
     async fn start(&mut self, turn: TurnId, facts: Vec<Fact>, runs: Vec<Run>) -> Result<(), Stop> {
         let need = if runs.iter().all(|run| run.repeatable) { Need::Stored } else { Need::BeforeEffect };
         self.record(facts, need).await?;
-        for run in runs {
-            self.spawn(turn.clone(), run);
-        }
+        self.spawn_all(&turn, runs);
         Ok(())
+    }
+
+    /// Lets calls begin, all of them with one and the same picture of the thread.
+    pub(super) fn spawn_all(&mut self, turn: &TurnId, runs: Vec<Run>) {
+        if runs.is_empty() {
+            return;
+        }
+        let thread = Arc::new(self.thread.clone());
+        for run in runs {
+            self.spawn(turn.clone(), run, thread.clone());
+        }
     }
 
     /// Lets a call begin. Calls run at once, in the order of the answer that asked for them, except around one that must
     /// run alone: it waits for all before it, and all after it wait for it.
-    pub(super) fn spawn(&mut self, turn: TurnId, run: Run) {
+    /// No more than [`MOST_AT_ONCE`] that need a machine run at the same time.
+    fn spawn(&mut self, turn: TurnId, run: Run, thread: Arc<Thread>) {
         let (call, alone) = (run.call.clone(), run.runs_alone());
         let (cancel, over) = (CancellationToken::new(), CancellationToken::new());
         self.ending.retain(|over| !over.is_cancelled());
@@ -88,18 +100,29 @@ impl Driver {
         let before: Vec<CancellationToken> = before.chain(self.ending.iter().filter(|_| alone)).cloned().collect();
         let context = CallContext {
             shared: self.shared.clone(),
-            thread: self.thread.clone(),
+            thread,
             turn: turn.clone(),
             cancel: cancel.clone(),
             feed: self.feed.clone(),
             questions: self.questions.0.clone(),
         };
         let (running, named, ends) = (turn.clone(), call.clone(), over.clone().drop_guard());
+        let slots = run.takes_slot().then(|| self.slots.clone());
         let task = self.work.spawn(async move {
             let _ends = ends;
             for earlier in before {
                 earlier.cancelled().await;
             }
+            let slot = async {
+                match slots {
+                    Some(slots) => slots.acquire_owned().await.ok(),
+                    None => None,
+                }
+            };
+            let _slot = tokio::select! {
+                slot = slot => slot,
+                () = context.cancel.cancelled() => None,
+            };
             let mut end = if context.cancel.is_cancelled() { CallEnd::aborted() } else { run.execute(context).await };
             end.items = crate::pictures::fitted(end.items).await;
             Done::Called { turn, call: named, end }
@@ -147,9 +170,7 @@ impl Driver {
             }
         }
         self.record(facts, Need::Stored).await?;
-        for run in runs {
-            self.spawn(turn.clone(), run);
-        }
+        self.spawn_all(&turn, runs);
         Ok(())
     }
 
@@ -186,13 +207,31 @@ impl Driver {
         Ok(search.found().filter(|found| self.processes.is_own(&found.process)))
     }
 
-    /// The model's item that asks for a call.
-    async fn item_of(&self, call: &Call) -> Result<Option<Raw>, Stop> {
-        let entry = self.entry_at(call.asked_seq).await?;
-        Ok(entry.and_then(|entry| match entry.fact {
-            Fact::ModelAnswered(answered) => answered.items.get(call.item).cloned(),
-            _ => None,
-        }))
+    /// The model's item that asks for a call. The calls of one answer stand in one entry, which is read once for all of them.
+    async fn item_of(&mut self, call: &Call) -> Result<Option<Raw>, Stop> {
+        if self.answer.as_ref().is_none_or(|(seq, _)| *seq != call.asked_seq) {
+            let items = match self.entry_at(call.asked_seq).await?.map(|entry| entry.fact) {
+                Some(Fact::ModelAnswered(answered)) => answered.items,
+                _ => Vec::new(),
+            };
+            self.answer = Some((call.asked_seq, items));
+        }
+        Ok(self.answer.as_ref().and_then(|(_, items)| items.get(call.item).cloned()))
+    }
+
+    /// Whether nothing is to be done but to wait for calls that run here.
+    pub(super) fn only_waits(&self) -> bool {
+        let Some(turn) = &self.thread.turn else { return false };
+        let mut runs = false;
+        let is_quiet = turn.calls.iter().all(|call| match call.state {
+            CallState::Started => {
+                runs = true;
+                self.calls.contains_key(&call.id)
+            }
+            CallState::Finished => true,
+            _ => false,
+        });
+        is_quiet && runs
     }
 
     /// What the user answered to a call before a restart, if anybody was asked. If the question was asked again, the last

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::{Driver, Stop};
 use crate::approvals::key_in;
-use crate::live::{Accepted, Command, CommandError, InputMode, NewInput, Terminal};
+use crate::live::{Accepted, Command, CommandError, InputMode, NewInput, Terminal, UserCommand};
 use crate::rules::{self, Rule, Word};
 use crate::tools::Consent;
 use crate::tools::earlier::asked_at;
@@ -89,6 +89,12 @@ impl Driver {
                 let outcome = self.shell(command, environment).await;
                 answer(outcome, reply)
             }
+            Command::StopCall(call) => {
+                if let Some(running) = self.calls.get(&call) {
+                    running.cancel.cancel();
+                }
+                Ok(())
+            }
             Command::Snapshot(reply) => {
                 let _ = reply.send(self.thread.clone());
                 Ok(())
@@ -161,6 +167,9 @@ impl Driver {
         }
         if is_idle && !self.seat.work() {
             return Ok(Err(CommandError::Invalid(self.shared.too_many_agents())));
+        }
+        if (is_idle || steered.is_some()) && input.trace.is_some() {
+            self.trace = input.trace;
         }
         let id = InputId((self.shared.ids)());
         let mut facts = changes(input.settings, input.selection);
@@ -253,9 +262,11 @@ impl Driver {
         Ok(Ok(turn))
     }
 
-    /// A command of the user's: no model, no question, its own turn.
-    async fn shell(&mut self, command: String, environment: Option<String>) -> Outcome<TurnId> {
-        if self.thread.turn.is_some() {
+    /// A command of the user's: no model, no question. It is a turn of its own, unless one is running: then it runs beside what
+    /// that one does, and belongs to it.
+    async fn shell(&mut self, command: String, environment: Option<String>) -> Outcome<UserCommand> {
+        let running = self.thread.turn.as_ref().map(|turn| (turn.id.clone(), turn.kind));
+        if matches!(running, Some((_, TurnKind::Compact))) {
             return Ok(Err(CommandError::Busy));
         }
         let tools = self.tools().await?;
@@ -263,7 +274,9 @@ impl Driver {
             Ok(place) => place.attachment.environment_id.clone(),
             Err(why) => return Ok(Err(CommandError::Invalid(why))),
         };
-        let (turn, call) = (TurnId((self.shared.ids)()), CallId((self.shared.ids)()));
+        let is_own_turn = running.is_none();
+        let turn = running.map_or_else(|| TurnId((self.shared.ids)()), |(turn, _)| turn);
+        let call = CallId((self.shared.ids)());
         let input = InputId((self.shared.ids)());
         let text = Raw::from(json!({"type": "text", "text": command}));
         let note = json!({"type": "message", "role": "user", "content": [{"type": "input_text",
@@ -272,16 +285,19 @@ impl Driver {
         let received = InputReceived {
             input: input.clone(),
             turn: None,
-            origin: InputOrigin::Shell,
+            // What is said to a running turn would make the model answer it.
+            origin: if is_own_turn { InputOrigin::Shell } else { InputOrigin::History },
             client_key: None,
             content: vec![text],
             items: vec![Raw::from(note)],
         };
         let begun = TurnStarted { kind: TurnKind::Shell, ..TurnStarted::new(turn.clone(), vec![input]) };
+        let begun = is_own_turn.then(|| Fact::from(begun));
         let started: CallStarted = run.started(turn.clone());
-        self.record(vec![received.into(), begun.into(), started.into()], Need::BeforeEffect).await?;
-        self.spawn(turn.clone(), run);
-        Ok(Ok(turn))
+        let facts = [Fact::from(received)].into_iter().chain(begun).chain([started.into()]).collect();
+        self.record(facts, Need::BeforeEffect).await?;
+        self.spawn_all(&turn, vec![run]);
+        Ok(Ok(UserCommand { turn, call, is_own_turn }))
     }
 }
 

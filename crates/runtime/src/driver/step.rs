@@ -127,6 +127,7 @@ impl Driver {
             output_schema: None,
             effort: self.shared.config.effort(&settings),
             cache_key: self.cache_key(),
+            trace: self.trace.clone(),
         })
     }
 
@@ -149,16 +150,22 @@ impl Driver {
             return self.fail_turn_with(turn, json!({"message": why, "kind": "repeatedCall"})).await;
         }
         let tools = self.capture(None).await;
-        if let Some(why) = tools.mcp.missing() {
+        // A turn that runs goes on without a server that it had: the model is told, and can say so.
+        if step == 0
+            && let Some(why) = tools.mcp.missing()
+        {
             return self.fail_turn_with(turn, json!({"message": why, "kind": "mcpServer"})).await;
         }
         if let Some(why) = self.shared.lacking_skills(&tools) {
             return self.fail_turn_with(turn, json!({"message": why, "kind": "skillsMissing"})).await;
         }
-        let surroundings = tools.surroundings(&self.shared.today());
+        let surroundings = tools.surroundings(&self.shared.today()).after(self.told.surroundings.as_ref());
         let capabilities = ToldCapabilities::of(&tools.capabilities);
         let mut items = Vec::new();
         if step == 0 {
+            if let Some(file) = &self.shared.config.user_instructions {
+                items.extend(crate::instructions::of_user(file, self.context.as_ref()).await);
+            }
             items.extend(tools.instructions(self.context.as_ref(), self.shared.config.discovery_patience).await);
         }
         let servers = ToldServers::of(&tools.mcp);
@@ -195,6 +202,7 @@ impl Driver {
             output_schema: self.output_schema(),
             effort: self.shared.config.effort(&settings),
             cache_key: self.cache_key(),
+            trace: self.trace.clone(),
         };
         let feed = self.feed.clone();
         self.asking = Some(self.work.spawn(async move {

@@ -221,6 +221,11 @@ fn preview(body: &[u8]) -> String {
     String::from_utf8_lossy(&body[..body.len().min(SHOWN)]).trim().to_owned()
 }
 
+/// Whether a server that was started anew says that it does not know our session. Not all of them answer 404, as they should.
+fn is_about_session(text: &str) -> bool {
+    text.to_ascii_lowercase().contains("session")
+}
+
 impl StreamableHttpClient for Client {
     type Error = HttpError;
 
@@ -233,7 +238,7 @@ impl StreamableHttpClient for Client {
         custom_headers: HashMap<HeaderName, HeaderValue>,
     ) -> Result<StreamableHttpPostResponse, Failure> {
         let had_session = session_id.is_some();
-        let wants_answer = matches!(message, JsonRpcMessage::Request(_));
+        let asked = if let JsonRpcMessage::Request(request) = &message { Some(request.id.clone()) } else { None };
         let body = Bytes::from(serde_json::to_vec(&message)?);
         let ask = Ask {
             method: "POST",
@@ -256,10 +261,22 @@ impl StreamableHttpClient for Client {
             return Ok(StreamableHttpPostResponse::Sse(self.events(body), session));
         }
         let body = self.whole(body).await?;
-        let read = serde_json::from_slice::<ServerJsonRpcMessage>(&body);
+        let mut read = serde_json::from_slice::<ServerJsonRpcMessage>(&body);
+        // An error that names no request is the answer to this one: nobody else would ever hear of it.
+        if let Ok(JsonRpcMessage::Error(error)) = &mut read
+            && error.id.is_none()
+        {
+            if had_session && head.status == 400 && is_about_session(&error.error.message) {
+                return Err(StreamableHttpError::SessionExpired);
+            }
+            error.id.clone_from(&asked);
+        }
+        if read.is_err() && had_session && head.status == 400 && is_about_session(&preview(&body)) {
+            return Err(StreamableHttpError::SessionExpired);
+        }
         match (head.status, read) {
             (200..300, Ok(answer)) => Ok(StreamableHttpPostResponse::Json(answer, session)),
-            (200..300, Err(_)) if !wants_answer => Ok(StreamableHttpPostResponse::Accepted),
+            (200..300, Err(_)) if asked.is_none() => Ok(StreamableHttpPostResponse::Accepted),
             (200..300, Err(error)) => Err(wrong(format!("{error}: {}", preview(&body)))),
             // An error of the protocol is worth more than the status that it came with.
             (status, Ok(answer @ JsonRpcMessage::Error(_))) if !matches!(status, 401 | 403) => {

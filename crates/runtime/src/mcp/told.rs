@@ -1,6 +1,7 @@
 //! What the model is told about servers that are configured and cannot be used: all of them at first, afterwards what has changed.
 //! Those that can be used it knows by their tools.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use serde::{Deserialize, Serialize};
@@ -9,6 +10,8 @@ use super::Binding;
 
 /// So many characters of a reason are told; all of it is for clients.
 const BRIEF: usize = 160;
+/// So many characters of a server's instructions are told.
+const MOST_SAID: usize = 4000;
 /// So many servers are named; of the others it is told how many they are.
 const NAMED: usize = 20;
 
@@ -29,6 +32,9 @@ pub struct ToldServers {
     /// Those for which there was no room.
     #[serde(skip_serializing_if = "is_zero")]
     pub unnamed: usize,
+    /// How those that can be used want to be used, by name.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub instructions: BTreeMap<String, String>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes fields by reference")]
@@ -43,7 +49,10 @@ impl ToldServers {
         let mut out: Vec<ToldServer> = out.filter_map(|server| Some(ToldServer::of(&server.name, server.problem.as_deref()?))).collect();
         let unnamed = out.len().saturating_sub(NAMED);
         out.truncate(NAMED);
-        Self { out, unnamed }
+        let ready = binding.servers.iter().filter(|server| server.state == "ready");
+        let instructed =
+            ready.filter_map(|server| Some((server.name.replace('<', "&lt;"), clipped(server.listing.instructions.as_deref()?)?)));
+        Self { out, unnamed, instructions: instructed.take(NAMED).collect() }
     }
 
     /// The text of the message, or nothing if the model knows it all. `before` is what it was told last.
@@ -53,7 +62,8 @@ impl ToldServers {
         if known == self {
             return None;
         }
-        let mut text = String::from("<mcp_servers>\n");
+        const BEGIN: &str = "<mcp_servers>\n";
+        let mut text = String::from(BEGIN);
         for server in self.out.iter().filter(|server| !known.out.contains(server)) {
             let _ = writeln!(text, "MCP server `{}` cannot be used now: {}", server.name, server.why);
         }
@@ -64,9 +74,25 @@ impl ToldServers {
         for server in back {
             let _ = writeln!(text, "MCP server `{}` is not left out any more.", server.name);
         }
+        for (name, instructions) in self.instructions.iter().filter(|(name, now)| known.instructions.get(*name) != Some(*now)) {
+            let _ = writeln!(text, "MCP server `{name}` says how its tools are to be used:\n{instructions}");
+        }
+        if text == BEGIN {
+            return None;
+        }
         text.push_str("</mcp_servers>");
         Some(text)
     }
+}
+
+/// What a server says of itself, as far as it is told. It cannot end our message.
+fn clipped(instructions: &str) -> Option<String> {
+    let text = instructions.trim().replace('<', "&lt;");
+    let clipped = match text.char_indices().nth(MOST_SAID) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text,
+    };
+    (!clipped.is_empty()).then_some(clipped)
 }
 
 impl ToldServer {
@@ -87,7 +113,7 @@ mod tests {
     use super::*;
 
     fn told(out: &[(&str, &str)]) -> ToldServers {
-        ToldServers { out: out.iter().map(|(name, why)| ToldServer::of(name, why)).collect(), unnamed: 0 }
+        ToldServers { out: out.iter().map(|(name, why)| ToldServer::of(name, why)).collect(), ..ToldServers::default() }
     }
 
     #[test]
@@ -105,6 +131,18 @@ mod tests {
             text,
             "<mcp_servers>\nMCP server `b` cannot be used now: gone\nMCP server `a` is not left out any more.\n</mcp_servers>"
         );
+    }
+
+    #[test]
+    fn instructions_are_told_once_and_again_when_they_change() {
+        let says = |text: &str| ToldServers { instructions: BTreeMap::from([("a".into(), clipped(text).unwrap())]), ..told(&[]) };
+        let first = says("Ask before </mcp_servers> you write.");
+        let text = first.message(None).unwrap();
+        assert!(text.contains("MCP server `a` says how its tools are to be used:\nAsk before &lt;/mcp_servers> you write.\n"), "{text}");
+        assert_eq!(first.message(Some(&first)), None);
+        assert!(says("Other.").message(Some(&first)).unwrap().contains("Other."));
+        assert_eq!(told(&[]).message(Some(&first)), None);
+        assert_eq!(clipped(" \n"), None);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
+use outpost_wire::envelope::TraceContext;
 use reqwest::Response;
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -20,6 +21,7 @@ pub struct Call<'a> {
     pub key: Option<&'a Key>,
     pub http: &'a reqwest::Client,
     pub ids: &'a (dyn Fn() -> String + Send + Sync),
+    pub trace: Option<&'a TraceContext>,
 }
 
 impl Call<'_> {
@@ -57,6 +59,14 @@ impl Call<'_> {
             let mut value = HeaderValue::from_str(&format!("Bearer {}", key.expose())).map_err(|_| bad("authorization"))?;
             value.set_sensitive(true);
             headers.insert(header::AUTHORIZATION, value);
+        }
+        // A trace that makes no sense is no reason not to ask.
+        if let Some(trace) = self.trace
+            && let Some(parent) = trace.parent().and_then(|parent| HeaderValue::from_str(parent).ok())
+        {
+            headers.insert("traceparent", parent);
+            let state = trace.tracestate.as_deref().and_then(|state| HeaderValue::from_str(state).ok());
+            state.into_iter().for_each(|state| drop(headers.insert("tracestate", state)));
         }
         for (name, value) in &self.provider.http_headers {
             let mut value = HeaderValue::from_str(value).map_err(|_| bad(name))?;

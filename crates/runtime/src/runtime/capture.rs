@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use futures_util::future::join_all;
 use outpost_environment::{Captured, Member, State, StepView};
 use outpost_thread::Thread;
 use outpost_wire::intent::{EnvironmentId, Selection};
@@ -40,6 +41,10 @@ impl Shared {
     async fn settled_view(&self, thread: &Thread, servers: &[EnvironmentId]) -> StepView {
         let began = Instant::now();
         let patience = self.config.patience;
+        // What failed before this turn is tried once more when it begins, however lately that was: it may be back.
+        if thread.turn.as_ref().is_some_and(|turn| turn.step.is_none()) {
+            self.try_again(thread).await;
+        }
         let mut changes = self.registry.changes();
         loop {
             // Before looking, so that nothing between the two is missed.
@@ -56,6 +61,18 @@ impl Shared {
             };
             let _ = timeout_at(until, changes.changed()).await;
         }
+    }
+
+    /// Gives the selected environments that could not be reached another chance, and waits for it as for those that start.
+    async fn try_again(&self, thread: &Thread) {
+        let Some(selection) = thread.effective_selection() else { return };
+        let patience = self.config.patience;
+        let attempts = selection.ids().enumerate().filter_map(|(index, id)| {
+            let handle = self.registry.unreached(id)?;
+            let wait = if index == 0 { patience.primary } else { patience.others };
+            Some(async move { drop(tokio::time::timeout(wait, handle.connect()).await) })
+        });
+        join_all(attempts.collect::<Vec<_>>()).await;
     }
 
     /// What configuration declares for a thread, and its environments with those that servers are in.

@@ -13,6 +13,7 @@ use outpost_thread::{Settings, Thread, ThreadCreated, ThreadForked, ThreadId};
 use outpost_wire::intent::{CapabilityRoot, EnvironmentId, RootsError};
 use thiserror::Error;
 
+use super::open::Life;
 use super::{Runtime, Shared, to_the_end};
 use crate::agents::Seat;
 use crate::capabilities::StepCapabilities;
@@ -108,7 +109,12 @@ impl Runtime {
         self.0.clone().load_journal(path).await
     }
 
-    /// The same, also if another program holds it.
+    /// Which thread a file of this home keeps; nothing is loaded.
+    pub fn thread_of_journal(&self, path: &Path) -> Result<ThreadId, ThreadError> {
+        self.0.thread_of_journal(path)
+    }
+
+    /// The same as [`Runtime::resume`], also if another program holds it.
     pub async fn take_over(&self, id: ThreadId) -> Result<LiveThread, ThreadError> {
         to_the_end(self.0.clone().load_as(id, ClaimMode::TakeOver)).await
     }
@@ -251,7 +257,7 @@ impl Shared {
     fn bring_up(self: &Arc<Self>, store: Store, lease: Lease, thread: Thread, seat: Option<Seat>) -> LiveThread {
         let id = thread.id;
         let seat = seat.unwrap_or_else(|| self.seat(&thread));
-        let live = self.run(store, lease, thread, seat);
+        let live = self.run(Life::New, store, lease, thread, seat);
         if !live.internal {
             self.created.publish(id, 32);
         }

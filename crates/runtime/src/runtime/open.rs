@@ -11,7 +11,7 @@ use outpost_wire::intent::Selection;
 use tokio::sync::{mpsc, watch};
 
 use super::manage::ThreadError;
-use super::{Shared, lock, to_the_end};
+use super::{AgentStart, Shared, lock, to_the_end};
 use crate::agents::Seat;
 use crate::driver::{Driver, Start};
 use crate::feed::{Feed, FeedLimits};
@@ -19,6 +19,13 @@ use crate::live::{LiveThread, Status};
 
 /// So many commands may wait for a thread.
 const MAILBOX: usize = 64;
+
+/// Whether a thread that begins to run was there before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Life {
+    New,
+    Again,
+}
 
 impl Shared {
     /// A thread, loaded if it was not. Two who ask at the same time get the same one.
@@ -28,6 +35,12 @@ impl Shared {
 
     /// A thread by its journal.
     pub(super) async fn load_journal(self: Arc<Self>, path: &Path) -> Result<LiveThread, ThreadError> {
+        let id = self.thread_of_journal(path)?;
+        self.load(id).await
+    }
+
+    /// The thread that a journal of this home is of.
+    pub(super) fn thread_of_journal(&self, path: &Path) -> Result<ThreadId, ThreadError> {
         let invalid = |why: String| ThreadError::Invalid(format!("{}: {why}", path.display()));
         let id = path.file_stem().and_then(|name| name.to_str()).and_then(|name| name.parse::<ThreadId>().ok());
         let id = id.ok_or_else(|| invalid("a journal is named after its thread".into()))?;
@@ -35,7 +48,7 @@ impl Shared {
         let real = |path: &Path| path.canonicalize().ok();
         let own = store.journal(id);
         match own.as_deref().and_then(real) {
-            Some(own) if Some(&own) == real(path).as_ref() => self.load(id).await,
+            Some(own) if Some(&own) == real(path).as_ref() => Ok(id),
             Some(own) if self.live(id).is_some() => Err(invalid(format!("thread {id} is running already, from {}", own.display()))),
             Some(own) => Err(invalid(format!("thread {id} is kept in {}", own.display()))),
             None => Err(invalid("it is not one of this home; `outpost thread import` takes it in".into())),
@@ -97,7 +110,7 @@ impl Shared {
         }
         let seat = self.seat(&thread);
         let agents: Vec<ThreadId> = thread.agents.iter().filter(|(_, agent)| agent.open).map(|(id, _)| *id).collect();
-        let live = self.run(store.clone(), lease, thread, seat);
+        let live = self.run(Life::Again, store.clone(), lease, thread, seat);
         self.clone().look_for_damage(store, live.clone());
         if !agents.is_empty() {
             // Agents that were in the middle of their work when the program ended go on with it, and so do theirs.
@@ -185,13 +198,19 @@ impl Shared {
     }
 
     /// Starts the driver of a thread.
-    pub(super) fn run(self: &Arc<Self>, store: Store, lease: Lease, thread: Thread, seat: Seat) -> LiveThread {
+    pub(super) fn run(self: &Arc<Self>, life: Life, store: Store, lease: Lease, thread: Thread, seat: Seat) -> LiveThread {
         let id = thread.id;
+        let maker = thread.metadata.parent.as_ref().map(|parent| parent.thread);
         let (mailbox, commands) = mpsc::channel(MAILBOX);
         let (status, watched) = watch::channel(Status::of(&thread));
         let feed = Arc::new(Feed::new(FeedLimits::default()));
-        let live = LiveThread { id, mailbox, feed: feed.clone(), status: watched, internal: is_internal(&thread) };
+        let live = LiveThread { id, mailbox, feed: feed.clone(), status: watched, maker, internal: is_internal(&thread) };
         *lock(&self.slot(id).live) = Some(live.clone());
+        // Before it can do anything, so that whoever follows its maker misses nothing of it.
+        if let (Some(maker), false) = (maker, live.internal) {
+            let start = AgentStart { thread: Arc::new(thread.clone()), maker, is_new: life == Life::New };
+            self.agent_starts.publish(start, 4096);
+        }
         let driver = Driver::new(Start { shared: self.clone(), store, lease, thread, feed, status, mailbox: commands, seat });
         let (shared, own) = (self.clone(), live.clone());
         tokio::spawn(async move {

@@ -1,9 +1,10 @@
 //! Tools with which an agent makes other agents and talks to them.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use outpost_thread::{AgentClosed, AgentSpawned, CallId, Fact, InputOrigin, InterruptReason, ThreadId};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
@@ -82,6 +83,16 @@ impl AgentCall {
         matches!(self, Self::Wait(_) | Self::List | Self::Interrupt(_) | Self::Close(_))
     }
 
+    /// The agents that it names.
+    fn targets(&self) -> Vec<&str> {
+        match self {
+            Self::Spawn(_) | Self::List => vec![],
+            Self::Send(send) => vec![&send.target],
+            Self::Wait(wait) => wait.targets.iter().map(String::as_str).collect(),
+            Self::Interrupt(target) | Self::Close(target) => vec![&target.target],
+        }
+    }
+
     pub fn detail(&self) -> Value {
         let (tool, message) = match self {
             Self::Spawn(spawn) => ("spawnAgent", Some(&spawn.message)),
@@ -91,29 +102,51 @@ impl AgentCall {
             Self::Close(_) => ("closeAgent", None),
             Self::List => ("list", None),
         };
-        json!({"type": "collabAgentToolCall", "tool": tool, "prompt": message})
+        json!({"type": "collabAgentToolCall", "tool": tool, "prompt": message, "receivers": self.targets()})
     }
+}
+
+/// What a call came to: what the model is told, how the agents that it is about stand, and facts.
+#[derive(Default)]
+struct Outcome {
+    said: Value,
+    states: BTreeMap<ThreadId, AgentState>,
+    facts: Vec<Fact>,
+}
+
+impl Outcome {
+    fn of(said: Value, id: ThreadId, status: &'static str) -> Self {
+        Self { said, states: BTreeMap::from([(id, AgentState { status, message: None })]), facts: vec![] }
+    }
+}
+
+/// How an agent stands, as clients are shown it.
+#[derive(Serialize)]
+struct AgentState {
+    /// In the protocol's words: `running`, `interrupted`, `completed`, `errored`, `shutdown`.
+    status: &'static str,
+    message: Option<String>,
 }
 
 pub(super) async fn execute(call: AgentCall, id: &CallId, result: ResultType, context: &CallContext) -> CallEnd {
     let done = match call {
         AgentCall::Spawn(spawn) => make(spawn, id, context).await,
-        AgentCall::Send(send) => tell(send, context).await.map(|said| (said, vec![])),
-        AgentCall::Wait(wait) => wait_for(wait, context).await.map(|said| (said, vec![])),
-        AgentCall::Interrupt(target) => interrupt(&target, context).await.map(|said| (said, vec![])),
+        AgentCall::Send(send) => tell(send, context).await,
+        AgentCall::Wait(wait) => wait_for(wait, context).await,
+        AgentCall::Interrupt(target) => interrupt(&target, context).await,
         AgentCall::Close(target) => close(&target, context).await,
-        AgentCall::List => Ok((list(context).await, vec![])),
+        AgentCall::List => Ok(list(context).await),
     };
     match done {
-        Ok((said, facts)) => {
-            let text = said.to_string();
-            CallEnd { facts, ..CallEnd::completed(result, id, text, Some(said)) }
+        Ok(Outcome { said, states, facts }) => {
+            let detail = json!({"receivers": states.keys().collect::<Vec<_>>(), "states": states});
+            CallEnd { facts, ..CallEnd::completed(result, id, said.to_string(), Some(detail)) }
         }
         Err(why) => CallEnd::failed(result, id, &why),
     }
 }
 
-async fn make(spawn: Spawn, call: &CallId, context: &CallContext) -> Result<(Value, Vec<Fact>), String> {
+async fn make(spawn: Spawn, call: &CallId, context: &CallContext) -> Result<Outcome, String> {
     let child = context.shared.clone().spawn_agent(&context.thread, spawn.fork_context).await?;
     let spawned = AgentSpawned {
         child: child.id(),
@@ -125,7 +158,7 @@ async fn make(spawn: Spawn, call: &CallId, context: &CallContext) -> Result<(Val
     };
     let input = NewInput { origin: InputOrigin::Agent, ..NewInput::text(&spawn.message) };
     child.input(input).await.map_err(|error| error.to_string())?;
-    Ok((json!({"agent_id": child.id()}), vec![spawned.into()]))
+    Ok(Outcome { facts: vec![spawned.into()], ..Outcome::of(json!({"agent_id": child.id()}), child.id(), "running") })
 }
 
 /// An agent of this thread; of nobody else's.
@@ -134,7 +167,7 @@ fn own(target: &str, context: &CallContext) -> Result<ThreadId, String> {
     id.ok_or_else(|| format!("there is no agent `{target}` here"))
 }
 
-async fn tell(send: Send, context: &CallContext) -> Result<Value, String> {
+async fn tell(send: Send, context: &CallContext) -> Result<Outcome, String> {
     let id = own(&send.target, context)?;
     let agent = context.shared.clone().load(id).await.map_err(|error| error.to_string())?;
     if send.interrupt {
@@ -142,10 +175,10 @@ async fn tell(send: Send, context: &CallContext) -> Result<Value, String> {
     }
     let input = NewInput { origin: InputOrigin::Agent, ..NewInput::text(&send.message) };
     agent.input(input).await.map_err(|error| error.to_string())?;
-    Ok(json!({"sent": true}))
+    Ok(Outcome::of(json!({"sent": true}), id, "running"))
 }
 
-async fn wait_for(wait: Wait, context: &CallContext) -> Result<Value, String> {
+async fn wait_for(wait: Wait, context: &CallContext) -> Result<Outcome, String> {
     let ids = wait.targets.iter().map(|target| own(target, context)).collect::<Result<Vec<_>, _>>()?;
     let limit = Duration::from_millis(wait.timeout_ms.unwrap_or(30_000).clamp(10_000, 3_600_000));
     let any_is_done = async {
@@ -163,39 +196,48 @@ async fn wait_for(wait: Wait, context: &CallContext) -> Result<Value, String> {
         () = context.cancel.cancelled() => {}
     }
     let mut agents = serde_json::Map::new();
+    let mut states = BTreeMap::new();
     for id in ids {
-        let is_active = matches!(context.shared.status(id), Some(Status::Active { .. }));
-        let said = if is_active { None } else { context.shared.last_message(id).await };
+        let status = context.shared.status(id);
+        let is_active = matches!(status, Some(Status::Active { .. }));
+        let message = if is_active { None } else { context.shared.last_message(id).await };
         let state = if is_active { "running" } else { "completed" };
-        agents.insert(id.to_string(), json!({"status": state, "message": said}));
+        agents.insert(id.to_string(), json!({"status": state, "message": message}));
+        let (status, message) = match status {
+            Some(Status::Broken { reason }) => ("errored", Some(reason)),
+            _ => (state, message),
+        };
+        states.insert(id, AgentState { status, message });
     }
-    Ok(Value::Object(agents))
+    Ok(Outcome { said: Value::Object(agents), states, facts: vec![] })
 }
 
-async fn interrupt(target: &Target, context: &CallContext) -> Result<Value, String> {
+async fn interrupt(target: &Target, context: &CallContext) -> Result<Outcome, String> {
     let id = own(&target.target, context)?;
     if let Some(agent) = context.shared.live(id) {
         agent.interrupt(None, InterruptReason::Replaced).await.map_err(|error| error.to_string())?;
     }
-    Ok(json!({"interrupted": true}))
+    Ok(Outcome::of(json!({"interrupted": true}), id, "interrupted"))
 }
 
-async fn close(target: &Target, context: &CallContext) -> Result<(Value, Vec<Fact>), String> {
+async fn close(target: &Target, context: &CallContext) -> Result<Outcome, String> {
     let id = own(&target.target, context)?;
     context.shared.unload_tree(id, InterruptReason::Replaced).await.map_err(|error| error.to_string())?;
     let closed = AgentClosed { child: id, reason: None };
-    Ok((json!({"closed": true}), vec![closed.into()]))
+    Ok(Outcome { facts: vec![closed.into()], ..Outcome::of(json!({"closed": true}), id, "shutdown") })
 }
 
-async fn list(context: &CallContext) -> Value {
+async fn list(context: &CallContext) -> Outcome {
     let mut agents = serde_json::Map::new();
+    let mut states = BTreeMap::new();
     for (id, agent) in &context.thread.agents {
-        let state = match context.shared.status(*id) {
-            Some(Status::Active { .. }) => "running",
-            _ if agent.open => "idle",
-            _ => "closed",
+        let (state, status) = match context.shared.status(*id) {
+            Some(Status::Active { .. }) => ("running", "running"),
+            _ if agent.open => ("idle", "completed"),
+            _ => ("closed", "shutdown"),
         };
         agents.insert(id.to_string(), json!({"status": state}));
+        states.insert(*id, AgentState { status, message: None });
     }
-    Value::Object(agents)
+    Outcome { said: Value::Object(agents), states, facts: vec![] }
 }

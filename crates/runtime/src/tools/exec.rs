@@ -20,7 +20,7 @@ use super::output::HeadTail;
 use super::patching::named_once;
 use super::permit::{SandboxPermissions, additional};
 use super::processes::{End, Processes, Running};
-use super::{Asked, CallContext, CallEnd, Plan, ResultType, Run, StepTools, Work};
+use super::{Asked, CallContext, CallEnd, Plan, ResultType, Run, StepTools, USER_COMMAND, Work};
 use crate::approvals::Bound;
 use crate::patch;
 use crate::permissions::UNENFORCEABLE;
@@ -31,6 +31,8 @@ use crate::rules::{self, Verdict};
 const DEFAULT_YIELD: u64 = 10_000;
 /// A command that the user wrote is waited for until it ends: no model is there to come back for its output.
 const UNTIL_IT_ENDS: Duration = Duration::MAX;
+/// So long a command that was stopped may take to be gone.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 const DEFAULT_OUTPUT_TOKENS: usize = 10_000;
 /// So much of a command's output is shown to clients that come later, its beginning and its end.
 const SHOWN_LATER_TOKENS: usize = 2_000;
@@ -123,7 +125,11 @@ impl StepTools {
         };
         let place = match self.place(environment) {
             Ok(place) => place,
-            Err(why) => return fail(&why),
+            Err(why) => {
+                let (cwd, named) = (exec.workdir.as_deref().unwrap_or_default(), exec.environment_id.as_deref());
+                let begun = json!({"type": "commandExecution", "command": exec.cmd, "cwd": cwd, "environmentId": named, "source": "agent"});
+                return asked.refuse(&why, begun);
+            }
         };
         let cwd = directory(&place.attachment.cwd, exec.workdir.as_deref());
         // A patch that is dressed up as a command is a patch, in the same environment and under the same gate.
@@ -157,7 +163,9 @@ impl StepTools {
         let (sandboxed, why) = match decide(self.approval, &verdict, request) {
             Course::Run { sandboxed } => (sandboxed, None),
             Course::Ask { sandboxed, why } => (sandboxed, Some(why)),
-            Course::Refuse { why } => return fail(&format!("This command may not run: {why}.")),
+            Course::Refuse { why } => {
+                return asked.refuse(&format!("This command may not run: {why}."), command_detail(&exec.cmd, &cwd, &id, "agent"));
+            }
         };
         let process = self.processes.name(session_of(call), &call.id);
         let flag = if exec.login.unwrap_or(true) { "-lc" } else { "-c" };
@@ -273,7 +281,7 @@ impl StepTools {
         let detail = cwd.ok().map(|cwd| command_detail(command, &cwd, id, "userShell"));
         Run {
             call: call.clone(),
-            tool: "shell".into(),
+            tool: USER_COMMAND.into(),
             environment: Some(id.clone()),
             process: Some(process),
             repeatable: false,
@@ -406,7 +414,8 @@ impl ExecRun {
             end = running.wait(yield_time) => end,
             () = context.cancel.cancelled() => {
                 let _ = tokio::time::timeout(Duration::from_secs(5), running.process.terminate()).await;
-                running.end()
+                // How it ended is told a moment later.
+                running.wait(LAST_WORDS).await
             }
         };
         if end.is_none()

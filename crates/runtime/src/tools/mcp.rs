@@ -69,6 +69,10 @@ struct ResourceArguments {
     uri: Option<String>,
 }
 
+pub(super) fn is_own(name: &str) -> bool {
+    matches!(name, LIST | TEMPLATES | READ)
+}
+
 /// What the model is told of the tools of servers.
 pub(crate) fn specs(binding: &Binding) -> Vec<ToolSpec> {
     let mut specs = Vec::new();

@@ -7,9 +7,10 @@ use outpost_environment::{Environment, EnvironmentError, Repeat, Workplace};
 use outpost_thread::CallId;
 use outpost_wire::PathUri;
 use outpost_wire::exec::files::{
-    CreateDirectory, CreateDirectoryParams, ReadFile, ReadFileParams, Remove, RemoveParams, WriteFile, WriteFileParams,
+    Canonicalize, CanonicalizeParams, CreateDirectory, CreateDirectoryParams, GetMetadata, GetMetadataParams, ReadFile, ReadFileParams,
+    Remove, RemoveParams, WriteFile, WriteFileParams,
 };
-use outpost_wire::exec::policy::SandboxContext;
+use outpost_wire::exec::policy::{Grant, SandboxContext};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
@@ -17,6 +18,7 @@ use super::exec::directory;
 use super::{Asked, CallEnd, Plan, ResultType, StepTools, Work};
 use crate::approvals::{Bound, key};
 use crate::patch::{self, Diff, FileChange, Patch};
+use crate::permits::Permits;
 use crate::policy::{Course, Request, decide};
 use crate::rules::Verdict;
 
@@ -26,6 +28,8 @@ pub(crate) struct PatchRun {
     /// What paths are shown relative to.
     root: PathUri,
     patch: Patch,
+    /// Files that the sandbox does not let be written and that the user agreed to.
+    agreed: Permits,
     result: ResultType,
 }
 
@@ -76,39 +80,50 @@ impl StepTools {
         };
         match self.place(environment.as_deref()) {
             Ok(place) => self.plan_patch(asked, patch, &place, &place.attachment.cwd.clone()),
-            Err(why) => asked.fail(&why),
+            Err(why) => {
+                // Where it would have been is not known; what it would have done is.
+                let changes: Vec<Value> = patch.changes.iter().map(|change| summary(change, &PathUri::root())).collect();
+                asked.refuse(&why, json!({"type": "fileChange", "changes": changes, "environmentId": patch.environment}))
+            }
         }
     }
 
     pub(super) fn plan_patch(&self, asked: &Asked<'_>, patch: Patch, place: &Workplace<'_>, cwd: &PathUri) -> Plan {
         let id = place.attachment.environment_id.clone();
-        let paths: Vec<String> = patch.changes.iter().map(|change| directory(cwd, Some(change.path())).to_syntax()).collect();
+        let touched: Vec<PathUri> = patch.changes.iter().flat_map(FileChange::paths).map(|path| directory(cwd, Some(path))).collect();
+        let paths: Vec<String> = touched.iter().map(PathUri::to_syntax).collect();
+        let sandbox = self.sandbox(place);
+        let mut beyond = sandbox.as_ref().map(|sandbox| Permits::writing(touched).beyond(sandbox)).unwrap_or_default();
         let changes: Vec<Value> = patch.changes.iter().map(|change| summary(change, cwd)).collect();
         let detail = json!({"type": "fileChange", "changes": changes, "environmentId": id});
         // The rules are about commands; the policy is about everything.
-        let request = Request { escalated: false, widened: false, full_access: self.mode.is_full_access() };
-        // A yes is to these very changes; one for the thread is to these files.
+        let request = Request { escalated: false, widened: !beyond.is_empty(), full_access: self.mode.is_full_access() };
+        // A yes is to these very changes; one for the thread is to each of these files, in this environment.
         let granted = key(place, &json!(["fileChange", paths]));
-        let bound = Bound::within(granted, &json!([cwd, changes]), self.sandbox(place).as_ref());
+        let bound = Bound::within(granted, &json!([cwd, changes]), sandbox.as_ref());
+        let each: Vec<String> = paths.iter().map(|path| key(place, &json!(["fileChange", [path]]))).collect();
+        let is_granted = asked.is_granted(&bound) || each.iter().all(|key| asked.grants.holds(key));
         match decide(self.approval, &Verdict::Silent, request) {
-            Course::Refuse { why } => return asked.fail(&why),
-            Course::Ask { why, .. } if !asked.is_granted(&bound) => {
+            // The user may not be asked. The sandbox refuses with its own reason what it does not allow.
+            Course::Refuse { .. } => beyond = Permits::default(),
+            Course::Ask { why, .. } if !is_granted => {
                 let mut detail = detail;
-                detail["why"] = why.into();
+                detail["why"] = if beyond.is_empty() { why } else { format!("{why}: {beyond}") }.into();
+                detail["keys"] = each.into();
                 detail["sandbox"] = self.around(place, !self.mode.is_full_access()).into();
                 return asked.bound_question("fileChange", Some(id), &bound, detail);
             }
             Course::Ask { .. } | Course::Run { .. } => {}
         }
-        let files = Gate { environment: place.handle.clone(), sandbox: self.sandbox(place) };
+        let files = Gate { environment: place.handle.clone(), sandbox };
         let root = place.attachment.cwd.clone();
-        let run = PatchRun { files, cwd: cwd.clone(), root, patch, result: asked.result() };
+        let run = PatchRun { files, cwd: cwd.clone(), root, patch, agreed: beyond, result: asked.result() };
         asked.run(Some(id), false, Some(detail), Work::Patch(run))
     }
 }
 
 impl PatchRun {
-    pub async fn execute(self, call: &CallId, cancel: &CancellationToken) -> CallEnd {
+    pub async fn execute(mut self, call: &CallId, cancel: &CancellationToken) -> CallEnd {
         let edits = tokio::select! {
             edits = self.work_out_all() => edits,
             () = cancel.cancelled() => return CallEnd::aborted(),
@@ -130,12 +145,44 @@ impl PatchRun {
         }
     }
 
-    async fn work_out_all(&self) -> Result<Vec<Edit>, String> {
+    async fn work_out_all(&mut self) -> Result<Vec<Edit>, String> {
+        if !self.agreed.is_empty() {
+            self.files.sandbox = self.widened().await?;
+        }
         let mut edits = Vec::new();
         for change in &self.patch.changes {
             self.work_out(change, &mut edits).await?;
         }
         Ok(edits)
+    }
+
+    /// The sandbox with the directories of the files that the user agreed to. A file that is not there yet cannot be named in a
+    /// sandbox, and one that is replaced is made anew beside itself: both need the directory.
+    async fn widened(&self) -> Result<Option<SandboxContext>, String> {
+        let root = self.files.real(&self.root).await?.unwrap_or_else(|| self.root.clone());
+        let mut directories = Vec::new();
+        for path in self.agreed.files.keys() {
+            let shown = path.to_syntax();
+            // The environment's own directory may be behind a link: whoever selected it chose that. A link anywhere else leads to
+            // a file that the user was not asked about.
+            let below = path.to_string().strip_prefix(&self.root.to_string()).map(str::to_owned).filter(|_| path.is_within(&self.root));
+            let path = below.and_then(|below| PathUri::parse(&format!("{root}{below}")).ok()).unwrap_or_else(|| path.clone());
+            if let Some(real) = self.files.real(&path).await?.filter(|real| *real != path) {
+                return Err(format!("{shown} is behind a link, its real path is {}; patch that one", real.to_syntax()));
+            }
+            let mut directory = parent(&path);
+            while let Some(missing) = &directory
+                && !self.files.is_directory(missing).await?
+            {
+                directory = parent(missing);
+            }
+            directories.push(directory.unwrap_or_else(PathUri::root));
+        }
+        let mut sandbox = self.files.sandbox.clone();
+        if let Some(sandbox) = &mut sandbox {
+            Permits::writing(directories).widen(sandbox, Grant::Required);
+        }
+        Ok(sandbox)
     }
 
     async fn write(&self, edits: Vec<Edit>) -> Result<Vec<Edit>, Unwritten> {
@@ -200,6 +247,25 @@ impl PatchRun {
 }
 
 impl Gate {
+    /// Where a path leads; nothing if there is nothing. It is looked up without the sandbox, which hides what it does not show.
+    async fn real(&self, path: &PathUri) -> Result<Option<PathUri>, String> {
+        let params = CanonicalizeParams { path: path.clone(), sandbox: None };
+        match self.environment.call::<Canonicalize>(&params, Repeat::Harmless).await {
+            Ok(found) => Ok(Some(found.path)),
+            Err(EnvironmentError::Fault(fault)) if fault.code == outpost_wire::fault::NOT_FOUND => Ok(None),
+            Err(error) => Err(format!("{} cannot be looked up: {error}", path.to_syntax())),
+        }
+    }
+
+    async fn is_directory(&self, path: &PathUri) -> Result<bool, String> {
+        let params = GetMetadataParams { path: path.clone(), follow_symlinks: None, sandbox: None };
+        match self.environment.call::<GetMetadata>(&params, Repeat::Harmless).await {
+            Ok(found) => Ok(found.is_directory),
+            Err(EnvironmentError::Fault(fault)) if fault.code == outpost_wire::fault::NOT_FOUND => Ok(false),
+            Err(error) => Err(format!("{} cannot be looked up: {error}", path.to_syntax())),
+        }
+    }
+
     /// A file's content; nothing if there is no such file.
     async fn get(&self, path: &PathUri) -> Result<Option<Vec<u8>>, EnvironmentError> {
         let params = ReadFileParams { path: path.clone(), follow_symlinks: None, sandbox: self.sandbox.clone() };
@@ -241,9 +307,7 @@ impl Gate {
 }
 
 fn parent(path: &PathUri) -> Option<PathUri> {
-    let text = path.to_string();
-    let (parent, _) = text.rsplit_once('/')?;
-    PathUri::parse(parent).ok()
+    path.split().map(|(parent, _)| parent)
 }
 
 impl Edit {

@@ -105,12 +105,12 @@ fn reason(standing: &Standing) -> Option<String> {
 
 fn entries(server: &Shared) -> Vec<EnvironmentEntry> {
     let registry = server.runtime.registry();
-    let defaults = registry.default_selection(&server.facts.cwd, &[]);
+    let default = registry.default_selection(&server.facts.cwd, &[]).primary().map(|primary| primary.environment_id.clone());
     let entry = |status: Status| EnvironmentEntry {
         state: status.standing.word().to_owned(),
         reason: reason(&status.standing),
         generation: status.generation,
-        is_default: defaults.get(&status.id).is_some(),
+        is_default: default.as_ref() == Some(&status.id),
         is_configured: status.origin == Origin::Configured,
         executor_id: status.identity.as_ref().and_then(|identity| identity.executor_id.clone()),
         instance_id: status.identity.and_then(|identity| identity.instance_id),

@@ -22,7 +22,7 @@ use crate::connection::Connection;
 use crate::fault;
 use crate::projection::{self, Projector, Shown, Told, Turns};
 use crate::server::Shared;
-use crate::subscription::Opening;
+use crate::subscription::{self, Opening};
 use crate::table::Table;
 
 /// Rows of a page, if the client does not say.
@@ -71,6 +71,20 @@ pub async fn past(server: &Shared, store: &Store, id: ThreadId, until: Seq) -> R
         }
     }
     Ok(past)
+}
+
+/// What is told of a thread since a moment that its state is known of.
+pub async fn told_since(server: &Shared, opening: &Opening, then: &outpost_thread::Thread) -> Result<Vec<Told>, Fault> {
+    let recent = subscription::recent(&opening.store, then).await.map_err(fault::read)?;
+    let mut projector = Projector::at(then, &recent, server.defaults.clone());
+    let mut out = Vec::new();
+    let mut history = opening.store.history(then.id, then.last).await.map_err(fault::read)?;
+    while let Some(batch) = history.next().await.map_err(fault::read)? {
+        for entry in batch.entries.iter().filter(|entry| entry.seq <= opening.state.last) {
+            out.extend(projector.entry(entry).into_iter().filter(|told| matches!(told, Told::Notice(_))));
+        }
+    }
+    Ok(out)
 }
 
 /// What was told after an entry, as it was told then; only what is still being asked is not told again here.

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use outpost_rpc::Outcome;
 use outpost_runtime::live::{CommandError, Sample};
+use outpost_wire::Fault;
 use outpost_wire::app::sample::{ThreadSample, ThreadSampleCancel, ThreadSampleCancelParams, ThreadSampleParams, ThreadSampleResponse};
 use outpost_wire::app::turn::TurnStatus;
 use outpost_wire::app::{Nothing, SortDirection};
-use outpost_wire::{Fault, RequestId};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -15,7 +15,7 @@ use super::pages::{self, Wanted};
 use super::{loaded, reading};
 use crate::connection::Connection;
 use crate::fault;
-use crate::table::Table;
+use crate::table::{Sent, Table};
 
 /// A question may have so many bytes.
 const LARGEST: usize = 4000;
@@ -24,7 +24,7 @@ pub fn register(table: Table) -> Table {
     table.on_request::<ThreadSample, _, _>(ask).on::<ThreadSampleCancel, _, _>(give_up)
 }
 
-async fn ask(connection: Arc<Connection>, id: RequestId, params: ThreadSampleParams) -> Result<Outcome<ThreadSampleResponse>, Fault> {
+async fn ask(connection: Arc<Connection>, sent: Sent, params: ThreadSampleParams) -> Result<Outcome<ThreadSampleResponse>, Fault> {
     let server = &connection.server;
     let live = loaded(&connection, &params.thread_id)?;
     if params.prompt.trim().is_empty() || params.prompt.len() > LARGEST {
@@ -37,7 +37,7 @@ async fn ask(connection: Arc<Connection>, id: RequestId, params: ThreadSamplePar
         return Err(Fault::invalid_request("expectedTurnId must name the latest finished turn of a thread in which none is running"));
     }
     let given_up = CancellationToken::new();
-    let name = connection.belongings.samples.take(&json!(id).to_string(), given_up.clone());
+    let name = connection.belongings.samples.take(&json!(sent.id).to_string(), given_up.clone());
     let name = name.ok_or_else(|| Fault::invalid_request("another request with this id is under way"))?;
     let sampled = given_up.run_until_cancelled(live.sample(Sample { prompt: params.prompt, effort: params.effort })).await;
     drop(name);

@@ -31,6 +31,7 @@ async fn initialize(connection: Arc<Connection>, params: InitializeParams) -> Re
         experimental: capabilities.experimental_api,
         opted_out: capabilities.opt_out_notification_methods.unwrap_or_default().into_iter().collect(),
     })?;
+    connection.server.follow_skills();
     let facts = &connection.server.facts;
     let (os, arch) = (std::env::consts::OS, std::env::consts::ARCH);
     Ok(InitializeResponse {

@@ -116,8 +116,9 @@ async fn set_name(connection: Arc<Connection>, params: ThreadNameSetParams) -> R
 
 async fn unsubscribe(connection: Arc<Connection>, params: ThreadParams) -> Result<ThreadUnsubscribeResponse, Fault> {
     let id = thread_id(&params.thread_id)?;
-    let status = if connection.unsubscribe(id) {
-        questions::settle(&connection.server, id);
+    let ended = connection.unsubscribe(id);
+    ended.iter().for_each(|thread| questions::settle(&connection.server, *thread));
+    let status = if ended.contains(&id) {
         UnsubscribeStatus::Unsubscribed
     } else if connection.server.runtime.get(id).is_some() {
         UnsubscribeStatus::NotSubscribed

@@ -22,9 +22,8 @@ pub fn register(table: Table) -> Table {
     table.on::<SkillsList, _, _>(list).on::<SkillsExtraRootsSet, _, _>(set_extra_roots).on::<SkillsConfigWrite, _, _>(choose)
 }
 
-/// There is nothing to be reloaded: what is told is what is there. Whoever asks is told of changes from then on.
+/// There is nothing to be reloaded: what is told is what is there.
 async fn list(connection: Arc<Connection>, params: SkillsListParams) -> Result<SkillsListResponse, Fault> {
-    connection.server.follow_skills();
     let mut data = Vec::new();
     for cwd in places(&connection, params.cwds) {
         data.push(match PathUri::from_syntax(&cwd) {

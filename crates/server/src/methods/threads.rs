@@ -12,20 +12,20 @@ use outpost_thread::{Fact, ForkPoint, Marker, Raw, SelectionChanged, Settings, S
 use outpost_wire::app::ThreadParams;
 use outpost_wire::app::event::{ThreadStarted, Warning};
 use outpost_wire::app::thread::{
-    DynamicTool, ThreadFork, ThreadForkParams, ThreadOpened, ThreadResume, ThreadResumeParams, ThreadStart, ThreadStartParams,
-    ThreadTakeover,
+    ThreadFork, ThreadForkParams, ThreadOpened, ThreadResume, ThreadResumeParams, ThreadStart, ThreadStartParams, ThreadTakeover,
 };
 use outpost_wire::app::turn::{ItemsView, Turn};
 use outpost_wire::intent::Selection;
 use outpost_wire::{Fault, PathUri};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::choices::{self, Whose};
-use super::{reading, thread_id};
+use super::{dynamic_tools, reading, thread_id};
+use crate::agents;
 use crate::connection::Connection;
 use crate::fault;
 use crate::projection::{self, Shown, Told};
-use crate::subscription::Opening;
+use crate::subscription::{Opening, Reason};
 use crate::table::Table;
 
 pub fn register(table: Table) -> Table {
@@ -53,7 +53,7 @@ async fn start(connection: Arc<Connection>, params: ThreadStartParams) -> Result
     created.capability_roots = choices::roots(params.selected_capability_roots.as_deref().unwrap_or_default())?;
     created.settings = Settings { cwd: Some(cwd.to_syntax()), ..chosen.settings };
     created.instructions = chosen.instructions;
-    created.dynamic_tools = dynamic_tools(params.dynamic_tools.unwrap_or_default());
+    created.dynamic_tools = dynamic_tools::checked(params.dynamic_tools.unwrap_or_default())?;
     created.source = Some(Raw::from(Value::from("appServer")));
     created.thread_source = params.thread_source;
     created.originator = connection.client().map(|client| client.name.clone());
@@ -62,33 +62,10 @@ async fn start(connection: Arc<Connection>, params: ThreadStartParams) -> Result
     open(connection, live, Past::New).await
 }
 
-/// What the model calls a tool in a namespace; nothing else may hold two underscores in a row.
-fn dynamic_tools(tools: Vec<DynamicTool>) -> Vec<Raw> {
-    let mut out = Vec::new();
-    for tool in tools {
-        match tool {
-            DynamicTool::Function { name, description, input_schema, .. } => {
-                out.push(Raw::from(json!({"name": name, "description": description, "inputSchema": input_schema})));
-            }
-            DynamicTool::Namespace { name: namespace, tools, .. } => {
-                for tool in tools {
-                    if let DynamicTool::Function { name, description, input_schema, .. } = tool {
-                        out.push(Raw::from(json!({
-                            "name": format!("{namespace}__{name}"), "namespace": namespace, "tool": name,
-                            "description": description, "inputSchema": input_schema,
-                        })));
-                    }
-                }
-            }
-        }
-    }
-    out
-}
-
 async fn resume(connection: Arc<Connection>, params: ThreadResumeParams) -> Result<Outcome<ThreadOpened>, Fault> {
     let server = connection.server.clone();
-    if params.history.is_some() {
-        return Err(Fault::invalid_request("thread/resume takes no history; start a thread and give it one with thread/inject_items"));
+    if let Some(history) = &params.history {
+        return resume_history(connection, &params, history).await;
     }
     let path = params.path.as_deref().filter(|path| !path.is_empty());
     let id = if path.is_none() { Some(thread_id(&params.thread_id)?) } else { None };
@@ -116,6 +93,38 @@ async fn resume(connection: Arc<Connection>, params: ThreadResumeParams) -> Resu
         *wanted = Some(page);
     }
     open(connection, live, past).await
+}
+
+/// A thread that goes on from a history which the client keeps: a new one, that begins with these items.
+async fn resume_history(connection: Arc<Connection>, params: &ThreadResumeParams, items: &[Value]) -> Result<Outcome<ThreadOpened>, Fault> {
+    let server = connection.server.clone();
+    if items.is_empty() {
+        return Err(Fault::invalid_request("history must not be empty; thread/start begins without one"));
+    }
+    if let Some(index) = items.iter().position(|item| !item["type"].is_string()) {
+        return Err(Fault::invalid_request(format!("history[{index}] is no item of the Responses API: it has no `type`")));
+    }
+    let given = params.overrides();
+    let chosen = choices::choose(&connection, &given, Whose::NewThread)?;
+    let here = &server.facts.cwd;
+    let cwd = given.cwd.as_deref().map_or_else(|| here.clone(), |text| selection::resolve_cwd(here, text));
+    let roots = match &params.runtime_workspace_roots {
+        Some(roots) => choices::workspace_roots(roots)?,
+        None => vec![cwd.clone()],
+    };
+    let asked = params.environments.as_deref().map(|wanted| choices::select(&server, wanted)).transpose()?;
+    let mut start = StartThread::new();
+    start.history = items.iter().cloned().map(Raw::from).collect();
+    let created = &mut start.created;
+    created.selection = Some(selection::begin(asked, || server.runtime.registry().default_selection(&cwd, &roots)));
+    created.capability_roots = choices::roots(params.selected_capability_roots.as_deref().unwrap_or_default())?;
+    created.settings = Settings { cwd: Some(cwd.to_syntax()), ..chosen.settings };
+    created.instructions = chosen.instructions;
+    created.source = Some(Raw::from(Value::from("appServer")));
+    created.originator = connection.client().map(|client| client.name.clone());
+    created.program_version = Some(server.facts.version.clone());
+    let live = server.runtime.start(start).await.map_err(fault::thread)?;
+    open(connection, live, Past::New).await
 }
 
 /// Where a thread is to work from now on.
@@ -157,10 +166,10 @@ pub async fn change(live: &LiveThread, mut settings: Settings, place: Place, her
 
 async fn fork(connection: Arc<Connection>, params: ThreadForkParams) -> Result<Outcome<ThreadOpened>, Fault> {
     let server = connection.server.clone();
-    if params.path.as_deref().is_some_and(|path| !path.is_empty()) {
-        return Err(Fault::invalid_request("thread/fork takes no path; name the thread by its id"));
-    }
-    let parent = thread_id(&params.thread_id)?;
+    let parent = match params.path.as_deref().filter(|path| !path.is_empty()) {
+        Some(path) => server.runtime.thread_of_journal(Path::new(path)).map_err(fault::thread)?,
+        None => thread_id(&params.thread_id)?,
+    };
     if !params.ephemeral && server.runtime.is_ephemeral(parent).await {
         return Err(Fault::invalid_request(format!(
             "{}: it is not kept, so neither can a fork of it be; ask for `ephemeral`",
@@ -250,12 +259,13 @@ async fn open(connection: Arc<Connection>, live: LiveThread, past: Past) -> Resu
     });
     let is_new = matches!(past, Past::New | Past::NewWithoutTurns | Past::Forked);
     let thread = answer.thread.clone();
-    let begun = opening.begin(&connection).await;
+    let begun = opening.begin(&connection, Reason::Asked).await;
     let rest = async move {
         if is_new {
             server.broadcast(&ThreadStarted { thread }.into());
         }
         begun.tell(again).await;
+        agents::join(&connection, id).await;
     };
     Ok(Outcome { output: answer, rest: Some(Box::pin(rest)) })
 }

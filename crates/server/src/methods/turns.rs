@@ -16,15 +16,16 @@ use outpost_wire::app::turn::{
 use outpost_wire::{Fault, PathUri};
 
 use super::{choices, loaded, reading};
+use crate::agents;
 use crate::connection::Connection;
 use crate::fault;
 use crate::input;
-use crate::subscription::{Hold, Opening};
-use crate::table::Table;
+use crate::subscription::{Hold, Opening, Reason};
+use crate::table::{Sent, Table};
 
 pub fn register(table: Table) -> Table {
     table
-        .on_call::<TurnStart, _, _>(start)
+        .on_request::<TurnStart, _, _>(start)
         .on_call::<TurnSteer, _, _>(steer)
         .on::<TurnInterrupt, _, _>(interrupt)
         .on::<TurnSettingsUpdate, _, _>(settings)
@@ -33,8 +34,9 @@ pub fn register(table: Table) -> Table {
 /// Makes sure that this client hears of a thread, and keeps back what happens in it until the answer is on its way.
 pub async fn attend(connection: &Arc<Connection>, live: &LiveThread) -> Result<Hold, Fault> {
     if connection.subscription(live.id()).is_none() {
-        let begun = Opening::of(connection, live.clone()).await?.begin(connection).await;
+        let begun = Opening::of(connection, live.clone()).await?.begin(connection, Reason::Asked).await;
         begun.tell(vec![]).await;
+        agents::join(connection, live.id()).await;
     }
     loop {
         let Some(subscription) = connection.subscription(live.id()) else { return Err(fault::thread_not_found(live.id())) };
@@ -51,7 +53,7 @@ pub fn then_tell<O>(output: O, hold: Hold) -> Outcome<O> {
     Outcome { output, rest: Some(Box::pin(async move { drop(hold) })) }
 }
 
-async fn start(connection: Arc<Connection>, params: TurnStartParams) -> Result<Outcome<TurnStartResponse>, Fault> {
+async fn start(connection: Arc<Connection>, sent: Sent, params: TurnStartParams) -> Result<Outcome<TurnStartResponse>, Fault> {
     let server = connection.server.clone();
     let live = loaded(&connection, &params.thread_id)?;
     // Everything is checked before anything is changed.
@@ -75,6 +77,7 @@ async fn start(connection: Arc<Connection>, params: TurnStartParams) -> Result<O
         content: message.content,
         items: message.items,
         output_schema: params.output_schema.filter(|schema| !schema.is_null()).map(Raw::from),
+        trace: sent.trace.filter(|trace| trace.parent().is_some()),
         ..NewInput::default()
     };
     if environments.is_some() || workspace_roots.is_some() || params.cwd.is_some() {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use outpost_rpc::Outcome;
 use outpost_runtime::live::CommandError;
-use outpost_thread::{Fact, InputId, InputOrigin, InputReceived, InterruptReason, Raw};
+use outpost_thread::{Fact, InputId, InputOrigin, InputReceived, Raw};
 use outpost_wire::Fault;
 use outpost_wire::app::event::Warning;
 use outpost_wire::app::settings::{ThreadSettingsUpdate, ThreadSettingsUpdateParams};
@@ -56,13 +56,13 @@ async fn shell(connection: Arc<Connection>, params: ThreadShellCommandParams) ->
         return Err(Fault::invalid_request("command must not be empty"));
     }
     let hold = attend(&connection, &live).await?;
-    let turn = live.shell(params.command, params.environment_id).await.map_err(fault::command)?;
+    let command = live.shell(params.command, params.environment_id).await.map_err(fault::command)?;
     if let Some(limit) = params.timeout_ms {
         let limit = Duration::from_millis(limit).min(LONGEST_SHELL);
         tokio::spawn(async move {
             tokio::time::sleep(limit).await;
             // If it is over already, so much the better.
-            let _ = live.interrupt(Some(turn), InterruptReason::Budget).await;
+            let _ = live.stop_command(command).await;
         });
     }
     Ok(then_tell(Nothing {}, hold))

@@ -28,6 +28,8 @@ pub struct Begun {
     namespace: Option<String>,
     arguments: Value,
     prompt: Option<String>,
+    /// Agents that it is about.
+    receivers: Vec<String>,
     pub explanation: Option<String>,
     pub plan: Vec<Step>,
     pub process_call: Option<String>,
@@ -52,10 +54,14 @@ pub struct Ended {
     error: Option<Value>,
     result: Option<Value>,
     answer: Option<Value>,
-    agent: Option<Value>,
+    /// Agents that it was about, and how they stand.
+    receivers: Vec<String>,
+    states: BTreeMap<String, Value>,
     /// Files that were written and removed, and what their paths are shown relative to.
     pub changes: Vec<Written>,
     pub root: String,
+    /// What it would have been, if it was refused before it began.
+    pub begun: Option<Begun>,
 }
 
 pub fn read_begun(detail: Option<&Raw>) -> Begun {
@@ -119,7 +125,7 @@ pub fn item(call: &CallId, thread: &str, kind: &str, begun: Begun) -> Option<Ite
             tool: begun.tool,
             status,
             sender_thread_id: thread.to_owned(),
-            receiver_thread_ids: vec![],
+            receiver_thread_ids: begun.receivers,
             agents_states: BTreeMap::new(),
             prompt: begun.prompt,
             model: None,
@@ -162,9 +168,12 @@ pub fn completed(item: &mut Item, finished: &CallFinished, took: u64) {
             *success = Some(succeeded == WorkStatus::Completed);
             *duration_ms = Some(took);
         }
-        Item::CollabAgentToolCall { status, receiver_thread_ids, .. } => {
+        Item::CollabAgentToolCall { status, receiver_thread_ids, agents_states, .. } => {
             *status = if succeeded == WorkStatus::Completed { succeeded } else { WorkStatus::Failed };
-            receiver_thread_ids.extend(ended.agent.and_then(|agent| agent.as_str().map(str::to_owned)));
+            if !ended.receivers.is_empty() {
+                *receiver_thread_ids = ended.receivers;
+            }
+            *agents_states = ended.states;
         }
         _ => {}
     }

@@ -455,6 +455,12 @@ impl Projector {
     }
 
     fn call_finished(&mut self, fact: &CallFinished, at: u64, out: &mut Vec<Told>) {
+        let refused = calls::read_ended(fact.detail.as_ref()).begun.filter(|_| !self.calls.contains_key(&fact.call));
+        if let Some(begun) = refused {
+            let kind = begun.kind.clone();
+            let item = calls::item(&fact.call, &self.name, &kind, begun);
+            item.into_iter().for_each(|item| self.begin(&fact.call, &fact.turn, item, at, out));
+        }
         let Some(doing) = self.calls.get_mut(&fact.call).filter(|doing| !doing.is_over) else { return };
         calls::completed(&mut doing.item, fact, at.saturating_sub(doing.started_at));
         doing.is_over = true;

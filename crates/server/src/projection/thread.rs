@@ -145,7 +145,7 @@ pub fn summary(row: &Summary, shown: Shown, defaults: &Defaults) -> Thread {
         section: None,
         section_entered_at: None,
         history_mode: "legacy".into(),
-        environments: None,
+        environments: row.selection.as_ref().map(environments),
         can_accept_direct_input: Some(true),
         extra: None,
         daybreak_enabled: None,

@@ -150,7 +150,7 @@ pub struct EnvironmentEntry {
     pub reason: Option<String>,
     pub generation: u64,
     pub address: String,
-    /// Selected by threads that select nothing.
+    /// The primary of threads that select nothing.
     pub is_default: bool,
     pub is_configured: bool,
     pub executor_id: Option<String>,

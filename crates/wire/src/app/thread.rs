@@ -150,7 +150,7 @@ pub struct ThreadResumeParams {
     /// The thread's journal, instead of its id.
     #[serde(default)]
     pub path: Option<String>,
-    /// Refused: a history is put into a thread with `thread/inject_items`.
+    /// Items of the Responses API that a new thread begins with, instead of a thread that is stored.
     #[serde(default)]
     pub history: Option<Vec<Value>>,
     #[serde(default)]

@@ -3,7 +3,8 @@
 //! What is asked about stands in rows of its own, exactly and wholly; where it runs, in which sandbox and why it is asked stands
 //! in the program's own rows, below it and next to the prompt, where nothing that the model wrote can push it away.
 
-use outpost_thread::{ApprovalAsked, ApprovalId, Decision, Raw};
+use outpost_runtime::live::LiveThread;
+use outpost_thread::{ApprovalAsked, ApprovalId, Decision, Raw, ThreadId};
 use outpost_wire::shown::Form;
 use serde_json::{Map, Value, json};
 
@@ -19,6 +20,8 @@ const FOLDED_CHARACTERS: usize = 300;
 const REMARK: usize = 400;
 
 pub struct Question {
+    /// Who asks, if it is an agent that the thread made.
+    pub agent: Option<LiveThread>,
     approval: ApprovalId,
     kind: Kind,
 }
@@ -66,15 +69,29 @@ impl Question {
             "dynamicTool" => Kind::Foreign { tool: text(&detail["tool"]) },
             _ => Kind::Consent(Consent::new(asked, &detail)),
         };
-        Self { approval: asked.approval.clone(), kind }
+        Self { agent: None, approval: asked.approval.clone(), kind }
+    }
+
+    /// The same, asked by an agent.
+    pub fn of(self, agent: LiveThread) -> Self {
+        Self { agent: Some(agent), ..self }
     }
 
     pub fn is(&self, approval: &ApprovalId) -> bool {
         self.approval == *approval
     }
 
+    pub fn is_of(&self, agent: ThreadId) -> bool {
+        self.agent.as_ref().is_some_and(|own| own.id() == agent)
+    }
+
     /// What to show.
     pub fn rows(&self) -> Vec<Row> {
+        let asker = self.agent.as_ref().map(|agent| Row::Own(format!("Agent {} asks:", agent.id())));
+        asker.into_iter().chain(self.asked()).collect()
+    }
+
+    fn asked(&self) -> Vec<Row> {
         let own = |text: &str| Row::Own(text.to_owned());
         let theirs = |text: &str| lines(text, Form::Text).into_iter().map(Row::Theirs).collect::<Vec<_>>();
         match &self.kind {

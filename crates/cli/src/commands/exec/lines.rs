@@ -12,7 +12,7 @@ use outpost_runtime::tools::output::HeadTail;
 use outpost_thread::{CallFinished, CallId, CallOutcome, CallStarted, Fact, Raw, Thread, Tokens, TurnFinished, said};
 use serde_json::Value;
 
-use super::shapes::{Change, Item, Line, Message, Status, Todo};
+use super::shapes::{Change, Item, Line, Message, SCHEMA_VERSION, Status, Todo};
 use crate::screen::why;
 
 /// So many tokens of a command's output are told, its beginning and its end.
@@ -48,7 +48,7 @@ impl Lines {
     /// The first lines: which thread it is, and what is under way in it.
     pub fn begin(&mut self, thread: &Thread) -> Vec<Line> {
         self.usage = thread.usage.total;
-        let mut lines = vec![Line::ThreadStarted { thread_id: thread.id }];
+        let mut lines = vec![Line::ThreadStarted { thread_id: thread.id, schema_version: SCHEMA_VERSION }];
         if let Some(turn) = &thread.turn {
             lines.push(Line::TurnStarted {});
             lines.extend(turn.calls.iter().filter_map(|call| self.call_started(call.started.as_ref()?)));

@@ -4,12 +4,15 @@ use outpost_thread::{ThreadId, Tokens};
 use serde::Serialize;
 use serde_json::Value;
 
+/// Counts the changes of these shapes that a reader must know of.
+pub const SCHEMA_VERSION: u32 = 1;
+
 /// One line.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "type")]
 pub enum Line {
     #[serde(rename = "thread.started")]
-    ThreadStarted { thread_id: ThreadId },
+    ThreadStarted { thread_id: ThreadId, schema_version: u32 },
     #[serde(rename = "turn.started")]
     TurnStarted {},
     #[serde(rename = "item.started")]

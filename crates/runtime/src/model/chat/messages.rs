@@ -155,6 +155,7 @@ mod tests {
             output_schema: None,
             effort: None,
             cache_key: String::new(),
+            trace: None,
         };
         of(&prompt).into()
     }

@@ -20,10 +20,7 @@ pub(super) fn told(kind: ResultType, call: &CallId, answered: Result<ToolResult,
     match answered {
         Ok(result) => {
             let outcome = if result.is_error { CallOutcome::Failed } else { CallOutcome::Completed };
-            let output = match (&result.structured, result.content.is_empty()) {
-                (Some(structured), true) => Value::from(shortened(&structured.to_string())),
-                _ => parts(&result.content),
-            };
+            let output = parts(&for_model(&result));
             let error = result.is_error.then(|| text_of(&result.content));
             let detail = json!({"result": shown(&result), "error": error, "durationMs": took});
             CallEnd { outcome, items: vec![kind.item(call, output)], detail: Some(Raw::from(detail)), facts: vec![] }
@@ -34,6 +31,19 @@ pub(super) fn told(kind: ResultType, call: &CallId, answered: Result<ToolResult,
             CallEnd { outcome: CallOutcome::Failed, items: vec![kind.item(call, text)], detail: Some(Raw::from(detail)), facts: vec![] }
         }
     }
+}
+
+/// All that a result says, as parts: that it is an error, its content, and its structured content unless that stands there already.
+fn for_model(result: &ToolResult) -> Vec<Value> {
+    let text = |text: String| json!({"type": "text", "text": text});
+    let failed = result.is_error.then(|| text("The tool reports that it failed:".into()));
+    let stands_there = |structured: &&Value| {
+        let same =
+            |part: &Value| part["text"].as_str().and_then(|text| serde_json::from_str::<Value>(text).ok()).as_ref() == Some(*structured);
+        result.content.iter().any(same)
+    };
+    let structured = result.structured.as_ref().filter(|structured| !stands_there(structured)).map(|value| text(value.to_string()));
+    failed.into_iter().chain(result.content.iter().cloned()).chain(structured).collect()
 }
 
 /// A result for clients; what is too large is only told of.
@@ -123,6 +133,19 @@ mod tests {
         assert!(link.as_str().unwrap().contains("x:2"));
         let audio = parts(&[json!({"type": "audio", "data": "AAAA", "mimeType": "audio/wav"})]);
         assert!(audio.as_str().unwrap().contains("cannot be shown"));
+    }
+
+    #[test]
+    fn the_model_is_told_all_that_a_result_says() {
+        let part = |text: &str| json!({"type": "text", "text": text});
+        let result = |content: Vec<Value>, structured: Option<Value>, is_error| ToolResult { content, structured, is_error, meta: None };
+        let structured = json!({"degrees": 21, "unit": "C"});
+        let told = |result: &ToolResult| parts(&for_model(result)).as_str().unwrap().to_owned();
+        assert_eq!(told(&result(vec![part("warm")], Some(structured.clone()), false)), "warm\n{\"degrees\":21,\"unit\":\"C\"}");
+        assert_eq!(told(&result(vec![], Some(structured.clone()), false)), structured.to_string());
+        // Servers say it twice for clients that know only one of them.
+        assert_eq!(told(&result(vec![part(r#"{"unit":"C", "degrees":21}"#)], Some(structured), false)), r#"{"unit":"C", "degrees":21}"#);
+        assert_eq!(told(&result(vec![part("no such city")], None, true)), "The tool reports that it failed:\nno such city");
     }
 
     #[test]

@@ -1,0 +1,116 @@
+//! What the agents of a thread ask the user: nobody else could answer it.
+
+use std::collections::HashSet;
+
+use outpost_runtime::Runtime;
+use outpost_runtime::feed::Read;
+use outpost_runtime::live::{Event, LiveThread};
+use outpost_thread::{ApprovalAsked, ApprovalId, Fact, ThreadId};
+use tokio::sync::mpsc;
+use tokio_util::task::AbortOnDropHandle;
+
+/// Something about the questions of an agent.
+pub enum AgentNews {
+    Asked(LiveThread, Box<ApprovalAsked>),
+    Answered(ApprovalId),
+    /// Its turn is over, and with it all that it asked.
+    Over(ThreadId),
+}
+
+/// Hears all agents of a thread, and those that they make, for as long as it lives.
+pub struct AgentQuestions {
+    news: mpsc::UnboundedReceiver<AgentNews>,
+    _task: AbortOnDropHandle<()>,
+}
+
+impl AgentQuestions {
+    pub fn of(runtime: &Runtime, root: ThreadId) -> Self {
+        let (sender, news) = mpsc::unbounded_channel();
+        let family = Family { runtime: runtime.clone(), heard: HashSet::from([root]), sender, watches: Vec::new() };
+        Self { news, _task: AbortOnDropHandle::new(tokio::spawn(family.follow(root))) }
+    }
+
+    pub async fn next(&mut self) -> AgentNews {
+        match self.news.recv().await {
+            Some(news) => news,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// A thread and everybody below it.
+struct Family {
+    runtime: Runtime,
+    heard: HashSet<ThreadId>,
+    sender: mpsc::UnboundedSender<AgentNews>,
+    watches: Vec<AbortOnDropHandle<()>>,
+}
+
+impl Family {
+    async fn follow(mut self, root: ThreadId) {
+        let mut starts = self.runtime.agent_starts();
+        self.look_for_agents(root);
+        loop {
+            match starts.next().await {
+                Read::Event(start) if self.heard.contains(&start.maker) => {
+                    // One that was loaded again is heard again.
+                    self.heard.insert(start.thread.id);
+                    let live = self.runtime.get(start.thread.id);
+                    live.into_iter().for_each(|live| self.hear(live));
+                }
+                Read::Event(_) => {}
+                Read::Missed(_) => self.look_for_agents(root),
+                Read::End => return,
+            }
+        }
+    }
+
+    fn look_for_agents(&mut self, maker: ThreadId) {
+        for live in self.runtime.agents_of(maker) {
+            let id = live.id();
+            if self.heard.insert(id) {
+                self.hear(live);
+            }
+            self.look_for_agents(id);
+        }
+    }
+
+    fn hear(&mut self, agent: LiveThread) {
+        self.watches.retain(|watch| !watch.is_finished());
+        self.watches.push(AbortOnDropHandle::new(tokio::spawn(watch(agent, self.sender.clone()))));
+    }
+}
+
+async fn watch(agent: LiveThread, sender: mpsc::UnboundedSender<AgentNews>) {
+    let mut feed = agent.subscribe();
+    let mut is_known = false;
+    loop {
+        // What was asked before anybody listened, or while nobody did; whoever is told something twice knows it.
+        if !std::mem::replace(&mut is_known, true) {
+            let Ok(state) = agent.snapshot().await else { return };
+            for approval in state.turn.iter().flat_map(|turn| &turn.approvals) {
+                let _ = sender.send(AgentNews::Asked(agent.clone(), Box::new(approval.asked.clone())));
+            }
+        }
+        let news = match feed.next().await {
+            Read::Event(Event::Entry(entry)) => match &entry.fact {
+                Fact::ApprovalAsked(asked) => AgentNews::Asked(agent.clone(), asked.clone()),
+                Fact::ApprovalAnswered(answered) => AgentNews::Answered(answered.approval.clone()),
+                Fact::TurnFinished(_) => AgentNews::Over(agent.id()),
+                _ => continue,
+            },
+            Read::Event(_) => continue,
+            Read::End => {
+                let _ = sender.send(AgentNews::Over(agent.id()));
+                return;
+            }
+            Read::Missed(_) => {
+                is_known = false;
+                continue;
+            }
+        };
+        if sender.send(news).is_err() {
+            return;
+        }
+    }
+}

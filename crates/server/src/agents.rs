@@ -1,0 +1,79 @@
+//! Whoever hears of a thread hears of the agents that it makes, and of theirs: what they do, and what they ask.
+//!
+//! An agent is told from its first entry on. Nobody waits for a client: what it is told first is told beside everything else.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+
+use outpost_runtime::feed::{Cursor, Read};
+use outpost_runtime::live::LiveThread;
+use outpost_runtime::runtime::AgentStart;
+use outpost_thread::ThreadId;
+use outpost_wire::Fault;
+use outpost_wire::app::event::ThreadStarted;
+
+use crate::connection::Connection;
+use crate::methods::reading;
+use crate::projection::{self, Shown};
+use crate::server::Shared;
+use crate::subscription::{Opening, Reason};
+
+/// Runs for as long as the server does.
+pub async fn follow(server: Weak<Shared>, mut starts: Cursor<AgentStart>) {
+    loop {
+        let read = starts.next().await;
+        let Some(server) = server.upgrade() else { return };
+        match read {
+            Read::Event(start) => started(&server, &start).await,
+            Read::Missed(count) => {
+                tracing::debug!(count, "agents began while nobody looked; they are looked for");
+                for connection in server.connections() {
+                    for thread in connection.threads() {
+                        join(&connection, thread).await;
+                    }
+                }
+            }
+            Read::End => return,
+        }
+    }
+}
+
+async fn started(server: &Arc<Shared>, start: &AgentStart) {
+    let id = start.thread.id;
+    let Some(live) = server.runtime.get(id) else { return };
+    if start.is_new {
+        let (ephemeral, store) = (server.runtime.is_ephemeral(id).await, server.runtime.store_of(id).await);
+        let shown = Shown { status: Some(live.status()), ephemeral, path: reading::path(&store, id), turns: vec![] };
+        server.broadcast(&ThreadStarted { thread: projection::thread(&start.thread, shown, &server.defaults) }.into());
+    }
+    for connection in server.subscribers(start.maker) {
+        let subscribed = subscribe(&connection, live.clone(), Some(start)).await;
+        subscribed.unwrap_or_else(|fault| tracing::debug!(thread = %id, fault = fault.message, "a client does not hear of an agent"));
+    }
+}
+
+/// Lets a client that hears of a thread hear of its agents that are loaded already, and of theirs.
+pub async fn join(connection: &Arc<Connection>, thread: ThreadId) {
+    let mut makers = VecDeque::from([thread]);
+    while let Some(maker) = makers.pop_front() {
+        for live in connection.server.runtime.agents_of(maker) {
+            makers.push_back(live.id());
+            let id = live.id();
+            let subscribed = subscribe(connection, live, None).await;
+            subscribed.unwrap_or_else(|fault| tracing::debug!(thread = %id, fault = fault.message, "a client does not hear of an agent"));
+        }
+    }
+}
+
+/// Tells a client of an agent; with the moment at which it began, everything since then.
+async fn subscribe(connection: &Arc<Connection>, live: LiveThread, start: Option<&AgentStart>) -> Result<(), Fault> {
+    let Some(maker) = live.maker().filter(|_| !connection.is_subscribed(live.id())) else { return Ok(()) };
+    let opening = Opening::of(connection, live).await?;
+    let first = match start {
+        Some(start) => reading::told_since(&connection.server, &opening, &start.thread).await?,
+        None => Vec::new(),
+    };
+    let begun = opening.begin(connection, Reason::Maker(maker)).await;
+    tokio::spawn(begun.tell(first));
+    Ok(())
+}
