@@ -72,7 +72,7 @@ await play(async () => {
   check(await allow.isDisabled(), "what is folded cannot be allowed");
   check(!(await page.locator("#questions pre").textContent()).includes("seen"), "it is folded");
   await look("folded");
-  await page.getByRole("button", { name: /^Show all of it: 1 lines, 17\d\d characters/ }).click();
+  await page.getByRole("button", { name: /^Show all of it: 1 line, 17\d\d characters/ }).click();
   await text("#questions pre", "seen");
   await allow.click();
   await text("#items pre", "p\u0430ss <U+202E><U+200B>");

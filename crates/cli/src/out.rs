@@ -26,7 +26,8 @@ impl Error for ReaderGone {}
 /// Tells people something. Nobody may be listening any more, and that is no reason to stop: what was asked for is elsewhere.
 pub fn say(text: &str) {
     let is_terminal = io::stderr().is_terminal();
-    let text = if is_terminal { Untrusted::from(text).show(Form::Text) } else { text.to_owned() };
+    // Only the first line begins with our name.
+    let text = if is_terminal { Untrusted::from(text).show(Form::Text).replace('\n', "\n  ") } else { text.to_owned() };
     aside(&format!("outpost: {text}\n"));
 }
 

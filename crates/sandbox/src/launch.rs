@@ -141,7 +141,8 @@ impl Launcher {
         }))
     }
 
-    /// This program as its own stage, also after its file was replaced.
+    /// This program as its own stage, also after its file was replaced. Nothing starts unless its `main` calls
+    /// [`crate::stage::run_if_asked`] first.
     pub fn with_own_stage(settings: LauncherSettings) -> Self {
         Self::new("/proc/self/exe", settings)
     }

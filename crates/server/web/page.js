@@ -402,7 +402,7 @@ Object.assign(hear, {
   "error"({ threadId, error, willRetry }) {
     if (about(threadId)) complain("thread-error", willRetry ? `${error.message}; trying again` : error.message);
   },
-  "serverRequest/resolved"({ requestId }) { questions.delete(requestId); drawQuestions(); },
+  "serverRequest/resolved"({ requestId }) { resolved(requestId); },
 });
 
 function drawThread() {
@@ -563,17 +563,27 @@ function asked({ id, method, params }) {
   drawQuestions();
 }
 
-function decide(id, decision) {
-  link.answer(id, { decision });
-  questions.delete(id);
+/** Since when the questions stand where they are: if one goes away, another one moves below a finger that is just coming down. */
+let moved = -Infinity;
+const isSteady = () => performance.now() - moved > 500;
+
+function resolved(id) {
+  if (questions.delete(id) && questions.size) moved = performance.now();
+  whole.delete(id);
   drawQuestions();
+}
+
+function decide(id, decision) {
+  if (!isSteady()) return;
+  link.answer(id, { decision });
+  resolved(id);
 }
 
 /** Grants what was asked for, for a turn or for the thread; without a scope, nothing. */
 function grant(id, permissions, scope) {
+  if (!isSteady()) return;
   link.answer(id, scope ? { permissions, scope } : { permissions: {} });
-  questions.delete(id);
-  drawQuestions();
+  resolved(id);
 }
 
 /** Permissions in words, one a line. */
@@ -610,7 +620,7 @@ function exactly(id, lines) {
   const open = () => { whole.add(id); drawQuestions(); };
   return {
     pre: h("pre", label, ...drawn(begin)),
-    unfold: h("button", { className: "unfold", onclick: open }, `Show all of it: ${lines.length} lines, ${characters} characters`),
+    unfold: h("button", { className: "unfold", onclick: open }, `Show all of it: ${lines.length === 1 ? "1 line" : `${lines.length} lines`}, ${characters} characters`),
   };
 }
 

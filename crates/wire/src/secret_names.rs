@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 /// `*` stands for any number of characters, `?` for one; upper and lower case are the same.
-pub const SECRET_NAMES: [&str; 24] = [
+pub const SECRET_NAMES: [&str; 25] = [
     "*KEY*",
     "*SECRET*",
     "*TOKEN*",
@@ -25,6 +25,7 @@ pub const SECRET_NAMES: [&str; 24] = [
     "*BEARER*",
     "*COOKIE*",
     "*AUTHORIZATION*",
+    "AUTH",
     "*_AUTH",
     "*-AUTH",
     "*AUTH_HEADER*",
@@ -108,6 +109,15 @@ mod tests {
             ["PATH", "PWD", "OLDPWD", "HOME", "SSH_AUTH_SOCK", "XAUTHORITY", "GIT_AUTHOR_NAME", "COMPASS", "LANG", "TERM", "DBUS_PATH"];
         for name in plain {
             assert!(!is_secret(name), "{name}");
+        }
+    }
+
+    /// The executor's default is part of the wire.
+    #[test]
+    fn the_protocol_lists_every_name() {
+        let page = include_str!("../../../docs/protocol/executor.md");
+        for pattern in SECRET_NAMES {
+            assert!(page.contains(&format!("`{pattern}`")), "{pattern}");
         }
     }
 

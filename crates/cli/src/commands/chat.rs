@@ -31,6 +31,8 @@ use crate::screen::{Screen, Style, why};
 use crate::signals::Watched;
 
 const TICK: Duration = Duration::from_millis(200);
+/// A question that takes the place of another one is answered no sooner than this: the answer may have been meant for the other.
+const SETTLES: Duration = Duration::from_millis(700);
 
 const HELP: &str = "\
 /help        this text
@@ -62,7 +64,17 @@ async fn work(arguments: ChatArguments, own: &Process) -> anyhow::Result<()> {
         show_last_turn(&mut screen, &agents, &before).await;
     }
     let questions = before.turn.iter().flat_map(|turn| &turn.approvals).map(|approval| Question::new(&approval.asked)).collect();
-    let mut chat = Chat { thread, follow, screen, questions, is_asked: false, asked_at: None, streamed: String::new(), is_over: false };
+    let mut chat = Chat {
+        thread,
+        follow,
+        screen,
+        questions,
+        is_asked: false,
+        asked_at: None,
+        replaced_at: None,
+        streamed: String::new(),
+        is_over: false,
+    };
     let talked = chat.talk().await;
     let id = chat.thread.id();
     agents.assembly.shut_down().await;
@@ -82,6 +94,8 @@ struct Chat {
     is_asked: bool,
     /// Since when the first question is on the screen. What was typed before is no answer to it.
     asked_at: Option<Instant>,
+    /// When somebody else answered the question that was on the screen.
+    replaced_at: Option<Instant>,
     /// What was shown of an answer before it was whole.
     streamed: String,
     /// Nothing more will be typed.
@@ -152,7 +166,8 @@ impl Chat {
                 return self.answer(answer).await;
             }
             if !std::mem::replace(&mut self.is_asked, true) {
-                self.asked_at.get_or_insert_with(Instant::now);
+                let replaced = self.replaced_at.take();
+                self.asked_at.get_or_insert_with(|| replaced.map_or_else(Instant::now, |at| at + SETTLES));
                 question.rows().iter().for_each(|row| self.screen.row(Style::Note, row));
                 self.screen.prompt("? ");
             }
@@ -255,7 +270,7 @@ impl Chat {
             Fact::ApprovalAnswered(answered) => {
                 // Another client may have answered what stands on the screen.
                 if self.questions.front().is_some_and(|question| question.is(&answered.approval)) {
-                    (self.is_asked, self.asked_at) = (false, None);
+                    (self.is_asked, self.asked_at, self.replaced_at) = (false, None, Some(Instant::now()));
                 }
                 self.questions.retain(|question| !question.is(&answered.approval));
             }

@@ -28,6 +28,8 @@ use crate::definition::{NO_PROGRAM, NO_SETUP};
 
 /// How long a command may take to end once its input has.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a command's last complaints are waited for once it has ended.
+const LAST_WORDS: Duration = Duration::from_millis(200);
 /// The most of a command's complaints that is kept for an error message.
 const COMPLAINT: usize = 2 << 10;
 /// The most that a far shell may print before the executor begins.
@@ -152,30 +154,35 @@ pub async fn start(line: &CommandLine) -> Result<Line, LinkError> {
         return Err(LinkError::Protocol("the command has no standard input or output".into()));
     };
     let complaint = Complaint::default();
-    let listening = child.stderr.take().map(|stderr| match is_shown {
+    let mut complaining = child.stderr.take().map(|stderr| match is_shown {
         true => tokio::spawn(show_complaints(stderr)),
         false => tokio::spawn(complaint.clone().collect(stderr, line.to_string())),
     });
     let pulse = Pulse::default();
     let mut output = BufReader::with_capacity(32 << 10, Listening { stream: output, pulse: pulse.clone() });
     if let Some(mark) = &line.begins_after {
-        skip_noise(&mut output, mark, &mut child, Said { line, complaint: &complaint, listening }).await?;
+        skip_noise(&mut output, mark, &mut child, Said { line, complaint: &complaint, complaining: complaining.as_mut() }).await?;
     }
     let mut link = stdio::link(output, input, format!("command `{line}`"));
     let sink = link.tx.clone();
     // Ends the command with the link; its own end shows as the end of its output.
     let ended = tokio::spawn(async move {
-        tokio::select! {
+        let status = tokio::select! {
             () = sink.closed() => {
                 // It gets the chance to leave by itself now that its input has ended.
                 let ended = tokio::time::timeout(PATIENCE, child.wait()).await;
                 if ended.is_err() {
                     end_group(&child);
                 }
-                ended.ok()?.ok()
+                ended.ok().and_then(Result::ok)
             }
             status = child.wait() => status.ok(),
+        };
+        // Its last words are often the reason. What it left behind may hold its standard error open for longer.
+        if let Some(complaining) = complaining {
+            let _ = tokio::time::timeout(LAST_WORDS, complaining).await;
         }
+        status
     });
     // Only the command itself knows why it ended.
     let frames = link.rx;
@@ -187,7 +194,7 @@ pub async fn start(line: &CommandLine) -> Result<Line, LinkError> {
 struct Said<'a> {
     line: &'a CommandLine,
     complaint: &'a Complaint,
-    listening: Option<JoinHandle<()>>,
+    complaining: Option<&'a mut JoinHandle<()>>,
 }
 
 /// Reads up to and including the line that says where the executor begins.
@@ -211,10 +218,10 @@ async fn skip_noise<R: AsyncRead + Unpin>(
         if length == 0 {
             let status = tokio::time::timeout(PATIENCE, child.wait()).await;
             let status = status.ok().and_then(Result::ok);
-            let Said { line, complaint, listening } = said;
-            if let Some(listening) = listening {
+            let Said { line, complaint, complaining } = said;
+            if let Some(complaining) = complaining {
                 // What it said last may still be on its way.
-                let _ = tokio::time::timeout(PATIENCE, listening).await;
+                let _ = tokio::time::timeout(LAST_WORDS, complaining).await;
             }
             if let Some(why) = NoExecutor::told(line, status, &complaint.last()) {
                 return Err(why.into());

@@ -7,6 +7,7 @@ use outpost_wire::app::approval::{
 };
 use outpost_wire::app::item::CommandAction;
 use outpost_wire::app::permission::{PermissionProfile, PermissionsApproval, PermissionsApprovalParams};
+use outpost_wire::shown::{Form, Untrusted};
 use outpost_wire::{Method, RequestId, envelope};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -20,7 +21,7 @@ pub struct Ask {
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Params {
-    Command(CommandApprovalParams),
+    Command(Box<CommandApprovalParams>),
     FileChange(FileChangeApprovalParams),
     Permissions(PermissionsApprovalParams),
     Tool(ToolCallParams),
@@ -107,7 +108,7 @@ impl Ask {
             None => reason,
         };
         let params = match asked.kind.as_str() {
-            "command" => Params::Command(CommandApprovalParams {
+            "command" => Params::Command(Box::new(CommandApprovalParams {
                 thread_id,
                 turn_id,
                 item_id,
@@ -125,7 +126,7 @@ impl Ask {
                 network_approval_context: None,
                 additional_permissions: detail.additional_permissions,
                 terms,
-            }),
+            })),
             "fileChange" => Params::FileChange(FileChangeApprovalParams {
                 thread_id,
                 turn_id,
@@ -182,8 +183,8 @@ impl Ask {
                 turn_id: Some(turn_id),
                 message: format!(
                     "Let the tool `{}` of the MCP server `{}` run? {}",
-                    detail.tool,
-                    detail.server,
+                    word(&detail.tool),
+                    word(&detail.server),
                     reason.unwrap_or_default()
                 ),
                 server_name: detail.server,
@@ -218,7 +219,7 @@ impl Ask {
     pub fn frame(&self, number: i64) -> Vec<u8> {
         let id = RequestId::Number(number);
         match &self.params {
-            Params::Command(params) => envelope::request(&id, CommandApproval::NAME, params),
+            Params::Command(params) => envelope::request(&id, CommandApproval::NAME, params.as_ref()),
             Params::FileChange(params) => envelope::request(&id, FileChangeApproval::NAME, params),
             Params::Permissions(params) => envelope::request(&id, PermissionsApproval::NAME, params),
             Params::Tool(params) => envelope::request(&id, ToolCall::NAME, params),
@@ -226,6 +227,11 @@ impl Ask {
             Params::Elicitation(params) | Params::McpTool(params) => envelope::request(&id, McpElicitation::NAME, params),
         }
     }
+}
+
+/// A name that a server chose, inside a sentence of ours.
+fn word(name: &str) -> String {
+    Untrusted::from(name).show(Form::Word)
 }
 
 fn decisions(prefix: Option<&[String]>) -> Vec<Value> {
