@@ -162,7 +162,7 @@ pub async fn start(line: &CommandLine) -> Result<Line, LinkError> {
     let pulse = Pulse::default();
     let mut output = BufReader::with_capacity(32 << 10, Listening { stream: output, pulse: pulse.clone() });
     if let Some(mark) = &line.begins_after {
-        skip_noise(&mut output, mark, &mut child, Said { line, complaint: &complaint, complaining: &mut complaining }).await?;
+        skip_noise(&mut output, mark, &mut child, Said { line, complaint: &complaint, complaining: complaining.as_mut() }).await?;
     }
     let mut link = stdio::link(output, input, format!("command `{line}`"));
     let sink = link.tx.clone();
@@ -195,7 +195,7 @@ pub async fn start(line: &CommandLine) -> Result<Line, LinkError> {
 struct Said<'a> {
     line: &'a CommandLine,
     complaint: &'a Complaint,
-    complaining: &'a mut Option<JoinHandle<()>>,
+    complaining: Option<&'a mut JoinHandle<()>>,
 }
 
 /// Reads up to and including the line that says where the executor begins.
@@ -222,7 +222,7 @@ async fn skip_noise<R: AsyncRead + Unpin>(
             let Said { line, complaint, complaining } = said;
             if let Some(complaining) = complaining {
                 // What it said last may still be on its way.
-                let _ = tokio::time::timeout(PATIENCE, complaining).await;
+                let _ = tokio::time::timeout(LAST_WORDS, complaining).await;
             }
             if let Some(why) = NoExecutor::told(line, status, &complaint.last()) {
                 return Err(why.into());
