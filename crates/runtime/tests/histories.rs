@@ -49,6 +49,7 @@ impl Provider {
             output_schema: None,
             effort: None,
             cache_key: "k".into(),
+            trace: None,
         };
         let (api, wire) = if self == Self::Home { (WireApi::Chat, Wire::Chat) } else { (WireApi::Responses, Wire::Responses) };
         let body = Model::body(api, &prompt).unwrap().unwrap();

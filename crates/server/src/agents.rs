@@ -43,7 +43,7 @@ async fn started(server: &Arc<Shared>, start: &AgentStart) {
     let Some(live) = server.runtime.get(id) else { return };
     if start.is_new {
         let (ephemeral, store) = (server.runtime.is_ephemeral(id).await, server.runtime.store_of(id).await);
-        let shown = Shown { status: Some(live.status()), ephemeral, path: reading::path(&store, id), turns: vec![] };
+        let shown = Shown { status: Some(live.status()), ephemeral, path: reading::path(&store, id), turns: vec![], damage: vec![] };
         server.broadcast(&ThreadStarted { thread: projection::thread(&start.thread, shown, &server.defaults) }.into());
     }
     for connection in server.subscribers(start.maker) {
