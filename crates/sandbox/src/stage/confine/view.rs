@@ -372,12 +372,12 @@ impl View<'_> {
             }
             let mask = |kind: Kind| Mask { path: place.path.clone(), kind, mount: None, in_writable, by_pattern: place.by_pattern };
             match (place.access, around, copy) {
-                (access, _, _) if place.shape == Shape::Link => {
-                    if in_writable {
-                        self.masks.push(mask(Kind::Link(access)));
-                        self.cover_last()?;
-                    }
+                (access, _, _) if place.shape == Shape::Link && in_writable => {
+                    self.masks.push(mask(Kind::Link(access)));
+                    self.cover_last()?;
                 }
+                // Sandboxed code cannot change it.
+                _ if place.shape == Shape::Link => {}
                 (Access::Write, _, Some(copy)) => {
                     self.masks.push(mask(Kind::Root));
                     self.put_last(&copy)?;
