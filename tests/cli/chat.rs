@@ -133,7 +133,7 @@ async fn questions_of_agents_are_asked_on_the_terminal() {
     terminal.type_keys("begin\r");
     terminal.wait_for("asks:");
     terminal.wait_for("touch made");
-    terminal.wait_for("May it?");
+    terminal.wait_for("Allow?");
     assert!(!scene.work.path().join("made").exists());
     terminal.type_keys("y\r");
     eventually("the agent's command has run", || scene.work.path().join("made").exists()).await;

@@ -71,15 +71,16 @@ fn it_shows_what_it_says_and_leaves_only_the_thread() {
 
 /// Inside of namespaces that allow no more of them.
 #[test]
-fn without_a_sandbox_it_says_so_and_goes_on() {
+fn with_a_weaker_sandbox_it_says_so_and_goes_on() {
     let closed = "echo 0 > /proc/sys/user/max_user_namespaces && echo 0 > /proc/sys/user/max_mnt_namespaces && exec \"$@\"";
     let prefix = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", closed, "sh"];
     if !Command::new("unshare").args(["--user", "--map-root-user", "true"]).status().is_ok_and(|status| status.success()) {
         return;
     }
-    let home = tempfile::tempdir().unwrap();
+    // Without mounts a home below `/tmp`, where sandboxed code may write, could not be kept from it.
+    let home = tempfile::tempdir_in("/var/tmp").unwrap();
     let told = text(&demo(&prefix, home.path()));
-    assert!(told.contains("This machine cannot hold the sandbox") && told.contains("WITHOUT ONE"), "{told}");
+    assert!(told.contains("the sandbox of this machine has the level `landlock`") && !told.contains("WITHOUT ONE"), "{told}");
     assert!(told.contains("it ran once") && !told.contains("stray"), "{told}");
     nothing_is_left(&told);
 }

@@ -69,7 +69,7 @@ fn it_ends_cleanly_when_asked() {
     let directory = std::fs::read_dir(executor.home().join("executor")).unwrap();
     let mut left: Vec<_> = directory.map(|entry| entry.unwrap().file_name()).collect();
     left.sort();
-    assert_eq!(left, ["identity"]);
+    assert_eq!(left, ["identity", "place.json"]);
 }
 
 #[test]

@@ -63,7 +63,9 @@ await play(async () => {
     await page.evaluate(() => scrollTo(0, 0));
     check(await isInSight(page.getByRole("button", { name: "Allow once" }), height), `the answer is in sight at a width of ${width}`);
   }
+  await page.locator("#questions .unfold").click();
   check((await page.locator("#questions pre").textContent()).split("\n").length === 82, "the command is shown line by line");
+  await look("crowd-unfolded");
   await page.getByRole("button", { name: "Do not allow" }).click();
   await text("#items .turn-end", "end of the turn");
 });

@@ -243,6 +243,10 @@ impl Chat {
     fn agent(&mut self, news: AgentNews) {
         match news {
             AgentNews::Asked(agent, asked) if self.questions.iter().all(|known| !known.is(&asked.approval)) => {
+                // An agent may ask while the user is asked for the next message: the question comes first.
+                if self.questions.is_empty() {
+                    self.is_asked = false;
+                }
                 self.questions.push_back(Question::new(&asked).of(agent));
             }
             AgentNews::Asked(..) => {}

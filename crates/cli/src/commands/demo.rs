@@ -120,6 +120,8 @@ impl Story<'_> {
             self.show.warning(&format!("This machine cannot hold the sandbox: {reason}"))?;
             self.show
                 .warning("So the demo runs its few commands WITHOUT ONE, in a throw-away directory. `outpost doctor` says what to do.")?;
+        } else if let Some(shortfall) = &self.company.shortfall {
+            self.show.warning(shortfall)?;
         }
         self.show.plain(&format!("`local` is this program, `worker` a second executor in {}", self.company.scratch.display()))?;
         let thread = self.both_machines().await?;

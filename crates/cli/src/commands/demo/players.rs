@@ -32,6 +32,8 @@ pub struct Company {
     pub cable: Cable,
     /// Why there is no sandbox, if there is none.
     pub no_sandbox: Option<String>,
+    /// What the sandbox of this machine does not hold, if anything.
+    pub shortfall: Option<String>,
     program: PathBuf,
     home: PathBuf,
     token: String,
@@ -54,7 +56,8 @@ impl Company {
             DirBuilder::new().mode(0o700).create(directory).with_context(|| format!("{} cannot be made", directory.display()))?;
         }
         std::fs::write(worker.join("count.sh"), COUNT).with_context(|| format!("nothing can be written in {}", worker.display()))?;
-        let no_sandbox = probe(&worker_home).refusal();
+        let verdict = probe(&worker_home);
+        let (no_sandbox, shortfall) = (verdict.refusal(), verdict.shortfall());
         let program = std::env::current_exe().context("this program does not know where it is")?;
         let mut executor = plain(&program, scratch)
             .args(["executor", "--listen", "ws://127.0.0.1:0"])
@@ -76,6 +79,7 @@ impl Company {
             worker,
             cable,
             no_sandbox,
+            shortfall,
             program,
             home: home.path().to_owned(),
             token: token.trim().to_owned(),
