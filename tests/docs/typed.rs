@@ -115,7 +115,7 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Flags of other programs that the pages speak of.
-const OTHERS: [&str; 26] = [
+const OTHERS: [&str; 28] = [
     "--release",
     "--locked",
     "--path",
