@@ -410,3 +410,15 @@ async fn a_call_for_an_environment_that_is_not_selected_is_an_item() {
     let read = client.result("thread/read", json!({"threadId": id, "includeTurns": true})).await["thread"]["turns"][0]["items"].take();
     assert!(read.as_array().unwrap().iter().any(|shown| shown["id"] == "c" && shown["status"] == "failed"), "{read}");
 }
+
+#[tokio::test]
+async fn without_environments_a_call_that_was_not_offered_is_no_item() {
+    let app =
+        AppServer::start(OUTPOST, vec![Reply::call("c", "exec_command", &json!({"cmd": "echo there"})), Reply::message("fine")]).await;
+    let mut client = app.client().await;
+    let id = thread(&mut client, json!({"environments": []})).await;
+    let turn = begin(&mut client, &id, "go").await;
+    completed(&mut client, &turn).await;
+    let read = client.result("thread/read", json!({"threadId": id, "includeTurns": true})).await["thread"]["turns"][0]["items"].take();
+    assert!(read.as_array().unwrap().iter().all(|shown| shown["type"] != "commandExecution"), "{read}");
+}

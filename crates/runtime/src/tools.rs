@@ -390,6 +390,15 @@ impl StepTools {
         format!("unknown turn environment id `{id}`; {known}")
     }
 
+    /// The end of a call whose environment cannot be used. Clients see it as the item that it would have been, unless the step has no
+    /// environment at all: then the tool was not offered either.
+    fn refuse_place(&self, asked: &Asked<'_>, why: &str, begun: serde_json::Value) -> Plan {
+        match self.view.selected().next() {
+            Some(_) => asked.refuse(why, begun),
+            None => asked.fail(why),
+        }
+    }
+
     /// What is to become of a call.
     pub(crate) fn plan(&self, asked: &Asked<'_>) -> Plan {
         if let Some(plan) = self.plan_mcp(asked) {

@@ -128,7 +128,7 @@ impl StepTools {
             Err(why) => {
                 let (cwd, named) = (exec.workdir.as_deref().unwrap_or_default(), exec.environment_id.as_deref());
                 let begun = json!({"type": "commandExecution", "command": exec.cmd, "cwd": cwd, "environmentId": named, "source": "agent"});
-                return asked.refuse(&why, begun);
+                return self.refuse_place(asked, &why, begun);
             }
         };
         let cwd = directory(&place.attachment.cwd, exec.workdir.as_deref());

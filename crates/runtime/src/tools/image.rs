@@ -31,7 +31,13 @@ impl StepTools {
     pub(super) fn plan_image(&self, asked: &Asked<'_>, view: ViewImage) -> Plan {
         let place = match self.place(view.environment_id.as_deref()) {
             Ok(place) => place,
-            Err(why) => return asked.refuse(&why, json!({"type": "imageView", "path": view.path, "environmentId": view.environment_id})),
+            Err(why) => {
+                return self.refuse_place(
+                    asked,
+                    &why,
+                    json!({"type": "imageView", "path": view.path, "environmentId": view.environment_id}),
+                );
+            }
         };
         let path = directory(&place.attachment.cwd, Some(&view.path));
         let id = place.attachment.environment_id.clone();

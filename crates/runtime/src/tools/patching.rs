@@ -83,7 +83,7 @@ impl StepTools {
             Err(why) => {
                 // Where it would have been is not known; what it would have done is.
                 let changes: Vec<Value> = patch.changes.iter().map(|change| summary(change, &PathUri::root())).collect();
-                asked.refuse(&why, json!({"type": "fileChange", "changes": changes, "environmentId": patch.environment}))
+                self.refuse_place(asked, &why, json!({"type": "fileChange", "changes": changes, "environmentId": patch.environment}))
             }
         }
     }
