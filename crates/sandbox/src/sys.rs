@@ -175,9 +175,10 @@ pub fn join(namespace: BorrowedFd<'_>, kind: libc::c_int) -> io::Result<()> {
 /// Switches the loopback device of this network namespace on; its addresses come with that.
 pub fn bring_up_loopback() -> io::Result<()> {
     let socket = rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::DGRAM, None)?;
-    let mut name = [0; libc::IFNAMSIZ];
+    // Whether it has a sign depends on the architecture.
+    let mut name: [libc::c_char; libc::IFNAMSIZ] = [0; libc::IFNAMSIZ];
     for (at, byte) in name.iter_mut().zip(b"lo") {
-        *at = byte.cast_signed();
+        *at = *byte as libc::c_char;
     }
     let flags = (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
     let request = libc::ifreq { ifr_name: name, ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_flags: flags } };

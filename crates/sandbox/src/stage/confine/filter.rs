@@ -15,6 +15,10 @@ use super::{During, Refused};
 use crate::level::Level;
 use crate::policy::Network;
 
+/// System calls that `libc` does not name for every C library and architecture.
+const KEXEC_FILE_LOAD: libc::c_long = if cfg!(target_arch = "x86_64") { 320 } else { 294 };
+const FCHMODAT2: libc::c_long = 452;
+
 /// Never, whatever the arguments.
 const FORBIDDEN: &[libc::c_long] = &[
     libc::SYS_mount,
@@ -42,7 +46,7 @@ const FORBIDDEN: &[libc::c_long] = &[
     libc::SYS_perf_event_open,
     libc::SYS_userfaultfd,
     libc::SYS_kexec_load,
-    libc::SYS_kexec_file_load,
+    KEXEC_FILE_LOAD,
     libc::SYS_init_module,
     libc::SYS_finit_module,
     libc::SYS_delete_module,
@@ -189,7 +193,7 @@ fn without_namespaces(rules: &mut Rules, network: Network) -> Result<(), Refused
 /// A file made inside belongs to somebody else outside: it must not lend that somebody's rights.
 fn set_id(rules: &mut Rules) -> Result<(), Refused> {
     let with_mode = |argument: u8| SET_ID.iter().map(|bit| rule(&[has(argument, *bit)])).collect::<Result<Vec<_>, _>>();
-    for (call, argument) in [(libc::SYS_fchmod, 1), (libc::SYS_fchmodat, 2), (libc::SYS_fchmodat2, 2), (libc::SYS_mknodat, 2)] {
+    for (call, argument) in [(libc::SYS_fchmod, 1), (libc::SYS_fchmodat, 2), (FCHMODAT2, 2), (libc::SYS_mknodat, 2)] {
         rules.insert(call, with_mode(argument)?);
     }
     let opening = |flags: u8, mode: u8| {
