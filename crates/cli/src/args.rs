@@ -271,7 +271,7 @@ pub struct ExecutorArguments {
     /// is needed and goes when nothing is left in it
     #[arg(long)]
     pub keep: bool,
-    /// With --keep: the keeper is started by somebody else; wait for it
+    /// With --keep: wait for a keeper that another process starts
     #[arg(long, hide = true, requires = "keep")]
     pub kept_elsewhere: bool,
     /// With --keep: the directory that a keeper is started in, if not the home
@@ -700,7 +700,7 @@ pub struct AddArguments {
     /// How long all --setup commands together may take [default: 600]
     #[arg(long, value_name = "SECONDS", requires = "setup")]
     pub setup_timeout: Option<u64>,
-    /// Stop a container that nobody has used for so long (90, 30m, 2h)
+    /// Stop a container that no client has used for so long (90, 30m, 2h)
     #[arg(long, value_name = "TIME")]
     pub idle_stop: Option<String>,
     /// A label to choose it by; may be given several times

@@ -304,7 +304,7 @@ impl Supervisor {
                 }
                 Err(Refused::Login(reason)) => {
                     // The session is kept there for a while.
-                    tracing::debug!(environment = self.name, reason, "somebody has to log in");
+                    tracing::debug!(environment = self.name, reason, "the user has to log in");
                     self.publish(State::Recovering { reason, retry_at: None, needs_login: true });
                     let _ = timeout_at(deadline, self.logged_in()).await;
                     continue;

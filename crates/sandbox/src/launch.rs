@@ -1,44 +1,43 @@
 //! Starting a child.
 
+mod capacity;
+mod confined;
 mod losses;
+mod streams;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::ffi::OsString;
-use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-use rustix::pipe::fcntl_setpipe_size;
-use rustix::process::{getegid, geteuid};
+use rustix::process::geteuid;
 use thiserror::Error;
 use tokio::task::JoinHandle;
 
+use self::confined::{Made, works_at};
 use self::losses::Keeping;
 pub use self::losses::LossSink;
-use crate::cell::{self, Cell, Running, Started, Worker};
+use self::streams::Streams;
+use crate::cell::{Cell, Started, Worker};
 use crate::cgroup::{Group, Hierarchies};
-use crate::channel::Channel;
-use crate::child::{Child, ChildEnd, Input, Kin, Output, Terminal};
-use crate::level::{self, Capacity, LEVELS, Level};
+use crate::child::Child;
+use crate::level::{Capacity, Level};
 use crate::limits::{Limit, Limits};
-use crate::message::{self, Cause, Standing};
+use crate::message::{self, Standing};
 use crate::meter::Meter;
-use crate::plan::{Confinement, Identity, Place, Plan, Rights, Shape};
-use crate::policy::{Access, Network, Policy, Rules};
-use crate::pty;
+use crate::plan::{Identity, Plan};
+use crate::policy::Policy;
 use crate::scratch::Scratch;
 use crate::watchdog::Watchdog;
 use crate::zygote::Zygote;
 
 /// How often something is tried to be started while programs outside replace what its sandbox holds.
 const ATTEMPTS: usize = 6;
-/// How much a child can print before it has to wait.
-const PIPE: usize = 256 << 10;
 /// Users that nobody has: where those of sandboxes begin, and how many there are.
 const FIRST_ID: u32 = 1_600_000_000;
 const IDS: u64 = 500_000_000;
@@ -244,64 +243,6 @@ impl Shared {
         }
     }
 
-    fn known_capacity(&self) -> Option<Capacity> {
-        self.capacity.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Tries one level after the other with a policy that lets everything be read.
-    fn capacity(&self) -> Capacity {
-        let mut known = self.capacity.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get_or_insert_with(|| self.find_capacity()).clone()
-    }
-
-    fn find_capacity(&self) -> Capacity {
-        let mapped = self.identity(0);
-        match mapped {
-            Identity::Mapped { .. } => match self.try_level(Level::Full, mapped) {
-                Ok(()) => Capacity { level: Some(Level::Full), why: None, maps_users: true },
-                Err(_) => self.capacity_as_owner(),
-            },
-            _ => self.strongest(mapped),
-        }
-    }
-
-    /// The same where users are not mapped although the executor is root.
-    fn capacity_as_owner(&self) -> Capacity {
-        let mut known = self.capacity_as_owner.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get_or_insert_with(|| self.strongest(Identity::Owner { uid: 0, gid: 0, id: session_id(0) })).clone()
-    }
-
-    fn strongest(&self, identity: Identity) -> Capacity {
-        let mut why: Vec<String> = Vec::new();
-        let mut found = None;
-        for level in LEVELS {
-            match self.try_level(level, identity) {
-                Ok(()) => {
-                    found = Some(level);
-                    break;
-                }
-                Err(reason) if why.iter().any(|known| known.ends_with(&reason)) => {}
-                Err(reason) => why.push(format!("{level}: {reason}")),
-            }
-        }
-        Capacity { level: found, why: Some(why.join("; ")).filter(|why| !why.is_empty()), maps_users: false }
-    }
-
-    fn try_level(&self, level: Level, identity: Identity) -> Result<(), String> {
-        let place = |path: PathBuf, access, rights| Place { path, access, rights, fixed: false, shape: Shape::Tree, by_pattern: false };
-        let mut places = vec![place("/".into(), Access::Read, Rights::Others)];
-        // Whether users can be mapped depends on the file system; that of our own files stands for the others.
-        let own = self.settings.scratch.as_ref().and_then(|path| path.ancestors().find(|path| path.is_dir())?.canonicalize().ok());
-        if let (Some(path), Identity::Mapped { .. }) = (own.filter(|own| own != Path::new("/")), identity) {
-            places.push(place(path, Access::Write, Rights::Owners));
-        }
-        let confinement = Confinement { level, places, globs: Vec::new(), network: Network::Restricted, identity, temporary: None };
-        let plan = Plan { confinement: Some(confinement), ..Plan::default() };
-        let (ends, _reports) = self.zygote.cell(&plan.encode(), &[]).map_err(|error| error.to_string())?;
-        // It ends with its socket.
-        cell::answer(&ends.control).map_err(|error| error.to_string())?.map_err(|(_, reason)| reason)
-    }
-
     /// The home of the executor's user if others may not enter it, as sandboxed code of root could not. What it may read of
     /// the machine then includes it, as it does for every other user.
     fn closed_home(&self) -> Option<PathBuf> {
@@ -329,25 +270,6 @@ pub struct Owner {
     meter: OnceLock<Arc<Meter>>,
     state: Arc<Mutex<State>>,
 }
-
-/// In which way a policy is held.
-#[derive(Debug, Clone, Copy)]
-struct Enforcement {
-    level: Level,
-    identity: Identity,
-}
-
-/// A cell that was just made.
-struct Made {
-    cell: Cell,
-    /// The network that it shares with those that come later.
-    network: Vec<OwnedFd>,
-    /// Where its guard reports losses, if it has one.
-    reports: Option<Channel>,
-}
-
-/// A new cell, or why there is none.
-type Outcome = Result<Made, (Cause, String)>;
 
 #[derive(Debug, Default)]
 pub(crate) struct State {
@@ -480,123 +402,6 @@ impl Owner {
         Ok(cell)
     }
 
-    /// At the strongest level that this machine holds, never at a lower one because of what a policy names: otherwise whoever can
-    /// spoil a policy could choose the level.
-    fn confined_cell(&self, rules: &Arc<Rules>, policy: &Policy, meter: &Arc<Meter>, state: &mut State) -> Result<Made, LaunchError> {
-        let known = self.shared.known_capacity();
-        let first = known.clone().unwrap_or(Capacity { level: Some(Level::Full), why: None, maps_users: true });
-        let refused = match self.cell_within(&first, rules, policy, meter, state) {
-            Err(LaunchError::Unenforceable(reason)) if known.is_none() => reason,
-            made => return made,
-        };
-        let found = self.shared.capacity();
-        if found == first {
-            return Err(LaunchError::Unenforceable(refused));
-        }
-        self.cell_within(&found, rules, policy, meter, state)
-    }
-
-    fn cell_within(
-        &self,
-        capacity: &Capacity,
-        rules: &Arc<Rules>,
-        policy: &Policy,
-        meter: &Arc<Meter>,
-        state: &mut State,
-    ) -> Result<Made, LaunchError> {
-        let level = self.level(capacity, rules)?;
-        let mapped = self.shared.identity(self.number);
-        let is_mapped = matches!(mapped, Identity::Mapped { .. });
-        let owner = || self.owner_of(rules);
-        let identity = if is_mapped && !capacity.maps_users { owner()? } else { mapped };
-        let plan = self.plan(Enforcement { level, identity }, rules, policy, (meter, &mut *state))?;
-        match self.adopt(plan, policy, meter, state)? {
-            // Only this file system does not do it.
-            Err((Cause::Users, reason)) if is_mapped => {
-                let level = self.level(&self.shared.capacity_as_owner(), rules)?;
-                let plan = self.plan(Enforcement { level, identity: owner()? }, rules, policy, (meter, &mut *state))?;
-                let made = self.adopt(plan, policy, meter, state)?;
-                made.map_err(|(_, other)| LaunchError::Unenforceable(format!("{reason}; and as its owner: {other}")))
-            }
-            made => made.map_err(|(_, reason)| LaunchError::Unenforceable(reason)),
-        }
-    }
-
-    /// The level for a policy, or why there is none.
-    fn level(&self, capacity: &Capacity, rules: &Rules) -> Result<Level, LaunchError> {
-        let why = || capacity.why.clone().unwrap_or_default();
-        let raise = || capacity.raised_by().map(|by| format!("; {by}")).unwrap_or_default();
-        let Some(level) = capacity.level else {
-            return Err(LaunchError::Unenforceable(format!("this machine holds no sandbox ({}){}", why(), raise())));
-        };
-        let minimum = self.shared.settings.minimum;
-        if level < minimum {
-            return Err(LaunchError::Unenforceable(format!(
-                "this machine holds sandboxes of the level `{level}`, and sandbox_minimum = \"{minimum}\" asks for more ({}){}",
-                why(),
-                raise()
-            )));
-        }
-        match level::needed(rules) {
-            (needed, Some(what)) if level < needed => Err(LaunchError::Unenforceable(format!(
-                "{what}, which lies inside a writable root: that takes a sandbox of the level `{needed}`, and this machine holds `{level}` ({}){}",
-                why(),
-                raise()
-            ))),
-            _ => Ok(level),
-        }
-    }
-
-    /// The one who owns what the policy is about, where users cannot be mapped.
-    fn owner_of(&self, rules: &Rules) -> Result<Identity, LaunchError> {
-        let roots = rules.writable_roots().map(|rule| &rule.path).filter(|path| *path != Path::new("/tmp"));
-        let mut owners: Vec<((u32, u32), &PathBuf)> = Vec::new();
-        for path in roots.chain(rules.workspaces()) {
-            let Ok(metadata) = path.metadata() else { continue };
-            owners.push(((metadata.uid(), metadata.gid()), path));
-        }
-        let (uid, gid) = owners.first().map_or((geteuid().as_raw(), getegid().as_raw()), |(owner, _)| *owner);
-        if let Some((_, other)) = owners.iter().find(|((other, _), path)| *other != uid && rules.access(path).access == Access::Write) {
-            return Err(LaunchError::Unenforceable(format!(
-                "{} and {} belong to different users, who cannot be mapped to one here; give them to one user",
-                owners.first().map(|(_, path)| path.display().to_string()).unwrap_or_default(),
-                other.display()
-            )));
-        }
-        Ok(Identity::Owner { uid, gid, id: session_id(self.number) })
-    }
-
-    fn make_cell(&self, plan: Plan, policy: &Policy, meter: &Arc<Meter>, state: &State) -> Result<Made, LaunchError> {
-        self.adopt(plan, policy, meter, state)?.map_err(|(_, reason)| LaunchError::Unenforceable(reason))
-    }
-
-    fn adopt(&self, mut plan: Plan, policy: &Policy, meter: &Arc<Meter>, state: &State) -> Result<Outcome, LaunchError> {
-        plan.rlimits = self.shared.settings.limits.rlimits(&self.shared.hierarchies(), policy);
-        plan.cgroups = meter.doors();
-        Ok(match self.fork_cell(&plan, meter, state)? {
-            Err((Cause::Groups, why)) => {
-                let none = self.shared.do_without_groups(why);
-                if let Some(why) = self.shared.settings.limits.shortfall(&none) {
-                    return Err(LaunchError::Unenforceable(why));
-                }
-                meter.without_group(self.shared.settings.limits.held(&none));
-                plan.rlimits = self.shared.settings.limits.rlimits(&none, policy);
-                plan.cgroups = Vec::new();
-                self.fork_cell(&plan, meter, state)?
-            }
-            made => made,
-        })
-    }
-
-    fn fork_cell(&self, plan: &Plan, meter: &Arc<Meter>, state: &State) -> Result<Outcome, LaunchError> {
-        let (ends, reports) = self.shared.zygote.cell(&plan.encode(), &state.network)?;
-        // Only mounts have a guard that keeps them in place.
-        let is_guarded = plan.confinement.as_ref().is_some_and(|confinement| confinement.level > Level::Landlock);
-        let requests = is_guarded.then_some(ends.requests);
-        let made = Cell::adopt(ends.control, requests, meter.clone())?;
-        Ok(made.map(|(cell, network)| Made { cell, network, reports: is_guarded.then_some(reports) }))
-    }
-
     fn meter(&self) -> Result<Arc<Meter>, LaunchError> {
         if let Some(meter) = self.meter.get() {
             return Ok(meter.clone());
@@ -612,71 +417,6 @@ impl Owner {
         }
         self.shared.watchdog.watch(&meter, &self.state);
         Ok(self.meter.get_or_init(|| meter).clone())
-    }
-
-    fn plan(
-        &self,
-        Enforcement { level, identity }: Enforcement,
-        rules: &Rules,
-        policy: &Policy,
-        (meter, state): (&Meter, &mut State),
-    ) -> Result<Plan, LaunchError> {
-        let writes_all = rules.access(Path::new("/")).access == Access::Write;
-        if writes_all && identity != Identity::Own {
-            return Err(LaunchError::Unenforceable(
-                "as root, a sandbox that may write everywhere would have to be root; name the roots that it may write".into(),
-            ));
-        }
-        // First of all: it removes what a killed executor left behind, and what is missing then is looked for below.
-        let scratch = self.shared.scratch()?;
-        let mut places: BTreeMap<PathBuf, Access> = rules.iter().map(|rule| (rule.path.clone(), rule.access)).collect();
-        let user_home = self.shared.settings.home.as_ref().and_then(|home| home.canonicalize().ok());
-        for rule in
-            rules.iter().filter(|rule| rule.access != Access::Write && !rule.path.starts_with("/tmp") | is_in_root(rules, &rule.path))
-        {
-            let around = rule.path.parent().map_or(Access::Deny, |parent| rules.access(parent).access);
-            let is_free = rule.path.symlink_metadata().is_err() || scratch.is_placeholder(&rule.path);
-            if level > Level::Landlock && around == Access::Write && is_free {
-                state.places.extend(scratch.hold_place(&rule.path, user_home.as_deref())?);
-            }
-        }
-        for workspace in rules.workspaces().iter().filter(|path| rules.access(path).access == Access::Read && !is_of_the_system(path)) {
-            places.entry(workspace.clone()).or_insert(Access::Read);
-        }
-        let home = self.shared.closed_home().filter(|home| rules.access(home).access == Access::Read && !is_of_the_system(home));
-        if let Some(home) = &home {
-            places.entry(home.clone()).or_insert(Access::Read);
-        }
-        let rights = |path: &PathBuf, access: Access| match access {
-            Access::Write => Rights::Owners,
-            Access::Read if rules.workspaces().contains(path) && !is_of_the_system(path) => Rights::Owners,
-            Access::Read if home.as_ref() == Some(path) => Rights::OwnersIfPossible,
-            _ => Rights::Others,
-        };
-        let tree =
-            |(path, access)| Place { rights: rights(&path, access), fixed: true, path, access, shape: Shape::Tree, by_pattern: false };
-        let link = |(path, access): (&Path, Access)| Place {
-            path: path.to_owned(),
-            access,
-            rights: Rights::Others,
-            fixed: true,
-            shape: Shape::Link,
-            by_pattern: false,
-        };
-        let mut places: Vec<Place> = places.into_iter().map(tree).collect();
-        let is_changeable = |link: &Path| link.parent().is_some_and(|parent| works_at(policy, parent));
-        places.extend(rules.links().filter(|(path, _)| is_changeable(path)).map(link));
-        places.sort_by(|a, b| a.path.cmp(&b.path));
-        places.dedup_by(|later, first| later.path == first.path);
-        let temporary = Some(self.temporary_of(state)?);
-        for place in rules.iter().filter(|rule| works_at(policy, &rule.path)) {
-            meter.watch_directory(&place.path);
-        }
-        if let Some(temporary) = temporary.as_ref().filter(|_| rules.access(Path::new("/tmp")).access == Access::Write) {
-            meter.watch_directory(temporary);
-        }
-        let confinement = Confinement { level, places, globs: rules.globs().to_vec(), network: rules.network, identity, temporary };
-        Ok(Plan { confinement: Some(confinement), ..Plan::default() })
     }
 
     /// Kills everything that was started. Nothing can be started any more.
@@ -742,95 +482,18 @@ impl CleanUp {
     }
 }
 
-/// Places that are not somebody's work, whatever a request says: their owner's rights are not lent.
-fn is_of_the_system(path: &Path) -> bool {
-    const TOPS: [&str; 12] = ["/bin", "/boot", "/dev", "/etc", "/lib", "/proc", "/run", "/sbin", "/sys", "/tmp", "/usr", "/var"];
-    path == Path::new("/") || TOPS.iter().any(|top| path == Path::new(top))
-}
-
-/// Whether what is written at a path, as a process under this policy names it, comes to be at the same path of the machine.
-fn works_at(policy: &Policy, path: &Path) -> bool {
-    let Policy::Confined(rules) = policy else { return true };
-    let has_own_temporary = rules.access(Path::new("/")).access != Access::Write;
-    rules.access(path).access == Access::Write && !(has_own_temporary && path.starts_with("/tmp") && !is_in_root(rules, path))
-}
-
-/// Whether a path below `/tmp` is also below a writable root there, which is the machine's own and not the sandbox's.
-fn is_in_root(rules: &Rules, path: &Path) -> bool {
-    rules
-        .writable_roots()
-        .chain(rules.iter().filter(|rule| rule.access == Access::Write))
-        .any(|root| root.path != Path::new("/tmp") && root.path.starts_with("/tmp") && path.starts_with(&root.path))
-}
-
 impl Drop for Owner {
     fn drop(&mut self) {
         self.end();
     }
 }
 
-/// Both ends of what a child reads and writes.
-enum Streams {
-    Pipes { input: Option<Input>, output: Output, errors: Output, theirs: Vec<OwnedFd> },
-    Terminal { input: Input, output: Output, terminal: Terminal, slave: OwnedFd },
-}
-
-impl Streams {
-    fn open(io: LaunchIo) -> io::Result<Self> {
-        match io {
-            LaunchIo::Pipes { stdin } => {
-                let (output, child_output) = io::pipe()?;
-                // A child that prints a lot then waits for us less often. Who has many pipes may be refused; it works all the same.
-                let _ = fcntl_setpipe_size(&output, PIPE);
-                let (errors, child_errors) = io::pipe()?;
-                let mut theirs: Vec<OwnedFd> = vec![child_output.into(), child_errors.into()];
-                let input = if stdin {
-                    let (child_input, input) = io::pipe()?;
-                    theirs.push(child_input.into());
-                    Some(Input::new(input.into())?)
-                } else {
-                    None
-                };
-                Ok(Self::Pipes { input, output: Output::new(output.into())?, errors: Output::new(errors.into())?, theirs })
-            }
-            LaunchIo::Terminal(size) => {
-                let (master, slave) = pty::open(size)?;
-                let (input, output) = (Input::new(master.try_clone()?)?, Output::new(master.try_clone()?)?);
-                let slave = pty_slave(&slave)?;
-                Ok(Self::Terminal { input, output, terminal: Terminal(master), slave })
-            }
-        }
-    }
-
-    fn theirs(&self) -> Vec<BorrowedFd<'_>> {
-        match self {
-            Self::Pipes { theirs, .. } => theirs.iter().map(AsFd::as_fd).collect(),
-            Self::Terminal { slave, .. } => vec![slave.as_fd()],
-        }
-    }
-
-    fn child(self, running: Running) -> Child {
-        let kin = Kin(running.clone());
-        let end = ChildEnd::new(running);
-        match self {
-            Self::Pipes { input, output, errors, .. } => Child { kin, input, output, errors: Some(errors), terminal: None, end },
-            Self::Terminal { input, output, terminal, .. } => {
-                Child { kin, input: Some(input), output, errors: None, terminal: Some(terminal), end }
-            }
-        }
-    }
-}
-
-/// The side of a terminal that a child gets, without it becoming ours.
-fn pty_slave(path: &std::path::Path) -> io::Result<OwnedFd> {
-    use std::os::unix::fs::OpenOptionsExt;
-    let flags = rustix::fs::OFlags::NOCTTY.bits();
-    Ok(File::options().read(true).write(true).custom_flags(flags.cast_signed()).open(path)?.into())
-}
-
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
+    use crate::policy::{Access, Rules};
 
     #[test]
     fn a_place_that_could_not_be_made_is_tried_again() {

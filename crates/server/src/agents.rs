@@ -26,7 +26,7 @@ pub async fn follow(server: Weak<Shared>, mut starts: Cursor<AgentStart>) {
         match read {
             Read::Event(start) => started(&server, &start).await,
             Read::Missed(count) => {
-                tracing::debug!(count, "agents began while nobody looked; they are looked for");
+                tracing::debug!(count, "missed starts of agents; looking for them again");
                 for connection in server.connections() {
                     for thread in connection.threads() {
                         join(&connection, thread).await;

@@ -1,5 +1,5 @@
 # Twenty checks of one host, each a line "name<TAB>result": ok, told (it does not hold, and the executor says so), or what went wrong.
-# Run as whoever the executor is to run as, with OUTPOST naming the program. Needs a shell, perl and coreutils.
+# Run as the user that the executor runs as, with OUTPOST naming the program. Needs a shell, perl and coreutils.
 set -u
 W=$(mktemp -d /var/tmp/outpost-hosts.XXXXXX); cd "$W" || exit 1
 export OUTPOST_HOME="$W/home" HOME="${HOME:-$W}"

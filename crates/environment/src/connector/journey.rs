@@ -161,7 +161,7 @@ impl Journey {
         let mut command = tokio::process::Command::new(&line.program);
         command.args(&line.args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         match tokio::time::timeout(STOP, command.kill_on_drop(true).status()).await {
-            Ok(Ok(status)) if status.success() => tracing::info!(route = %self.route, "stopped, because nobody used it"),
+            Ok(Ok(status)) if status.success() => tracing::info!(route = %self.route, "stopped, because no client used it"),
             other => tracing::warn!(route = %self.route, ?other, "it could not be stopped"),
         }
     }

@@ -61,7 +61,7 @@ fn open(ssh: &Ssh, master: &Path) -> anyhow::Result<()> {
         .stdout(Stdio::null())
         .status()
         .context("ssh cannot be started")?;
-    ensure!(status.success(), "ssh to {} failed ({status}); nobody is logged in", ssh.destination);
+    ensure!(status.success(), "ssh to {} failed ({status}); the login was not completed", ssh.destination);
     ensure!(control(ssh, master, "check")?, "ssh opened no connection that could be shared");
     Ok(())
 }

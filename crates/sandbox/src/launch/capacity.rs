@@ -1,0 +1,70 @@
+//! Which sandbox level this machine holds: tried with real cells, once.
+
+use std::path::{Path, PathBuf};
+use std::sync::PoisonError;
+
+use super::{Shared, session_id};
+use crate::cell;
+use crate::level::{Capacity, LEVELS, Level};
+use crate::plan::{Confinement, Identity, Place, Plan, Rights, Shape};
+use crate::policy::{Access, Network};
+
+impl Shared {
+    pub(super) fn known_capacity(&self) -> Option<Capacity> {
+        self.capacity.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Tries one level after the other with a policy that lets everything be read.
+    pub(super) fn capacity(&self) -> Capacity {
+        let mut known = self.capacity.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get_or_insert_with(|| self.find_capacity()).clone()
+    }
+
+    fn find_capacity(&self) -> Capacity {
+        let mapped = self.identity(0);
+        match mapped {
+            Identity::Mapped { .. } => match self.try_level(Level::Full, mapped) {
+                Ok(()) => Capacity { level: Some(Level::Full), why: None, maps_users: true },
+                Err(_) => self.capacity_as_owner(),
+            },
+            _ => self.strongest(mapped),
+        }
+    }
+
+    /// The same where users are not mapped although the executor is root.
+    pub(super) fn capacity_as_owner(&self) -> Capacity {
+        let mut known = self.capacity_as_owner.lock().unwrap_or_else(PoisonError::into_inner);
+        known.get_or_insert_with(|| self.strongest(Identity::Owner { uid: 0, gid: 0, id: session_id(0) })).clone()
+    }
+
+    fn strongest(&self, identity: Identity) -> Capacity {
+        let mut why: Vec<String> = Vec::new();
+        let mut found = None;
+        for level in LEVELS {
+            match self.try_level(level, identity) {
+                Ok(()) => {
+                    found = Some(level);
+                    break;
+                }
+                Err(reason) if why.iter().any(|known| known.ends_with(&reason)) => {}
+                Err(reason) => why.push(format!("{level}: {reason}")),
+            }
+        }
+        Capacity { level: found, why: Some(why.join("; ")).filter(|why| !why.is_empty()), maps_users: false }
+    }
+
+    fn try_level(&self, level: Level, identity: Identity) -> Result<(), String> {
+        let place = |path: PathBuf, access, rights| Place { path, access, rights, fixed: false, shape: Shape::Tree, by_pattern: false };
+        let mut places = vec![place("/".into(), Access::Read, Rights::Others)];
+        // Whether users can be mapped depends on the file system; that of our own files stands for the others.
+        let own = self.settings.scratch.as_ref().and_then(|path| path.ancestors().find(|path| path.is_dir())?.canonicalize().ok());
+        if let (Some(path), Identity::Mapped { .. }) = (own.filter(|own| own != Path::new("/")), identity) {
+            places.push(place(path, Access::Write, Rights::Owners));
+        }
+        let confinement = Confinement { level, places, globs: Vec::new(), network: Network::Restricted, identity, temporary: None };
+        let plan = Plan { confinement: Some(confinement), ..Plan::default() };
+        let (ends, _reports) = self.zygote.cell(&plan.encode(), &[]).map_err(|error| error.to_string())?;
+        // It ends with its socket.
+        cell::answer(&ends.control).map_err(|error| error.to_string())?.map_err(|(_, reason)| reason)
+    }
+}
