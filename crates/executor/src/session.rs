@@ -6,20 +6,22 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use bytes::Bytes;
 use outpost_sandbox::policy::Policy;
-use outpost_sandbox::{Child, Launch, LaunchError, Loss, LossSink, Owner};
+use outpost_sandbox::{Child, Launch, LaunchError, Level, Loss, LossSink, Owner};
 use outpost_wire::Fault;
 use outpost_wire::exec::policy::SandboxContext;
 use outpost_wire::exec::process::{ProcessSummary, StartParams};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep};
 
-pub use self::start::{Claim, Starting};
+pub use self::start::{Claim, Prepared, Starting};
 use crate::attachment::Attachment;
 use crate::config::ExecutorConfig;
 use crate::files::worker::{Answer, Begun, Call, Done, Workers};
+use crate::git::Git;
 use crate::input::InputRoom;
 use crate::journal::{Fate, FateLog, Past};
 use crate::policy::Policies;
@@ -50,6 +52,8 @@ pub struct Session {
     policies: Policies,
     /// Where the paths of our policies have led.
     trails: Trails,
+    /// The layers of our repositories.
+    git: Git,
     snapshots: Snapshots,
     /// The output of our processes that have ended.
     retained: Retained<Process>,
@@ -96,6 +100,7 @@ impl Session {
     pub fn new(id: String, config: Arc<ExecutorConfig>, fates: FateLog, past: Past) -> Arc<Self> {
         let processes = past.fates.into_iter().map(|(id, fate)| (id, Entry::Past(fate))).collect();
         let owner = config.launcher.owner();
+        let git = Git::new(&id, config.git.clone(), &config.variables);
         let session = Arc::new(Self {
             trails: Trails::new(id.clone(), fates.clone(), past.led),
             id,
@@ -106,6 +111,7 @@ impl Session {
             launches: Semaphore::new(LAUNCHES),
             input_room: InputRoom::new(config.input),
             policies: Policies::default(),
+            git,
             snapshots: Snapshots::default(),
             retained: Retained::new(RetainedLimits::default()),
             config,
@@ -173,7 +179,7 @@ impl Session {
 
     /// Starts a program under a policy on a thread where it may take its time: a sandbox is made by looking at many files, and
     /// what runs in it can stop whoever starts the next program there. A child that nobody waits for any more is killed.
-    async fn launch_aside(self: &Arc<Self>, launch: Launch) -> Result<Child, LaunchError> {
+    pub async fn launch_aside(self: &Arc<Self>, launch: Launch) -> Result<Child, LaunchError> {
         let _turn = self.launches.acquire().await;
         let session = self.clone();
         let launched = tokio::task::spawn_blocking(move || session.with_owner(|owner| owner.start(&launch))).await;
@@ -197,12 +203,35 @@ impl Session {
             Some(context) => self.policies.of(context, grounds, &self.trails),
             None => grounds.policy(None, &self.trails),
         }
+        .map(|policy| self.layered(policy))
         .map_err(|error| fault::policy(&error))
+    }
+
+    /// With what sandboxed code sees in the place of repositories, where mounts can show it.
+    fn layered(&self, policy: Policy) -> Policy {
+        let has_mounts = |policy: &Policy| policy.rules().is_some() && self.config.launcher.capacity().level > Some(Level::Landlock);
+        if has_mounts(&policy) { self.git.layered(policy, &self.config.grounds.ceiling) } else { policy }
+    }
+
+    /// Has a command find its repositories as they are now. Returns what there is to say.
+    pub async fn before_command(self: &Arc<Self>, params: &StartParams) -> Result<Vec<String>, Fault> {
+        if !self.confines(params.sandbox.as_ref()) {
+            return Ok(Vec::new());
+        }
+        let (session, asked) = (self.clone(), params.clone());
+        let policy = blocking(move || session.start_policy(&asked)).await?;
+        Ok(self.git.before(self, &policy).await)
+    }
+
+    /// Carries over what a command committed. Returns what there is to say.
+    pub async fn after_command(self: &Arc<Self>, policy: &Policy, took: Duration) -> Vec<String> {
+        if self.lock().ended { Vec::new() } else { self.git.after(self, policy, took).await }
     }
 
     /// The policy that a process is started under.
     fn start_policy(&self, params: &StartParams) -> Result<Policy, Fault> {
-        self.config.grounds.policy(params.sandbox.as_ref(), &self.trails).map_err(|error| fault::policy(&error))
+        let policy = self.config.grounds.policy(params.sandbox.as_ref(), &self.trails).map_err(|error| fault::policy(&error))?;
+        Ok(self.layered(policy))
     }
 
     pub fn id(&self) -> &str {
@@ -313,6 +342,7 @@ impl Session {
             process.push_to(None);
         }
         self.end_owner();
+        self.git.leave();
         self.fates.note(|journal| journal.ended(&self.id));
         processes
     }

@@ -7,6 +7,7 @@
 //! over every rule.
 
 mod glob;
+mod layer;
 mod protect;
 mod trace;
 
@@ -16,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use glob::{Glob, GlobError};
+pub use layer::Substitute;
 pub use protect::{KEY_DIRECTORY, PROTECTED_IF_PRESENT, PROTECTED_NAMES, STARTUP_FILES, is_protected_name, protected_paths};
 use thiserror::Error;
 pub use trace::{Trace, trace};
@@ -64,6 +66,8 @@ pub enum Origin {
     Own,
     /// The operator's ceiling.
     Ceiling,
+    /// A directory of ours that is seen instead of the machine's.
+    Layer,
 }
 
 impl fmt::Display for Origin {
@@ -73,6 +77,7 @@ impl fmt::Display for Origin {
             Self::Protected => "protected inside a writable root",
             Self::Own => "the executor's own files",
             Self::Ceiling => "the operator's ceiling",
+            Self::Layer => "a private layer of the sandbox",
         })
     }
 }
@@ -163,13 +168,15 @@ pub struct Rules {
     /// Links on the way to something that is denied or read-only, and which of the two: they have to lead where they led when
     /// the rules were made.
     links: BTreeMap<PathBuf, Access>,
+    /// What is seen in the place of the machine's.
+    substitutes: Vec<Substitute>,
 }
 
 impl Rules {
     /// Of two rules for one path the later one counts.
     pub fn new(rules: impl IntoIterator<Item = Rule>, globs: Vec<Glob>, network: Network) -> Self {
         let rules = rules.into_iter().map(|rule| (rule.path.clone(), rule)).collect();
-        Self { rules, globs, network, workspaces: Vec::new(), links: BTreeMap::new() }
+        Self { rules, globs, network, workspaces: Vec::new(), links: BTreeMap::new(), substitutes: Vec::new() }
     }
 
     /// Everything may be read, nothing written.
@@ -339,7 +346,14 @@ impl Rules {
         }
         let mut globs = self.globs.clone();
         globs.extend(ceiling.globs.iter().filter(|glob| !self.globs.contains(glob)).cloned());
-        let held = Self { rules, globs, network: self.network, workspaces: self.workspaces.clone(), links: self.links.clone() };
+        let held = Self {
+            rules,
+            globs,
+            network: self.network,
+            workspaces: self.workspaces.clone(),
+            links: self.links.clone(),
+            substitutes: self.substitutes.clone(),
+        };
         Ok(ceiling.links.iter().fold(held, |held, (link, access)| held.led_by([link.clone()], *access)))
     }
 }

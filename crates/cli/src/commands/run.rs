@@ -167,7 +167,7 @@ pub async fn copy_output(process: &RemoteProcess, passing: Passing) -> anyhow::R
             }
             ProcessEvent::Gap { bytes: Some(bytes) } => lost.push(format!("{bytes} bytes")),
             ProcessEvent::Gap { bytes: None } => lost.push("an unknown number of bytes".into()),
-            ProcessEvent::Exited { code: exit, limit, .. } => {
+            ProcessEvent::Exited { code: exit, limit, notices, .. } => {
                 if exit < 0 {
                     say("the exit status of the command is not known: the process that waited for it was killed");
                 }
@@ -175,6 +175,7 @@ pub async fn copy_output(process: &RemoteProcess, passing: Passing) -> anyhow::R
                 if let Some(limit) = limit {
                     tracing::warn!("the command was stopped by {limit}");
                 }
+                notices.iter().for_each(|notice| tracing::warn!("{notice}"));
             }
             ProcessEvent::Closed => break,
             ProcessEvent::Lost { reason } => bail!("the outcome of the command is unknown: {reason}"),

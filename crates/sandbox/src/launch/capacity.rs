@@ -54,7 +54,15 @@ impl Shared {
     }
 
     fn try_level(&self, level: Level, identity: Identity) -> Result<(), String> {
-        let place = |path: PathBuf, access, rights| Place { path, access, rights, fixed: false, shape: Shape::Tree, by_pattern: false };
+        let place = |path: PathBuf, access, rights| Place {
+            path,
+            access,
+            rights,
+            fixed: false,
+            shape: Shape::Tree,
+            by_pattern: false,
+            source: None,
+        };
         let mut places = vec![place("/".into(), Access::Read, Rights::Others)];
         // Whether users can be mapped depends on the file system; that of our own files stands for the others.
         let own = self.settings.scratch.as_ref().and_then(|path| path.ancestors().find(|path| path.is_dir())?.canonicalize().ok());

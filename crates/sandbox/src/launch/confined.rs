@@ -177,8 +177,10 @@ impl Owner {
         let scratch = self.shared.scratch()?;
         let mut places: BTreeMap<PathBuf, Access> = rules.iter().map(|rule| (rule.path.clone(), rule.access)).collect();
         let user_home = self.shared.settings.home.as_ref().and_then(|home| home.canonicalize().ok());
+        let is_held =
+            |path: &Path, access: Access| (access != Access::Write || rules.source_of(path).is_some()) && !rules.is_in_layer(path);
         for rule in
-            rules.iter().filter(|rule| rule.access != Access::Write && !rule.path.starts_with("/tmp") | is_in_root(rules, &rule.path))
+            rules.iter().filter(|rule| is_held(&rule.path, rule.access) && !rule.path.starts_with("/tmp") | is_in_root(rules, &rule.path))
         {
             let around = rule.path.parent().map_or(Access::Deny, |parent| rules.access(parent).access);
             let is_free = rule.path.symlink_metadata().is_err() || scratch.is_placeholder(&rule.path);
@@ -195,12 +197,20 @@ impl Owner {
         }
         let rights = |path: &PathBuf, access: Access| match access {
             Access::Write => Rights::Owners,
+            Access::Read if rules.source_of(path).is_some() => Rights::Owners,
             Access::Read if rules.workspaces().contains(path) && !is_of_the_system(path) => Rights::Owners,
             Access::Read if home.as_ref() == Some(path) => Rights::OwnersIfPossible,
             _ => Rights::Others,
         };
-        let tree =
-            |(path, access)| Place { rights: rights(&path, access), fixed: true, path, access, shape: Shape::Tree, by_pattern: false };
+        let tree = |(path, access): (PathBuf, Access)| Place {
+            rights: rights(&path, access),
+            fixed: true,
+            source: rules.source_of(&path).map(Path::to_owned),
+            path,
+            access,
+            shape: Shape::Tree,
+            by_pattern: false,
+        };
         let link = |(path, access): (&Path, Access)| Place {
             path: path.to_owned(),
             access,
@@ -208,7 +218,10 @@ impl Owner {
             fixed: true,
             shape: Shape::Link,
             by_pattern: false,
+            source: None,
         };
+        // Without mounts nothing can be seen in the place of something else.
+        places.retain(|path, _| level > Level::Landlock || rules.source_of(path).is_none());
         let mut places: Vec<Place> = places.into_iter().map(tree).collect();
         let is_changeable = |link: &Path| link.parent().is_some_and(|parent| works_at(policy, parent));
         places.extend(rules.links().filter(|(path, _)| is_changeable(path)).map(link));

@@ -153,11 +153,12 @@ fn with_matches(confinement: &Confinement, mut watch: Option<&mut Watch>) -> Res
     };
     let found = matches::find(&confinement.globs, matches::BOUNDS, &mut visit)?;
     let mut places: BTreeMap<_, _> = confinement.places.iter().map(|place| (place.path.clone(), place.clone())).collect();
-    for found in &found {
+    for found in found.iter().filter(|found| !view::is_in_layer(&confinement.places, &found.path)) {
         let path = found.path.clone();
         let fixed = !found.is_found_anywhere(&confinement.places);
         let by_pattern = !places.contains_key(&path);
-        let place = Place { path: path.clone(), access: Access::Deny, rights: Rights::Others, fixed, shape: Shape::Tree, by_pattern };
+        let place =
+            Place { path: path.clone(), access: Access::Deny, rights: Rights::Others, fixed, shape: Shape::Tree, by_pattern, source: None };
         places.insert(path, place);
     }
     Ok(Confinement { places: places.into_values().collect(), ..confinement.clone() })
