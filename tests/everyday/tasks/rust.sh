@@ -52,7 +52,7 @@ fn main() {
     println!("cargo:rustc-link-search={out}\ncargo:rustc-link-lib=static=answer");
 }
 R
-echo 'extern "C" { fn answer() -> i32; } fn main() { println!("{}", unsafe { answer() }); }' >src/main.rs && cargo run -q --offline | grep -q 42
+echo 'unsafe extern "C" { fn answer() -> i32; } fn main() { println!("{}", unsafe { answer() }); }' >src/main.rs && cargo run -q --offline | grep -q 42
 
 ## sccache as the compiler's wrapper
 # needs: cargo sccache

@@ -253,3 +253,8 @@ sudo -n true
 # test
 ### inside
 echo x >"$ELSEWHERE/file"
+
+## write to /dev/stdout and /dev/stderr
+# test
+### inside
+echo out >/dev/stdout && echo err | tee /dev/stderr >/dev/null && cat /dev/stdin </dev/null
