@@ -5,11 +5,15 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 const OUTPOST: &str = env!("CARGO_BIN_EXE_outpost");
 const HERE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/everyday");
 /// A user of no machine, who gets a line in the user table for the time of the run.
 const USER: &str = "54330";
+
+/// Bare, tasks use the same ports.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// What may come of a task: anything else is a fault.
 const RIGHT: [&str; 3] = ["pass", "forbidden", "not at hand"];
@@ -53,6 +57,7 @@ impl Ground {
         }
         command.arg(self.0.path().join("run.sh")).args(self.tasks()).current_dir("/").env_clear();
         command.env("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin").env("TESTS", "1");
+        let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let output = command.env("OUTPOST", self.0.path().join("outpost")).output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout);
         let errors = String::from_utf8_lossy(&output.stderr);

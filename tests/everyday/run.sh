@@ -53,7 +53,7 @@ bounded() {
     seconds=$1; shift
     timeout -k 5 "$seconds" "$@" >"$W/out" 2>"$W/err" </dev/null & leader=$!
     wait $leader; code=$?
-    kill -KILL -- "-$leader" 2>/dev/null
+    kill -KILL "-$leader" 2>/dev/null
     return $code
 }
 bare() { scene && part "$1" before && part "$1" inside && BARE=1 part "$1" after; }
@@ -99,10 +99,14 @@ for task in "$W"/tasks/*; do
         result=FAIL
         if [ -n "$promise" ]; then
             options=$(printf '%s' "$setting" | sed "s|\$ELSEWHERE|$ELSEWHERE|g")
+            # Words, and no patterns.
+            set -f
             case $options in
-            --sandbox*) sandboxed "$task" run $options && result=forbidden || result=STUCK ;;
-            *) sandboxed "$task" $options run --sandbox workspace-write && result=forbidden || result=STUCK ;;
+            --sandbox*) set -- run $options ;;
+            *) set -- $options run --sandbox workspace-write ;;
             esac
+            set +f
+            sandboxed "$task" "$@" && result=forbidden || result=STUCK
             [ $result = forbidden ] || reason=$(last)
         fi
         [ $result = forbidden ] || bad=1

@@ -169,7 +169,7 @@ echo one >file && git add file && git commit -q -m one && [ -f hook-ran ]
 ## sign a commit with an ssh key
 # needs: git ssh-keygen
 # forbidden: private keys in the home are not readable
-# allow: -c sandbox_credentials.show=["ssh"]
+# allow: -c sandbox_home.show=[".ssh"]
 ### before
 mkdir -p "$HOME/.ssh" && ssh-keygen -q -t ed25519 -N '' -f "$HOME/.ssh/id_ed25519"
 git init -q -b main . && git config gpg.format ssh && git config user.signingKey "$HOME/.ssh/id_ed25519"

@@ -83,7 +83,7 @@ mkdir -m 700 g && export GNUPGHOME=$PWD/g && gpg -q --batch --passphrase '' --qu
 ## gpg signs with the key of the home
 # needs: gpg
 # forbidden: private keys in the home are not readable
-# allow: -c sandbox_credentials.show=["gpg"]
+# allow: -c sandbox_home.show=[".gnupg"]
 ### before
 mkdir -m 700 "$HOME/.gnupg" && gpg -q --batch --passphrase '' --quick-gen-key dev@example.test 2>/dev/null; gpgconf --kill all || true
 ### inside
