@@ -38,6 +38,8 @@ pub struct Cell {
     standing: Mutex<Standing>,
     /// Another one has taken its place: what runs in it goes on, and nothing new is started.
     retired: AtomicBool,
+    /// Whom it runs as, if that is not the executor's own user.
+    user: Option<(u32, u32)>,
 }
 
 /// What came of a start.
@@ -77,6 +79,7 @@ impl Cell {
                 requests: Mutex::new(requests),
                 standing: Mutex::default(),
                 retired: AtomicBool::new(false),
+                user: None,
             };
             (cell, network)
         }))
@@ -104,6 +107,16 @@ impl Cell {
         let standing = Standing { checks: Arc::new(checked.checks.clone()), was_checked: false };
         *self.standing.lock().unwrap_or_else(PoisonError::into_inner) = standing;
         Ok(checked)
+    }
+
+    /// The same, of a cell that runs as another user.
+    pub fn of(mut self, user: Option<(u32, u32)>) -> Self {
+        self.user = user;
+        self
+    }
+
+    pub fn user(&self) -> Option<(u32, u32)> {
+        self.user
     }
 
     /// What has to be in place before something is started.

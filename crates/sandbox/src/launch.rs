@@ -305,6 +305,9 @@ impl Owner {
                 meter.watch_directory(&launch.cwd);
             }
             let standing = Standing { was_checked, ..cell.standing() };
+            if let Some(user) = cell.user() {
+                streams.give_to(user);
+            }
             match cell.start(|job| message::encode_start(job, terminal, launch, &standing), &streams.theirs()) {
                 Ok(Started::Running(running)) => return Ok(streams.child(running)),
                 Ok(Started::Failed(error)) | Err(error) => return Err(self.refused(error)),

@@ -22,6 +22,15 @@ pub enum Identity {
 }
 
 impl Identity {
+    /// The user and group that a process of root becomes, if it becomes another one.
+    pub fn other_user(self) -> Option<(u32, u32)> {
+        match self {
+            Self::Mapped { id } => Some((id, id)),
+            Self::Named { uid, gid } | Self::Owner { uid: uid @ 1.., gid, .. } => Some((uid, gid)),
+            Self::Own | Self::Owner { .. } => None,
+        }
+    }
+
     /// Whether what runs is root to the kernel, although it has none of its rights.
     pub fn is_root_by_name(self) -> bool {
         matches!(self, Self::Owner { uid: 0, .. })

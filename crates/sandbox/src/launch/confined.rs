@@ -157,7 +157,8 @@ impl Owner {
         let is_guarded = plan.confinement.as_ref().is_some_and(|confinement| confinement.level > Level::Landlock);
         let requests = is_guarded.then_some(ends.requests);
         let made = Cell::adopt(ends.control, requests, meter.clone())?;
-        Ok(made.map(|(cell, network)| Made { cell, network, reports: is_guarded.then_some(reports) }))
+        let user = plan.confinement.as_ref().and_then(|confinement| confinement.identity.other_user());
+        Ok(made.map(|(cell, network)| Made { cell: cell.of(user), network, reports: is_guarded.then_some(reports) }))
     }
 
     fn plan(

@@ -9,6 +9,7 @@ mod guard;
 mod idmap;
 mod masks;
 mod matches;
+mod names;
 mod network;
 mod ruleset;
 mod view;
