@@ -286,6 +286,13 @@ pub(crate) struct State {
     ended: bool,
 }
 
+impl State {
+    /// Every cell in which something may run.
+    pub(crate) fn all_cells(&self) -> Vec<Arc<Cell>> {
+        self.cells.values().cloned().chain(self.retired.iter().filter_map(Weak::upgrade)).collect()
+    }
+}
+
 impl Owner {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -306,7 +313,10 @@ impl Owner {
             }
             let standing = Standing { was_checked, ..cell.standing() };
             match cell.start(|job| message::encode_start(job, terminal, launch, &standing), &streams.theirs()) {
-                Ok(Started::Running(running)) => return Ok(streams.child(running)),
+                Ok(Started::Running(running)) => {
+                    self.shared.watchdog.wake();
+                    return Ok(streams.child(running));
+                }
                 Ok(Started::Failed(error)) | Err(error) => return Err(self.refused(error)),
                 Ok(Started::Doubtful) => self.put_in_order(&launch.policy, &cell)?,
             }

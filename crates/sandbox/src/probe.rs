@@ -194,6 +194,9 @@ fn limits(launcher: &Launcher, rows: &mut Vec<Row>) {
             reason: match limit.map(|limit| limit.mechanism.name()) {
                 None => Some(format!("it was taken off, or root without control groups cannot be held to it ({why})")),
                 Some("rlimit") => Some(format!("counted per user or per process instead of per session, without a control group: {why}")),
+                Some("watchdog") => Some(format!(
+                    "watched and not held: the program that uses most is stopped when a session uses more, without a control group: {why}"
+                )),
                 Some(_) => None,
             },
         });
