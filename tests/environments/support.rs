@@ -154,6 +154,7 @@ pub fn shell(name: &str, script: &str, cwd: &Path) -> ProcessStart {
         env: BTreeMap::from([("PATH".to_owned(), "/usr/bin:/bin".to_owned())]),
         tty: false,
         pipe_stdin: true,
+        profiles: None,
     }
 }
 

@@ -48,6 +48,7 @@ fn shell(name: &str, script: &str) -> ProcessStart {
         env: BTreeMap::from([("PATH".to_owned(), "/usr/bin:/bin".to_owned())]),
         tty: false,
         pipe_stdin: false,
+        profiles: None,
     }
 }
 

@@ -84,7 +84,7 @@ async fn attacked(ground: &Ground) {
     let policy = ground.workspace_write();
     std::fs::write(ground.path("attack.pl"), numbered(ATTACK)).unwrap();
     // A child of its own, and another command of the same session.
-    let (code, output) = ground.run(&mut client, &policy, "sleep 60 & perl attack.pl $!").await;
+    let (code, output) = ground.run(&mut client, &policy, "sleep 60 & perl attack.pl $!; code=$?; kill $!; exit $code").await;
     // The process table may be the machine's: it is read-only then.
     let is_way = |way: &&&str| **way != "write-mem" || output.contains("write-mem");
     for way in WAYS.iter().filter(is_way) {

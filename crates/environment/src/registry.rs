@@ -144,9 +144,14 @@ impl Registry {
         self.put(id, Kind::Attached, Recipe { connector, options })
     }
 
-    fn put(&self, id: EnvironmentId, kind: Kind, recipe: Recipe) -> Result<Event, RegistryError> {
+    fn put(&self, id: EnvironmentId, kind: Kind, mut recipe: Recipe) -> Result<Event, RegistryError> {
         let mut inside = self.lock();
         inside.check_open(&id)?;
+        // Who replaces what is configured does not widen what may be done there.
+        if let Some(live) = inside.entries.get(&id).filter(|entry| entry.origin == Origin::Configured).and_then(|entry| entry.live.as_ref())
+        {
+            recipe.options.narrowing = live.recipe.options.narrowing.clone();
+        }
         let origin = match inside.entries.get(&id) {
             Some(Entry { kind: Kind::Pending(_), .. }) => return Err(RegistryError::IsPending(id)),
             Some(entry) => entry.origin,
@@ -178,6 +183,7 @@ impl Registry {
             connect_timeout: definition.connect_timeout,
             initialize_timeout: definition.initialize_timeout,
             idle_stop: definition.idle_stop,
+            narrowing: definition.narrowing.clone(),
             ..self.0.options.environment.clone()
         };
         Recipe { connector: definition.connector(&options.means), options }
