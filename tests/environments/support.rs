@@ -30,7 +30,7 @@ pub fn options() -> EnvironmentOptions {
 }
 
 pub fn registry() -> Registry {
-    Registry::new(RegistryOptions { environment: options(), local: None })
+    Registry::new(RegistryOptions { environment: options(), ..RegistryOptions::default() })
 }
 
 pub fn id(text: &str) -> EnvironmentId {

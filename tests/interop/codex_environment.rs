@@ -21,6 +21,7 @@ fn registry() -> Registry {
     Registry::new(RegistryOptions {
         environment: EnvironmentOptions { recovery: quick, retry: quick, ..EnvironmentOptions::default() },
         local: None,
+        ..RegistryOptions::default()
     })
 }
 

@@ -67,7 +67,7 @@ fn id(n: usize) -> anyhow::Result<EnvironmentId> {
 }
 
 fn registry() -> Registry {
-    Registry::new(RegistryOptions { environment: EnvironmentOptions::default(), local: None })
+    Registry::new(RegistryOptions { environment: EnvironmentOptions::default(), ..RegistryOptions::default() })
 }
 
 /// What environments cost that nobody uses.

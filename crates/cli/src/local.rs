@@ -31,6 +31,8 @@ pub struct Confinement {
     pub sandbox_user: Option<(u32, u32)>,
     pub limits: Limits,
     pub minimum: Level,
+    /// The administrator's file, if that is where the minimum is from.
+    pub minimum_from: Option<String>,
 }
 
 /// An executor's configuration as this program runs it, home and all.
@@ -49,6 +51,7 @@ pub fn executor_config(settings: ExecutorSettings, variables: &Variables) -> any
         limits: settings.confinement.limits,
         open_files: variables.open_files(),
         minimum: settings.confinement.minimum,
+        minimum_from: settings.confinement.minimum_from,
     };
     let grounds = Grounds {
         temporary: std::env::var_os("TMPDIR").filter(|path| !path.is_empty()).map(Into::into),

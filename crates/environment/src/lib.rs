@@ -3,6 +3,7 @@
 //! This room knows configuration, connections, sessions and the frozen view of a step. It must not know what a process is
 //! *for*, nor anything of the inside of an executor: all it shares with one is the wire.
 
+mod admission;
 mod backoff;
 mod blocks;
 pub mod bootstrap;
@@ -32,6 +33,7 @@ mod version;
 mod view;
 mod watching;
 
+pub use admission::{Admission, SOURCES};
 pub use backoff::{Backoff, Waits};
 pub use capability::{Access, ResolvedRoot, gather_roots, resolve_selected_capability_roots};
 pub use connector::{

@@ -11,6 +11,10 @@ pub struct Narrowing {
     pub writable_roots: Option<Vec<String>>,
     /// Counts besides the thread's own.
     pub approval_policy: Option<Asking>,
+    /// Whether nothing runs there without a sandbox.
+    pub confined: bool,
+    /// The file of an administrator that says some of it for every environment.
+    pub required_by: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,7 +34,20 @@ pub enum Asking {
 impl Narrowing {
     /// Whether work must be confined there, whatever the thread says.
     pub fn is_bounded(&self) -> bool {
-        self.sandbox.is_some() || self.no_network || self.writable_roots.is_some()
+        self.sandbox.is_some() || self.no_network || self.writable_roots.is_some() || self.confined
+    }
+
+    /// This one and what an administrator requires of every environment.
+    #[must_use]
+    pub fn and_required(&self, required: &Self) -> Self {
+        Self {
+            no_network: self.no_network || required.no_network,
+            confined: self.confined || required.confined,
+            sandbox: self.sandbox.or(required.sandbox),
+            writable_roots: self.writable_roots.clone().or_else(|| required.writable_roots.clone()),
+            approval_policy: self.approval_policy.or(required.approval_policy),
+            required_by: required.required_by.clone(),
+        }
     }
 
     /// What it says, in words for people and models.
@@ -46,7 +63,14 @@ impl Narrowing {
             Asking::OnRequest => "the user is asked to leave the sandbox",
             Asking::Never => "nobody is asked for more",
         });
-        let parts = sandbox.map(str::to_owned).into_iter().chain(network.map(str::to_owned)).chain(roots).chain(asking.map(str::to_owned));
+        let confined = (self.confined && self.sandbox.is_none()).then_some("nothing runs without a sandbox");
+        let parts = sandbox
+            .or(confined)
+            .map(str::to_owned)
+            .into_iter()
+            .chain(network.map(str::to_owned))
+            .chain(roots)
+            .chain(asking.map(str::to_owned));
         parts.collect::<Vec<_>>().join("; ")
     }
 }

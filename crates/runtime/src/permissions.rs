@@ -256,7 +256,7 @@ mod tests {
             sandbox,
             no_network,
             writable_roots: roots.map(|root| vec![root.to_owned()]),
-            approval_policy: None,
+            ..Narrowing::default()
         };
         let words = |mode: &SandboxMode, narrowing: &Narrowing| mode.within(narrowing).words();
         let read_only = narrowing(Some(Fence::ReadOnly), false, None);

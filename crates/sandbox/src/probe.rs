@@ -110,7 +110,7 @@ pub fn told(launcher: &Launcher) -> Verdict {
     let (capacity, minimum) = (launcher.capacity(), launcher.minimum());
     let refused = match capacity.level {
         None => Some(capacity.why.unwrap_or_default()),
-        Some(level) if level < minimum => Some(format!("the level `{level}` is less than sandbox_minimum = \"{minimum}\"")),
+        Some(level) if level < minimum => Some(format!("the level `{level}` is less than {}", launcher.minimum_named())),
         Some(_) => None,
     };
     rows(None, refused.as_deref(), launcher)

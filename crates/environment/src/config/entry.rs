@@ -200,7 +200,7 @@ fn narrowing(members: &Members<'_, '_>) -> Result<Narrowing, Wrong> {
     if let (Some(value), true) = (members.get("writable_roots"), writable_roots.as_ref().is_some_and(is_relative)) {
         return members.wrong(value, "`writable_roots` are absolute paths of that machine");
     }
-    Ok(Narrowing { sandbox, no_network, writable_roots, approval_policy })
+    Ok(Narrowing { sandbox, no_network, writable_roots, approval_policy, ..Narrowing::default() })
 }
 
 /// A time as people write it: `90`, `90s`, `30m`, `2h`, `1d`.

@@ -234,6 +234,7 @@ fn an_entry_narrows_what_may_be_done_there() {
         no_network: true,
         writable_roots: Some(vec!["/srv/a".into()]),
         approval_policy: Some(Asking::Untrusted),
+        ..Narrowing::default()
     };
     assert_eq!(read, expected);
     let open = "url='ws://a:1'\nsandbox='danger-full-access'\nnetwork='enabled'";

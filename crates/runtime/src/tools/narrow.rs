@@ -41,7 +41,9 @@ impl StepTools {
 
     /// Where it is written down that nobody gets more there, if so.
     pub(crate) fn fixed(&self, handle: &Environment) -> Option<String> {
-        handle.narrowing().is_bounded().then(|| format!("the entry of environment `{}` in environments.toml", handle.name()))
+        let narrowing = handle.narrowing();
+        let entry = || format!("the entry of environment `{}` in environments.toml", handle.name());
+        narrowing.is_bounded().then(|| narrowing.required_by.clone().unwrap_or_else(entry))
     }
 
     /// Why some of these permissions cannot be given there, if so; a sentence for the model.

@@ -95,7 +95,8 @@ impl Owner {
         let minimum = self.shared.settings.minimum;
         if level < minimum {
             return Err(LaunchError::Unenforceable(format!(
-                "this machine holds sandboxes of the level `{level}`, and sandbox_minimum = \"{minimum}\" asks for more ({}){}",
+                "this machine holds sandboxes of the level `{level}`, and {} asks for more ({}){}",
+                self.shared.settings.minimum_named(),
                 why(),
                 raise()
             )));
