@@ -178,7 +178,7 @@ impl StepTools {
         asked.run(environment, tool.read_only, Some(detail), Work::Mcp(Box::new(run)))
     }
 
-    /// Why the user is asked before a tool runs; an error if nobody may be asked.
+    /// Why the user is asked before a tool runs; an error if no question may be asked.
     fn why_ask(&self, tool: &ServerTool, environment: Option<&EnvironmentId>) -> Option<Result<&'static str, String>> {
         let own = why_ask(self.approval, tool);
         let handle = environment.and_then(|id| self.view.captured(id)?.handle());

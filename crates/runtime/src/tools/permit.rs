@@ -76,7 +76,7 @@ struct Granted {
 impl Granted {
     fn at(place: &Workplace<'_>) -> Self {
         let executor = place.handle.identity().and_then(|identity| identity.executor_id);
-        // Without an identity nobody can tell machines apart, and the handle is all there is.
+        // Without an identity machines cannot be told apart, and the handle is all there is.
         let generation = if executor.is_none() { Some(place.handle.generation()) } else { None };
         Self { environment: place.attachment.environment_id.clone(), executor, generation }
     }
@@ -121,7 +121,7 @@ pub(super) fn held(grants: &[PermissionsGranted], place: &Workplace<'_>) -> Perm
     narrow::left(&permits, place.handle.narrowing())
 }
 
-/// Why nobody may be asked for permissions, if so.
+/// Why permissions may not be asked for, if so.
 pub(crate) fn silence(policy: ApprovalPolicy) -> Option<&'static str> {
     match policy {
         ApprovalPolicy::Never => Some("the approval policy is `never`"),
@@ -147,10 +147,10 @@ impl StepTools {
             return tell("All of that is allowed already; nothing has to be granted.");
         }
         if let Some(why) = self.forbidden(place.handle, &wanted) {
-            return nothing(asked, &format!("Nothing was granted, and nobody was asked. {why}"));
+            return nothing(asked, &format!("Nothing was granted, and no question was asked. {why}"));
         }
         if let Some(why) = self.silence_in(place.handle) {
-            return nothing(asked, &format!("Nothing was granted, and nobody was asked: {why}. Go on without it."));
+            return nothing(asked, &format!("Nothing was granted, and no question was asked: {why}. Go on without it."));
         }
         let id = place.attachment.environment_id.clone();
         let bound = Bound::exactly(&place, &json!(["permissions", wanted.profile()]), Some(&sandbox));
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn only_some_policies_let_nobody_be_asked() {
+    fn only_some_policies_forbid_questions() {
         let granular = |request_permissions| {
             ApprovalPolicy::Granular(Granular { granular: Questions { request_permissions, ..Questions::default() } })
         };
