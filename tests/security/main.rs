@@ -42,6 +42,7 @@ mod ceiling;
 mod daemons;
 mod debugging;
 mod denials;
+mod devices;
 mod doors;
 mod file_calls;
 mod files;

@@ -11,6 +11,8 @@ pub struct Narrowing {
     pub writable_roots: Option<Vec<String>>,
     /// Counts besides the thread's own.
     pub approval_policy: Option<Asking>,
+    /// Devices that sandboxes there show besides the harmless ones.
+    pub devices: Vec<String>,
     /// Whether nothing runs there without a sandbox.
     pub confined: bool,
     /// The file of an administrator that says some of it for every environment.
@@ -43,6 +45,7 @@ impl Narrowing {
         Self {
             no_network: self.no_network || required.no_network,
             confined: self.confined || required.confined,
+            devices: self.devices.clone(),
             sandbox: self.sandbox.or(required.sandbox),
             writable_roots: self.writable_roots.clone().or_else(|| required.writable_roots.clone()),
             approval_policy: self.approval_policy.or(required.approval_policy),

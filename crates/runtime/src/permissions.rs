@@ -129,6 +129,7 @@ impl SandboxMode {
             let roots: Vec<PathUri> = roots.iter().filter_map(|root| PathUri::from_syntax(root).ok()).collect();
             write_only_below(&mut context, &roots);
         }
+        context.devices.clone_from(&narrowing.devices);
         Some(context)
     }
 
@@ -170,6 +171,7 @@ impl SandboxMode {
             user_home_dir: None,
             temporary_directories: None,
             sandbox_override: None,
+            devices: Vec::new(),
         })
     }
 }

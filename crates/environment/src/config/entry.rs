@@ -19,7 +19,7 @@ type Wrong = (usize, String);
 
 const KEYS: &str = "id, url, token_file, program, args, env, cwd, ssh, slurm, docker, podman, devcontainer, kubectl, user, run_args, \
                     engine, container, namespace, setup, setup_timeout_sec, idle_stop, labels, connect, connect_timeout_sec, \
-                    initialize_timeout_sec, ceiling, sandbox, network, writable_roots, approval_policy";
+                    initialize_timeout_sec, ceiling, sandbox, network, writable_roots, approval_policy, devices";
 
 /// Ways that lead into each other, from the outside to the inside.
 const STEPS: [&str; 6] = ["ssh", "slurm", "docker", "podman", "devcontainer", "kubectl"];
@@ -200,7 +200,12 @@ fn narrowing(members: &Members<'_, '_>) -> Result<Narrowing, Wrong> {
     if let (Some(value), true) = (members.get("writable_roots"), writable_roots.as_ref().is_some_and(is_relative)) {
         return members.wrong(value, "`writable_roots` are absolute paths of that machine");
     }
-    Ok(Narrowing { sandbox, no_network, writable_roots, approval_policy, ..Narrowing::default() })
+    let devices = members.texts("devices")?.unwrap_or_default();
+    let is_device = |name: &String| ["nvidia", "dri"].contains(&name.as_str()) || name.starts_with("/dev/");
+    if let (Some(value), Some(wrong)) = (members.get("devices"), devices.iter().find(|name| !is_device(name))) {
+        return members.wrong(value, format!("`devices` are \"nvidia\", \"dri\" and paths below /dev, not \"{wrong}\""));
+    }
+    Ok(Narrowing { sandbox, no_network, writable_roots, approval_policy, devices, ..Narrowing::default() })
 }
 
 /// A time as people write it: `90`, `90s`, `30m`, `2h`, `1d`.

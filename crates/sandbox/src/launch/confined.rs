@@ -222,7 +222,8 @@ impl Owner {
         if let Some(temporary) = temporary.as_ref().filter(|_| rules.access(Path::new("/tmp")).access == Access::Write) {
             meter.watch_directory(temporary);
         }
-        let confinement = Confinement { level, places, globs: rules.globs().to_vec(), network: rules.network, identity, temporary };
+        let (globs, devices) = (rules.globs().to_vec(), rules.devices().cloned().collect());
+        let confinement = Confinement { level, places, globs, network: rules.network, identity, temporary, devices };
         Ok(Plan { confinement: Some(confinement), ..Plan::default() })
     }
 }

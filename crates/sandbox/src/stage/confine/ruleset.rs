@@ -97,7 +97,8 @@ pub fn restrict_alone(confinement: &Confinement) -> Result<(), Refused> {
             }
         }
     }
-    for path in HARMLESS.iter().map(Path::new).filter(|path| path.exists()) {
+    let devices = confinement.devices.iter().map(PathBuf::as_path);
+    for path in HARMLESS.iter().map(Path::new).chain(devices).filter(|path| path.exists()) {
         rules = allow(rules, path, handled())?;
     }
     let status = rules.restrict_self().during("Landlock")?;
