@@ -33,6 +33,8 @@ pub struct Confinement {
     pub limits: Limits,
     pub minimum: Level,
     pub git: GitMode,
+    /// The administrator's file, if that is where the minimum is from.
+    pub minimum_from: Option<String>,
 }
 
 /// An executor's configuration as this program runs it, home and all.
@@ -51,6 +53,7 @@ pub fn executor_config(settings: ExecutorSettings, variables: &Variables) -> any
         limits: settings.confinement.limits,
         open_files: variables.open_files(),
         minimum: settings.confinement.minimum,
+        minimum_from: settings.confinement.minimum_from,
     };
     let grounds = Grounds {
         temporary: std::env::var_os("TMPDIR").filter(|path| !path.is_empty()).map(Into::into),

@@ -115,6 +115,7 @@ pub fn here(caller: Caller, own: &Process) -> anyhow::Result<Reached> {
 /// An executor of this very process, and the way to it.
 pub fn local(limits: Limits, own: &Process) -> anyhow::Result<(Connector, Executor)> {
     let http_allow = http_allow(Vec::new(), &own.settings)?;
+    let (minimum, minimum_from) = configured_minimum(&own.settings)?;
     let settings = ExecutorSettings {
         grace: Duration::from_secs(600),
         spool: 64 << 20,
@@ -122,12 +123,7 @@ pub fn local(limits: Limits, own: &Process) -> anyhow::Result<(Connector, Execut
         keeps_fates: false,
         listener: "this process".into(),
         http_allow,
-        confinement: Confinement {
-            limits,
-            minimum: configured_minimum(&own.settings)?,
-            git: configured_git(&own.settings)?,
-            ..Confinement::default()
-        },
+        confinement: Confinement { limits, minimum, minimum_from, git: configured_git(&own.settings)?, ..Confinement::default() },
     };
     let executor = Executor::new(executor_config(settings, &own.variables)?);
     let serving = executor.clone();

@@ -15,6 +15,7 @@ use tokio::net::unix::pipe;
 use crate::channel::{self, Channel, Message};
 use crate::child::Exit;
 use crate::limits::Limit;
+use crate::memory::{Program, Root};
 use crate::message::{Cause, Checked, News, Order, Standing, Task};
 use crate::meter::Meter;
 
@@ -28,6 +29,8 @@ const KILL: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub struct Cell {
+    /// Its number on this machine.
+    pid: u32,
     control: Channel,
     meter: Arc<Meter>,
     state: Mutex<State>,
@@ -70,8 +73,10 @@ impl Cell {
     /// cells of its session, if it has one.
     pub fn adopt(control: Channel, requests: Option<Channel>, meter: Arc<Meter>) -> io::Result<Adopted> {
         Ok(hear(&control)?.map(|(pid, network)| {
-            meter.watch_cell(pid);
+            // The cell and its reapers, and the guard before them if it has one.
+            meter.watch_cell(Root { pid, helpers: if requests.is_some() { 3 } else { 2 } });
             let cell = Self {
+                pid,
                 control,
                 meter,
                 state: Mutex::default(),
@@ -122,6 +127,11 @@ impl Cell {
     /// What has to be in place before something is started.
     pub fn standing(&self) -> Standing {
         self.standing.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether something runs in it that was started.
+    pub fn is_busy(&self) -> bool {
+        !self.lock().busy.is_empty()
     }
 
     pub fn retire(&self) {
@@ -283,7 +293,7 @@ impl Running {
 
     /// Which limit the program ran into that ended like this.
     pub fn limit_reached(&self, exit: Exit) -> Option<Limit> {
-        self.cell.meter.reached(exit)
+        self.cell.meter.reached(Program { cell: self.cell.pid, leader: self.pid }, exit)
     }
 
     /// Kills the program and everything that came of it, wherever it hid.

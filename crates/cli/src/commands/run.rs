@@ -112,6 +112,7 @@ fn start(arguments: &RunArguments, info: &EnvironmentInfo, is_here: bool) -> any
         env: BTreeMap::new(),
         tty: arguments.tty,
         pipe_stdin: false,
+        profiles: None,
     })
 }
 

@@ -95,7 +95,8 @@ impl Owner {
         let minimum = self.shared.settings.minimum;
         if level < minimum {
             return Err(LaunchError::Unenforceable(format!(
-                "this machine holds sandboxes of the level `{level}`, and sandbox_minimum = \"{minimum}\" asks for more ({}){}",
+                "this machine holds sandboxes of the level `{level}`, and {} asks for more ({}){}",
+                self.shared.settings.minimum_named(),
                 why(),
                 raise()
             )));
@@ -235,7 +236,8 @@ impl Owner {
         if let Some(temporary) = temporary.as_ref().filter(|_| rules.access(Path::new("/tmp")).access == Access::Write) {
             meter.watch_directory(temporary);
         }
-        let confinement = Confinement { level, places, globs: rules.globs().to_vec(), network: rules.network, identity, temporary };
+        let (globs, devices) = (rules.globs().to_vec(), rules.devices().cloned().collect());
+        let confinement = Confinement { level, places, globs, network: rules.network, identity, temporary, devices };
         Ok(Plan { confinement: Some(confinement), ..Plan::default() })
     }
 }

@@ -246,14 +246,16 @@ impl View<'_> {
         Ok(copy)
     }
 
-    fn device_clones(&self) -> Result<Vec<(&'static str, OwnedFd)>, Refused> {
-        let exists = DEVICES.iter().filter(|name| Path::new("/dev").join(name).exists());
-        exists
-            .map(|name| {
-                let path = Path::new("/dev").join(name);
-                Ok((*name, clone(&pin(&path)?, false).during(path.display())?))
-            })
-            .collect()
+    fn device_clones(&self) -> Result<Vec<(PathBuf, OwnedFd)>, Refused> {
+        let harmless = DEVICES.iter().map(|name| Path::new("/dev").join(name));
+        // What is asked for may be gone by now, as a card that was pulled out.
+        let all = harmless.chain(self.confinement.devices.iter().cloned()).filter(|path| path.exists());
+        all.map(|path| {
+            let copy = clone(&pin(&path)?, false).during(path.display())?;
+            let name = path.strip_prefix("/dev").during(path.display())?;
+            Ok((name.to_owned(), copy))
+        })
+        .collect()
     }
 
     /// Links at the top of the machine's tree that lead to something that may be read: `/bin` often is one.
@@ -304,11 +306,12 @@ impl View<'_> {
         mount("proc", &target, "proc", flags, None).map_err(io::Error::from).during("a process table of its own cannot be shown")
     }
 
-    fn devices(&self, clones: Vec<(&'static str, OwnedFd)>) -> Result<(), Refused> {
+    fn devices(&self, clones: Vec<(PathBuf, OwnedFd)>) -> Result<(), Refused> {
         let dev = self.point(Path::new("/dev"), true)?;
         tmpfs(&dev, "mode=0755,size=1m")?;
         for (name, device) in clones {
             let point = dev.join(name);
+            point.parent().map_or(Ok(()), fs::create_dir_all).during(point.display())?;
             File::create(&point).during(point.display())?;
             attach(&device, &point)?;
         }
