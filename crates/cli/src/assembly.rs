@@ -62,7 +62,7 @@ impl Assembly {
         let (provider, note) = choose(provider.or_else(|| config.model_provider.clone()), &own.variables);
         let (connector, executor) = local(config.limits.over(Limits::default()), own)?;
         let caller = Caller { client: "outpost", patience: Duration::from_secs(600) };
-        let mut options = caller.options();
+        let mut options = caller.options(own);
         if keeps_sessions {
             options.sessions = Some(Arc::new(SessionMemory::new(home.seat(&own.variables)?.run.join("sessions"))));
         }
@@ -119,6 +119,7 @@ impl Assembly {
     /// Ends what runs here.
     pub async fn shut_down(self) {
         self.runtime.shutdown(Duration::from_secs(10)).await;
+        self.runtime.store().close().await;
         // What a sandbox needs in a workspace elsewhere goes with its session; it should not lie there until the grace is over.
         let registry = self.runtime.registry();
         let elsewhere = registry.list().into_iter().filter(|status| !status.id.is_local()).filter_map(|status| registry.get(&status.id));

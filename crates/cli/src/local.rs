@@ -49,6 +49,7 @@ pub fn executor_config(settings: ExecutorSettings, variables: &Variables) -> any
         limits: settings.confinement.limits,
         open_files: variables.open_files(),
         minimum: settings.confinement.minimum,
+        tried: seat.as_ref().map(|seat| seat.state.join("tried.json")),
     };
     let grounds = Grounds {
         temporary: std::env::var_os("TMPDIR").filter(|path| !path.is_empty()).map(Into::into),

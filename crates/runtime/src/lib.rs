@@ -20,6 +20,7 @@ pub mod permits;
 pub mod pictures;
 pub mod plugins;
 pub mod policy;
+mod resting;
 pub mod rules;
 pub mod runtime;
 pub mod settings;

@@ -85,6 +85,10 @@ impl Meter {
         self.lock().cells.push(pid);
     }
 
+    pub fn forget_cell(&self, pid: u32) {
+        self.lock().cells.retain(|known| *known != pid);
+    }
+
     /// Which limit a process ran into that ended like this, if that can be told.
     pub fn reached(&self, exit: Exit) -> Option<Limit> {
         let mut state = self.lock();

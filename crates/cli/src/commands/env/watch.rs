@@ -29,7 +29,7 @@ pub async fn run(arguments: WatchArguments, own: &Process) -> anyhow::Result<u8>
         known.definition(id)?;
     }
     let (local, executor) = reach::local(configured_limits(&own.settings)?, own)?;
-    let registry = known.registry(CALLER.options(), local)?;
+    let registry = known.registry(CALLER.options(own), local)?;
     let mut signals = Signals::listen().context("signals cannot be taken")?;
     let mut watcher = registry.watch();
     let _file = known.follow(changes, &registry);
