@@ -13,7 +13,7 @@ use crate::tools::earlier::{EarlierCommand, EarlierSearch, WRITE_STDIN, asked_at
 use crate::tools::{Asked, CallContext, CallEnd, Consent, Plan, ResultType, Run};
 
 impl Driver {
-    /// Decides about calls that nobody has decided about yet, and ends those that the user said no to.
+    /// Decides about undecided calls, and ends those that the user said no to.
     pub(super) async fn decide(&mut self, turn: TurnId, calls: Vec<Call>) -> Result<(), Stop> {
         let (mut facts, mut runs) = (Vec::new(), Vec::new());
         for call in calls {
