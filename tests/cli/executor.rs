@@ -86,7 +86,7 @@ fn its_identity_stays_and_its_alias_works() {
     assert!(help.status.success() && String::from_utf8_lossy(&help.stdout).contains("--concurrent-requests"));
 }
 
-/// What was tried is told by the next start under the same conditions, and by no other.
+/// What was tried is reported by the next start under the same conditions, and by no other.
 #[test]
 fn what_was_tried_is_not_tried_again_under_the_same_conditions() {
     let home = tempfile::tempdir().unwrap();

@@ -94,7 +94,7 @@ as_root_and_user! {
         let length = || fs::metadata(&left).unwrap().len();
         let before = length();
         outpost_testkit::executor::eventually("what ran goes on", || length() > before).await;
-        // Whoever comes back finds everything as it was, for commands and for files.
+        // A client that comes back finds everything as it was, for commands and for files.
         let (code, said) = ground.run(&mut client, &policy(&roots[2]), "cat said; touch .codex/x || echo held").await;
         assert_eq!((code, said.lines().last(), said.starts_with('x')), (0, Some("held"), true), "{said}");
         client.result("fs/writeFile", call(&roots[0])).await;

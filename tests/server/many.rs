@@ -104,7 +104,7 @@ async fn threads_that_are_not_used_any_more_hold_neither_files_nor_processes() {
     assert!(most.2 <= warm.2 + 16 * 1024 + count, "kilobytes: {warm:?}, {most:?}");
     let loaded = client.result("thread/loaded/list", json!({})).await["data"].as_array().unwrap().clone();
     assert!(loaded.len() < WARM && !loaded.contains(&json!(first)), "{} are loaded", loaded.len());
-    // Whoever comes back to a thread that was unloaded finds it as it was, also without opening it.
+    // A client that comes back to a thread that was unloaded finds it as it was, also without opening it.
     client.result("turn/start", json!({"threadId": first, "input": text("again")})).await;
     outpost_testkit::executor::eventually("the first thread works again", || {
         fs::read_to_string(directory(0).join("said")).is_ok_and(|said| said == format!("{count}\n"))

@@ -43,7 +43,7 @@ pub struct RuntimeConfig {
     pub reattach_patience: Duration,
     /// A thread in which nothing happens for so long is unloaded.
     pub unload_after: Duration,
-    /// So many threads that nobody follows and that have nothing to do stay loaded that long; of more, those that have rested longest
+    /// So many threads without subscribers and work stay loaded that long; of more, those that have rested longest
     /// are unloaded at once.
     pub most_resting: usize,
     /// The state of a thread is kept aside every so many turns.

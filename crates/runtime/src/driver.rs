@@ -51,7 +51,7 @@ const CONTEXT_KEPT: Duration = Duration::from_secs(20);
 /// So many calls of one thread run at the same time; the others of an answer wait for their turn.
 const MOST_AT_ONCE: usize = 32;
 
-/// A thread that could be unloaded, if nobody had a handle of it, is looked at again after so long.
+/// A thread that could be unloaded but for a handle that is in use is checked again after this time.
 const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
 /// How often a full disk is tried again.
@@ -128,7 +128,7 @@ pub(crate) struct Driver {
     /// What running calls ask the user.
     questions: (mpsc::UnboundedSender<CallQuestion>, mpsc::UnboundedReceiver<CallQuestion>),
     elicitations: HashMap<ApprovalId, servers::Waiting>,
-    /// While nobody follows the thread and it has nothing to do.
+    /// While the thread has neither subscribers nor work.
     bed: Option<Bed>,
 }
 
@@ -224,7 +224,7 @@ impl Driver {
                 self.told = Told::default();
                 Ok(())
             }
-            // Somebody who listens may say something any time; they are looked at again later.
+            // Subscribers may send input at any time; they are checked again later.
             () = tokio::time::sleep(self.shared.config.unload_after), if unloads => self.unload_if_unneeded(),
             () = called(self.bed.as_ref()) => {
                 self.bed = None;

@@ -105,12 +105,12 @@ impl<E> Feed<E> {
         Cursor { shared: self.0.clone(), next }
     }
 
-    /// Whether anybody reads it.
+    /// Whether it has readers.
     pub fn has_readers(&self) -> bool {
         self.0.readers.load(Ordering::Acquire) > 0
     }
 
-    /// Waits until nobody reads it.
+    /// Waits until it has no readers.
     pub async fn left(&self) {
         loop {
             let left = self.0.left.notified();

@@ -1,4 +1,4 @@
-//! Loaded threads that nobody follows and that have nothing to do: so many are kept, the others are unloaded.
+//! Loaded threads without subscribers and work: so many are kept, the others are unloaded.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -54,7 +54,7 @@ impl Resting {
         Bed { number, call, resting: self.clone() }
     }
 
-    /// Nobody needed it, so it is unloaded: whoever names it again finds it.
+    /// It was unloaded because it was not in use: a client that names it again finds it.
     pub fn note_unloaded(&self, id: ThreadId) {
         let mut state = self.lock();
         if state.unloaded.insert(id) {

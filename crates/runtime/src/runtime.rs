@@ -227,7 +227,7 @@ impl Runtime {
         self.0.live(id).filter(|live| !live.internal)
     }
 
-    /// The same; one that was unloaded because nobody needed it is loaded again.
+    /// The same; one that was unloaded because it was not in use is loaded again.
     pub async fn get_again(&self, id: ThreadId) -> Result<Option<LiveThread>, ThreadError> {
         if let Some(live) = self.get(id) {
             return Ok(Some(live));

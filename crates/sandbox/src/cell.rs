@@ -41,7 +41,7 @@ pub struct Cell {
     retired: AtomicBool,
     /// Its number on this machine.
     pid: u32,
-    /// Whoever forked it lives as long as it does.
+    /// The zygote that forked it lives as long as it does.
     _zygote: InUse,
 }
 
@@ -65,7 +65,7 @@ struct State {
     ended: bool,
 }
 
-/// Somebody who is about to have something done in a cell: it is not let go meanwhile.
+/// A caller that is about to have something done in a cell: it is not ended meanwhile.
 #[derive(Debug)]
 pub struct Engaged(Arc<Cell>);
 
@@ -134,7 +134,7 @@ impl Cell {
         state.used = Instant::now();
     }
 
-    /// Since when nothing runs in it and nobody is about to have something done there.
+    /// Since when nothing runs in it and no caller is about to have something done there.
     pub fn idle_since(&self) -> Option<Instant> {
         let state = self.lock();
         (!state.ended && state.engaged == 0 && state.busy.is_empty()).then_some(state.used)
@@ -293,7 +293,7 @@ impl Drop for Cell {
     }
 }
 
-/// Somebody who does work of ours inside. It ends with its socket, unless it has been stopped; and with its cell, which may be let go
+/// A process that does work of ours inside. It ends with its socket, unless it has been stopped; and with its cell, which may end
 /// while the worker rests.
 #[derive(Debug)]
 pub struct Worker {
@@ -439,7 +439,7 @@ impl Running {
     }
 }
 
-/// A program by its numbers: whoever has only these keeps neither its reaper nor its cell.
+/// A program by its numbers: these keep neither its reaper nor its cell.
 #[derive(Debug, Clone)]
 pub struct Remembered {
     cell: Weak<Cell>,
@@ -468,7 +468,7 @@ impl Remembered {
         self.ask(&Task::kill(self.job));
     }
 
-    /// Nothing happens once nobody of it is left.
+    /// Nothing happens once no process of it is left.
     fn ask(&self, task: &[u8]) {
         let Some(cell) = self.cell.upgrade() else { return };
         let reaper = cell.lock().busy.get(&self.reaper).filter(|(_, job)| *job == self.job).map(|(reaper, _)| reaper.clone());

@@ -298,7 +298,7 @@ pub(crate) struct State {
     /// Placeholders that our cells need.
     places: HashMap<Policy, Vec<PathBuf>>,
     has_temporary: bool,
-    /// Somebody lets go of cells that are not used.
+    /// A task ends cells that are not used.
     is_tended: bool,
     ended: bool,
 }

@@ -1,7 +1,7 @@
 //! What was tried on this machine, kept for the next start of the program: trying costs a handful of processes each time.
 //!
 //! A finding counts only under exactly the conditions under which it was tried: the same boot, namespaces, rights, groups, switches of
-//! the kernel and program. What sandboxes hold is only told from here; whoever is confined gets the strongest that can be had then.
+//! the kernel and program. What sandboxes hold is only reported from here; a command gets the strongest sandbox that can be made then.
 
 use std::fmt::Write as _;
 use std::fs;

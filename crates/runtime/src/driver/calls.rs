@@ -234,7 +234,7 @@ impl Driver {
         is_quiet && runs
     }
 
-    /// What the user answered to calls before a restart, where anybody was asked. If a question was asked again, the last answer
+    /// What the user answered to calls before a restart, where a question was asked. If a question was asked again, the last answer
     /// counts. All of them are looked for at once: an answer may ask for thousands.
     async fn consents_of(&self, calls: impl Iterator<Item = &Call>) -> Result<HashMap<CallId, Consent>, Stop> {
         let since: HashMap<&CallId, Seq> = calls.map(|call| (&call.id, call.asked_seq)).collect();

@@ -415,7 +415,7 @@ impl Shared {
     pub async fn unload(&self, id: ThreadId, reason: InterruptReason) {
         self.resting.forget(id);
         let Some(live) = self.in_slot(id) else { return };
-        // If nobody takes it any more, it is ending already.
+        // If it is not taken any more, the thread is ending already.
         let _ = live.mailbox.send(Command::Shutdown(reason)).await;
         live.ended().await;
     }

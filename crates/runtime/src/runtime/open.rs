@@ -231,8 +231,8 @@ impl Shared {
         live
     }
 
-    /// Closes the mailbox of a thread, unless somebody follows it, has a handle of it, or said something: whoever finds a handle after
-    /// this finds a closed one.
+    /// Closes the mailbox of a thread, unless it has subscribers, a handle that is in use, or a command that waits: a handle that is
+    /// taken later is a closed one.
     pub(crate) fn close_if_unneeded(&self, id: ThreadId, mailbox: &mut mpsc::Receiver<Command>, feed: &Feed<Event>) -> bool {
         let Some(slot) = lock(&self.threads).get(&id).cloned() else { return true };
         let live = lock(&slot.live);
@@ -257,9 +257,9 @@ impl Shared {
     }
 }
 
-/// Whether somebody has a handle of a thread, besides those who keep it.
+/// Whether a handle of a thread is in use, besides those that keep it.
 pub(crate) fn is_held(mailbox: &mpsc::Receiver<Command>) -> bool {
-    // One in its slot, one with whoever waits for its end.
+    // One in its slot, one with the task that waits for its end.
     mailbox.sender_strong_count() > 2
 }
 

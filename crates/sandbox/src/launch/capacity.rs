@@ -25,7 +25,7 @@ impl Shared {
         known.get_or_insert_with(find).clone()
     }
 
-    /// What people and clients are told; nothing is confined by it.
+    /// What people and clients read; nothing is confined by it.
     pub(super) fn told_capacity(&self) -> Capacity {
         self.known_capacity().or_else(|| self.tried.capacity()).unwrap_or_else(|| self.capacity())
     }

@@ -74,7 +74,7 @@ fn thread_id(text: &str) -> Result<ThreadId, Fault> {
     text.parse().map_err(|_| fault::thread_id(text))
 }
 
-/// A thread that must be loaded, or was until nobody needed it.
+/// A thread that must be loaded, or was until it was not in use any more.
 async fn loaded(connection: &Arc<Connection>, text: &str) -> Result<LiveThread, Fault> {
     let id = thread_id(text)?;
     let found = connection.server.runtime.get_again(id).await.map_err(fault::thread)?;
