@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use super::print;
 use crate::Process;
-use crate::args::WatchArguments;
 use crate::confinement::configured_limits;
+use crate::env_args::WatchArguments;
 use crate::environments::{self, Known};
 use crate::out::{ReaderGone, is_unread, on_line, print_shown};
 use crate::reach::{self, Caller};
