@@ -9,9 +9,9 @@ use outpost_executor::{GitMode, HttpTarget, ceiling};
 use outpost_sandbox::policy::Policy;
 use outpost_sandbox::{Level, Limits};
 
-use crate::args::{ConfinementArguments, ExecutorArguments, Profile};
 use crate::config::Config;
 use crate::config::limits::{Limit, LimitTable};
+use crate::executor_args::{ConfinementArguments, ExecutorArguments, Profile};
 use crate::home::Home;
 use crate::local::Confinement;
 use crate::lock::Lock;

@@ -54,6 +54,7 @@ pub fn executor_config(settings: ExecutorSettings, variables: &Variables) -> any
         open_files: variables.open_files(),
         minimum: settings.confinement.minimum,
         minimum_from: settings.confinement.minimum_from,
+        tried: seat.as_ref().map(|seat| seat.state.join("tried.json")),
     };
     let grounds = Grounds {
         temporary: std::env::var_os("TMPDIR").filter(|path| !path.is_empty()).map(Into::into),

@@ -17,7 +17,17 @@ impl Shared {
     /// Tries one level after the other with a policy that lets everything be read.
     pub(super) fn capacity(&self) -> Capacity {
         let mut known = self.capacity.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get_or_insert_with(|| self.find_capacity()).clone()
+        let find = || {
+            let found = self.find_capacity();
+            self.tried.keep_capacity(&found);
+            found
+        };
+        known.get_or_insert_with(find).clone()
+    }
+
+    /// What people and clients read; nothing is confined by it.
+    pub(super) fn told_capacity(&self) -> Capacity {
+        self.known_capacity().or_else(|| self.tried.capacity()).unwrap_or_else(|| self.capacity())
     }
 
     fn find_capacity(&self) -> Capacity {

@@ -50,7 +50,12 @@ impl Owner {
         let first = known.clone().unwrap_or(Capacity { level: Some(Level::Full), why: None, maps_users: true });
         let refused = match self.cell_within(&first, rules, policy, meter, state) {
             Err(LaunchError::Unenforceable(reason)) if known.is_none() => reason,
-            made => return made,
+            made => {
+                if made.is_ok() && known.is_none() {
+                    self.shared.tried.noted_full();
+                }
+                return made;
+            }
         };
         let found = self.shared.capacity();
         if found == first {
@@ -156,8 +161,7 @@ impl Owner {
         let (ends, reports) = self.shared.zygote.cell(&plan.encode(), &state.network)?;
         // Only mounts have a guard that keeps them in place.
         let is_guarded = plan.confinement.as_ref().is_some_and(|confinement| confinement.level > Level::Landlock);
-        let requests = is_guarded.then_some(ends.requests);
-        let made = Cell::adopt(ends.control, requests, meter.clone())?;
+        let made = Cell::adopt(ends, is_guarded, meter.clone())?;
         let user = plan.confinement.as_ref().and_then(|confinement| confinement.identity.other_user());
         Ok(made.map(|(cell, network)| Made { cell: cell.of(user), network, reports: is_guarded.then_some(reports) }))
     }
@@ -187,7 +191,8 @@ impl Owner {
             let around = rule.path.parent().map_or(Access::Deny, |parent| rules.access(parent).access);
             let is_free = rule.path.symlink_metadata().is_err() || scratch.is_placeholder(&rule.path);
             if level > Level::Landlock && around == Access::Write && is_free {
-                state.places.extend(scratch.hold_place(&rule.path, user_home.as_deref())?);
+                let held = scratch.hold_place(&rule.path, user_home.as_deref())?;
+                state.places.entry(policy.clone()).or_default().extend(held);
             }
         }
         for workspace in rules.workspaces().iter().filter(|path| rules.access(path).access == Access::Read && !is_of_the_system(path)) {
