@@ -98,7 +98,8 @@ pub struct Git {
 #[derive(Default)]
 struct State {
     roots: HashMap<PathBuf, Root>,
-    repositories: HashMap<PathBuf, Arc<Repository>>,
+    /// By gitdir, with the directory that it was.
+    repositories: HashMap<PathBuf, (Option<(u64, u64)>, Arc<Repository>)>,
     /// Those that can only be read, and why; told once.
     refused: HashMap<PathBuf, String>,
     untold: Vec<String>,
@@ -108,7 +109,7 @@ struct State {
 
 /// A writable root: what was at its top, and the gitdirs that belong to it.
 struct Root {
-    stamps: [Option<Stamp>; 2],
+    top: Option<(u64, u64)>,
     gitdirs: Arc<Vec<PathBuf>>,
 }
 
@@ -166,13 +167,13 @@ impl Git {
 
     /// The gitdirs of a root. Nested ones are looked for once; a program outside that makes more of them is not waited for.
     fn gitdirs(&self, root: &Path) -> Arc<Vec<PathBuf>> {
-        let stamps = [Stamp::of(root), Stamp::of(&root.join(".git"))];
+        let top = Stamp::of(&root.join(".git")).map(|stamp| stamp.identity());
         let mut state = self.lock();
         match state.roots.get_mut(root) {
-            Some(known) if known.stamps[1] == stamps[1] => known.gitdirs.clone(),
+            Some(known) if known.top == top => known.gitdirs.clone(),
             _ => {
                 let gitdirs = Arc::new(find::gitdirs(root));
-                state.roots.insert(root.to_owned(), Root { stamps, gitdirs: gitdirs.clone() });
+                state.roots.insert(root.to_owned(), Root { top, gitdirs: gitdirs.clone() });
                 gitdirs
             }
         }
@@ -180,8 +181,14 @@ impl Git {
 
     fn repository(&self, gitdir: &Path) -> Option<Arc<Repository>> {
         let mut state = self.lock();
-        if let Some(known) = state.repositories.get(gitdir) {
-            return Some(known.clone());
+        let now = Stamp::of(gitdir).map(|stamp| stamp.identity());
+        if let Some((was, known)) = state.repositories.get_mut(gitdir) {
+            // One that the user made anew is another repository.
+            if was.is_none() || now.is_none() || *was == now {
+                *was = was.or(now);
+                return Some(known.clone());
+            }
+            state.repositories.remove(gitdir);
         }
         if state.refused.contains_key(gitdir) {
             return None;
@@ -192,13 +199,14 @@ impl Git {
             (Some(_), Some(directory)) => {
                 let digest = Sha256::digest(gitdir.as_os_str().as_encoded_bytes());
                 let name: String = digest.iter().take(12).map(|byte| format!("{byte:02x}")).collect();
+                let name = format!("{name}-{}", now.map_or(0, |(_, inode)| inode));
                 Repository::open(gitdir, directory.join(label(&self.session)).join(name)).map_err(|refused| refused.to_string())
             }
         };
         match made {
             Ok(repository) => {
                 let repository = Arc::new(repository);
-                state.repositories.insert(gitdir.to_owned(), repository.clone());
+                state.repositories.insert(gitdir.to_owned(), (now, repository.clone()));
                 Some(repository)
             }
             Err(why) => {
@@ -215,7 +223,11 @@ impl Git {
     fn layers_of(&self, policy: &Policy) -> Vec<Arc<Repository>> {
         let Policy::Confined(rules) = policy else { return Vec::new() };
         let state = self.lock();
-        rules.substitutes().iter().filter_map(|substitute| state.repositories.get(&substitute.path).cloned()).collect()
+        rules
+            .substitutes()
+            .iter()
+            .filter_map(|substitute| state.repositories.get(&substitute.path).map(|(_, known)| known.clone()))
+            .collect()
     }
 
     /// Carries over what the user changed, before a command. Returns what there is to say.

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use super::{repository, sandboxed, settled, try_git};
+use super::{git, repository, sandboxed, settled, try_git};
 use crate::as_root_and_user;
 use crate::support::{Ground, Who, directory, give};
 
@@ -192,10 +192,10 @@ as_root_and_user! {
         let script = "echo hidden > file && git update-index --skip-worktree file && git update-index --assume-unchanged file && echo x > new && git add new";
         let done = sandboxed(&ground, &mut client, &root, script).await;
         assert_eq!(done.code, 0, "{}", done.output);
-        assert_eq!(super::git(who, &root, &["status", "--porcelain"]), " M file\nA  new");
+        assert_eq!(git(who, &root, &["status", "--porcelain"]), " M file\nA  new");
         let script = "perl -e 'open F, \"+<\", \".git/index\"; 1' && git add file && git update-index --cacheinfo 100644,$(git rev-parse HEAD:file),file; git update-index -q --refresh; true";
         sandboxed(&ground, &mut client, &root, script).await;
-        assert_eq!(super::git(who, &root, &["status", "--porcelain"]), " M file\nA  new");
+        assert_eq!(git(who, &root, &["status", "--porcelain"]), " M file\nA  new");
     }
 }
 
@@ -231,7 +231,7 @@ as_root_and_user! {
             assert!(done.notices.iter().any(|notice| notice.contains(told)), "{script}: {} {:?}", done.output, done.notices);
         }
         // The index does not list the nested repository, so that git at the top does not run in it.
-        assert!(!super::git(who, &root, &["ls-files", "-s"]).contains("nested"));
+        assert!(!git(who, &root, &["ls-files", "-s"]).contains("nested"));
         assert!(sandboxed(&ground, &mut client, &root, "echo y > plain").await.notices.is_empty());
     }
 }

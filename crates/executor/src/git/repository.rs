@@ -5,6 +5,7 @@ use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use outpost_sandbox::policy::{Access, Substitute};
 use serde::{Deserialize, Serialize};
@@ -82,14 +83,22 @@ impl Repository {
         let _ = fs::remove_dir_all(&own);
         DirBuilder::new().recursive(true).mode(0o700).create(&own).map_err(Refused::Copy)?;
         let layer = own.canonicalize().map_err(Refused::Copy)?.join("layer");
-        // Looked at before: what changes meanwhile is carried over with the next command.
-        let before = Stamps::take(gitdir, &[String::new()], false);
+        // What changes meanwhile is carried over with the next command.
+        let began = SystemTime::now();
         let units = Copying::new(owner).run(gitdir, &layer).map_err(Refused::Copy)?;
         let mut known = Known::default();
         for unit in &units {
-            known.units.insert(unit.clone(), in_common(&layer.join(unit), &own, unit).map_err(Refused::Copy)?);
+            let mut common = in_common(&joined(&layer, unit), &own, unit).map_err(Refused::Copy)?;
+            for tree in common.heads.keys().cloned().collect::<Vec<_>>() {
+                let place = |top: &Path| Stamp::of(&joined(&joined(top, unit), &tree_path(&tree)).join("index"));
+                let (outside, inside) = (place(gitdir), place(&layer));
+                if outside.is_none_or(|stamp| stamp.is_older_than(began)) {
+                    common.indexes.insert(tree, (outside, inside));
+                }
+            }
+            known.units.insert(unit.clone(), common);
         }
-        known.outside = if units.len() == 1 { before } else { Stamps::default() };
+        known.outside = Stamps::taken_at(began, gitdir, &units, false);
         known.inside = Stamps::take(&layer, &units, true);
         let repository = Self { gitdir: gitdir.to_owned(), layer, own, owner, units, known: tokio::sync::Mutex::new(Known::default()) };
         repository.write_down(&known).map_err(Refused::Copy)?;

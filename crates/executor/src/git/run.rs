@@ -100,6 +100,11 @@ impl Outside {
         answer(self.command(arguments, Some(index)), input).await
     }
 
+    /// What a partial clone does not have is missing on purpose.
+    pub fn is_partial(&self) -> bool {
+        self.is_partial
+    }
+
     pub async fn holds(&self, arguments: &[&str]) -> bool {
         self.run(arguments, Vec::new()).await.is_ok()
     }
