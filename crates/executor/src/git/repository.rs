@@ -5,6 +5,7 @@ use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
 use outpost_sandbox::policy::{Access, Substitute};
@@ -24,6 +25,8 @@ pub struct Repository {
     pub own: PathBuf,
     pub owner: (u32, u32),
     pub units: Vec<String>,
+    /// Where the machine's objects of each part are, once there are any.
+    objects: Mutex<BTreeMap<String, PathBuf>>,
     pub known: tokio::sync::Mutex<Known>,
 }
 
@@ -78,7 +81,15 @@ impl Repository {
         let owner = (metadata.uid(), metadata.gid());
         let layer = own.join("layer");
         if let Some((units, known)) = earlier(&own) {
-            return Ok(Self { gitdir: gitdir.to_owned(), layer, own, owner, units, known: tokio::sync::Mutex::new(known) });
+            return Ok(Self {
+                gitdir: gitdir.to_owned(),
+                layer,
+                own,
+                owner,
+                units,
+                objects: Mutex::default(),
+                known: tokio::sync::Mutex::new(known),
+            });
         }
         let _ = fs::remove_dir_all(&own);
         DirBuilder::new().recursive(true).mode(0o700).create(&own).map_err(Refused::Copy)?;
@@ -100,7 +111,15 @@ impl Repository {
         }
         known.outside = Stamps::taken_at(began, gitdir, &units, false);
         known.inside = Stamps::take(&layer, &units, true);
-        let repository = Self { gitdir: gitdir.to_owned(), layer, own, owner, units, known: tokio::sync::Mutex::new(Known::default()) };
+        let repository = Self {
+            gitdir: gitdir.to_owned(),
+            layer,
+            own,
+            owner,
+            units,
+            objects: Mutex::default(),
+            known: tokio::sync::Mutex::new(Known::default()),
+        };
         repository.write_down(&known).map_err(Refused::Copy)?;
         Ok(Self { known: tokio::sync::Mutex::new(known), ..repository })
     }
@@ -109,14 +128,20 @@ impl Repository {
     pub fn substitutes(&self) -> Vec<Substitute> {
         let mut all = vec![Substitute { path: self.gitdir.clone(), source: self.layer.clone(), access: Access::Write }];
         for unit in &self.units {
-            let (seen, objects) = (joined(&self.gitdir, unit).join(OBJECTS), joined(&self.gitdir, unit).join("objects"));
-            if let Ok(source) = objects.canonicalize()
-                && source.is_dir()
-            {
-                all.push(Substitute { path: seen, source, access: Access::Read });
+            if let Some(source) = self.objects(unit) {
+                all.push(Substitute { path: joined(&self.gitdir, unit).join(OBJECTS), source, access: Access::Read });
             }
         }
         all
+    }
+
+    fn objects(&self, unit: &str) -> Option<PathBuf> {
+        let mut known = self.objects.lock().unwrap_or_else(PoisonError::into_inner);
+        if !known.contains_key(unit) {
+            let found = joined(&self.gitdir, unit).join("objects").canonicalize().ok().filter(|found| found.is_dir())?;
+            known.insert(unit.to_owned(), found);
+        }
+        known.get(unit).cloned()
     }
 
     /// Keeps what both sides have in common for a later start.

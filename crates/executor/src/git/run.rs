@@ -270,7 +270,7 @@ impl Inside<'_> {
             io: LaunchIo::Pipes { stdin: true },
             policy: self.policy.clone(),
         };
-        self.session.launch_aside(launch).await.map_err(|error| error.to_string())
+        self.session.launch_for_us(launch).await.map_err(|error| error.to_string())
     }
 
     pub async fn run(&self, gitdir: &Path, arguments: &[&str], input: &[u8]) -> Result<Vec<u8>, String> {
