@@ -25,6 +25,7 @@ use std::time::{Duration, SystemTime};
 use outpost_sandbox::policy::{Access, Origin, Policy, Reason, Rules};
 use sha2::{Digest, Sha256};
 
+use self::find::Found;
 use self::repository::Repository;
 use self::run::Inside;
 use self::stamp::Stamp;
@@ -110,7 +111,7 @@ struct State {
 /// A writable root: what was at its top, and the gitdirs that belong to it.
 struct Root {
     top: Option<(u64, u64)>,
-    gitdirs: Arc<Vec<PathBuf>>,
+    found: Arc<Found>,
 }
 
 impl Git {
@@ -139,14 +140,19 @@ impl Git {
         let Policy::Confined(rules) = &policy else { return policy };
         let roots: Vec<PathBuf> = rules.writable_roots().map(|rule| rule.path.clone()).filter(|path| is_workspace(path)).collect();
         let inner = rules.iter().filter(|rule| rule.access == Access::Write && is_workspace(&rule.path)).map(|rule| rule.path.clone());
-        let mut gitdirs: Vec<PathBuf> = Vec::new();
+        let (mut gitdirs, mut pointers): (Vec<PathBuf>, Vec<PathBuf>) = Default::default();
         for root in roots.into_iter().chain(inner) {
-            gitdirs.extend(self.gitdirs(&root).iter().cloned());
+            let found = self.found(&root);
+            gitdirs.extend(found.gitdirs.iter().cloned());
+            pointers.extend(found.pointers.iter().cloned());
         }
         gitdirs.sort();
         gitdirs.dedup();
         let is_allowed = |gitdir: &Path| ceiling.rules().is_none_or(|ceiling| ceiling.access(gitdir).access == Access::Write);
         let mut layered = Rules::clone(rules);
+        if self.settings.mode != GitMode::Full {
+            layered = pointers.into_iter().fold(layered, Rules::protecting);
+        }
         let is_meant =
             |gitdir: &Path| gitdir.exists() || gitdir.parent().is_some_and(|root| rules.workspaces().iter().any(|about| about == root));
         for gitdir in gitdirs {
@@ -166,15 +172,15 @@ impl Git {
     }
 
     /// The gitdirs of a root. Nested ones are looked for once; a program outside that makes more of them is not waited for.
-    fn gitdirs(&self, root: &Path) -> Arc<Vec<PathBuf>> {
+    fn found(&self, root: &Path) -> Arc<Found> {
         let top = Stamp::of(&root.join(".git")).map(|stamp| stamp.identity());
         let mut state = self.lock();
         match state.roots.get_mut(root) {
-            Some(known) if known.top == top => known.gitdirs.clone(),
+            Some(known) if known.top == top => known.found.clone(),
             _ => {
-                let gitdirs = Arc::new(find::gitdirs(root));
-                state.roots.insert(root.to_owned(), Root { top, gitdirs: gitdirs.clone() });
-                gitdirs
+                let found = Arc::new(find::repositories(root));
+                state.roots.insert(root.to_owned(), Root { top, found: found.clone() });
+                found
             }
         }
     }

@@ -30,6 +30,8 @@ pub struct Grounds {
     pub own: Vec<PathBuf>,
     /// What of them is meant to be read: skills and plugins. Still only by those who may read where it is.
     pub shared: Vec<PathBuf>,
+    /// Homes of users, resolved: where shells, ssh and git read their files.
+    pub homes: Vec<PathBuf>,
     /// What no request exceeds.
     pub ceiling: Policy,
 }
@@ -79,6 +81,7 @@ impl Grounds {
     fn confine(&self, context: &SandboxContext, trails: &Trails) -> Result<Policy, PolicyError> {
         let mut draft = Draft {
             trails,
+            homes: &self.homes,
             accesses: BTreeMap::new(),
             usual: BTreeMap::new(),
             open: Vec::new(),
@@ -229,6 +232,7 @@ fn below(root: PathBuf, subpath: Option<&str>) -> Result<PathBuf, PolicyError> {
 /// The rules of a request while they are made.
 struct Draft<'a> {
     trails: &'a Trails,
+    homes: &'a [PathBuf],
     accesses: BTreeMap<PathBuf, Access>,
     /// The `.git` of project roots that may be read, which every client says: by its root, unless the same path was named by itself.
     usual: BTreeMap<PathBuf, bool>,
@@ -294,7 +298,7 @@ impl Draft<'_> {
         let given = self.accesses.iter().map(|(path, access)| granted(path, *access));
         let mut rules = Rules::new(self.open.into_iter().chain(given), self.globs, network);
         for root in &writable {
-            for (path, led) in self.trails.protected(root).iter() {
+            for (path, led) in self.trails.protected(root, self.homes).iter() {
                 for target in self.trails.taken(path, led)? {
                     // What a request says about exactly such a path is what it wants.
                     if !self.accesses.contains_key(&target) {
