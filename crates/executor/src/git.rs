@@ -303,13 +303,17 @@ impl Git {
     async fn compare(&self, session: &Arc<Session>, policy: &Policy, repository: &Repository) -> Vec<String> {
         let Some(program) = self.program() else { return Vec::new() };
         let inside = Inside { session, policy, program };
-        Comparing { repository, inside, label: &label(&self.session), notices: Vec::new() }.run().await
+        Comparing { repository, inside, label: &label(&self.session), notices: Vec::new(), is_incomplete: false }.run().await
     }
 
-    /// Removes the layers of a session that has ended.
+    /// Removes the layers of a session that has ended, unless something is in them that was never committed.
     pub fn leave(&self) {
-        if let Some(directory) = self.settings.directory.as_ref().filter(|_| !self.lock().repositories.is_empty()) {
-            let _ = fs::remove_dir_all(directory.join(label(&self.session)));
+        let repositories = std::mem::take(&mut self.lock().repositories);
+        for (_, repository) in repositories.values().filter(|(_, repository)| !repository.has_unfinished_work()) {
+            let _ = fs::remove_dir_all(&repository.own);
+        }
+        if let Some(directory) = self.settings.directory.as_ref().filter(|_| !repositories.is_empty()) {
+            let _ = fs::remove_dir(directory.join(label(&self.session)));
         }
     }
 }

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::gitdir::{Gitdir, Refs};
 use super::layer::{Copying, Format, OBJECTS};
 use super::stamp::{Stamp, Stamps, worktrees};
+use super::sync::unfinished;
 
 /// A repository and its layer.
 pub struct Repository {
@@ -142,6 +143,15 @@ impl Repository {
             known.insert(unit.to_owned(), found);
         }
         known.get(unit).cloned()
+    }
+
+    /// Whether something is in the layer that only it has: stashes, or a rebase that stopped.
+    pub fn has_unfinished_work(&self) -> bool {
+        let has = |unit: &String| {
+            let place = joined(&self.layer, unit);
+            Gitdir::open(&place).is_ok_and(|top| top.has("refs/stash")) || !unfinished(&place).is_empty()
+        };
+        self.units.iter().any(has)
     }
 
     /// Keeps what both sides have in common for a later start.

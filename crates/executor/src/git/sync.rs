@@ -36,6 +36,8 @@ pub struct Comparing<'a> {
     /// Under which name commits are kept that cannot be carried over.
     pub label: &'a str,
     pub notices: Vec<String>,
+    /// Something has to be tried again with the next command.
+    pub is_incomplete: bool,
 }
 
 /// What is to be done with the refs of one part.
@@ -84,13 +86,19 @@ impl Comparing<'_> {
                     }
                 }
                 Err(why) => {
-                    self.notices.push(format!("git: nothing was carried over for {}: {why}", repository.gitdir.join(unit).display()))
+                    self.failed(format!("git: nothing was carried over for {}: {why}", joined(&repository.gitdir, unit).display()));
                 }
             }
         }
         known.outside = Stamps::take(&repository.gitdir, &repository.units, false);
-        known.inside = Stamps::take(&repository.layer, &repository.units, true);
+        known.inside = if self.is_incomplete { Stamps::default() } else { Stamps::take(&repository.layer, &repository.units, true) };
         self.new_to_say(&mut known)
+    }
+
+    /// Says what could not be done now.
+    fn failed(&mut self, notice: String) {
+        self.is_incomplete = true;
+        self.notices.push(notice);
     }
 
     /// What was not said before.
@@ -173,6 +181,13 @@ impl Comparing<'_> {
         let mut changes = compare(&known.refs, &outside, &inside, !part.unfinished.is_empty());
         if changes.out.len() > MAX_CHANGES {
             return Err(format!("{} refs were changed at once", changes.out.len()));
+        }
+        if let Some((_, what)) = part.unfinished.first()
+            && outside.iter().any(|(name, oid)| name.starts_with("refs/heads/") && known.refs.get(name) != Some(oid))
+        {
+            self.failed(format!(
+                "git: {what} is unfinished in the sandbox; branches that were changed outside are seen there when it is over"
+            ));
         }
         let trees = self.trees(&part);
         let mut indexes = Vec::new();
@@ -373,9 +388,10 @@ impl Comparing<'_> {
                 return branch;
             }
             let text = inside.text();
-            match real.replace("HEAD", text.as_bytes(), repository.owner, || real.head().map(|head| head.text()) == now) {
+            let is_same = || real.head().map(|head| head.text()) == now;
+            match real.replace_when_free("HEAD", text.as_bytes(), repository.owner, is_same).await {
                 Ok(()) => drop(known.heads.insert(tree.to_owned(), text)),
-                Err(error) => self.notices.push(format!("git: HEAD was changed in the sandbox, and that was not carried over: {error}")),
+                Err(error) => self.failed(format!("git: HEAD was changed in the sandbox, and that was not carried over: {error}")),
             }
         } else {
             self.notices.push(format!(
@@ -453,7 +469,7 @@ impl Comparing<'_> {
                 let bytes = std::fs::read(&aside).map_err(|error| error.to_string())?;
                 let real = Gitdir::open(&place).map_err(|error| error.to_string())?;
                 let is_same = || Stamp::of(&place.join("index")) == change.stamp;
-                real.replace("index", &bytes, repository.owner, is_same).map_err(|error| error.to_string())?;
+                real.replace_when_free("index", &bytes, repository.owner, is_same).await.map_err(|error| error.to_string())?;
             }
             if !into.is_empty() {
                 self.inside.run(&place, &arguments, &into).await?;
@@ -466,7 +482,7 @@ impl Comparing<'_> {
                 let copy = joined(&joined(&repository.layer, part.unit), &tree_path(&change.tree));
                 known.indexes.insert(change.tree.clone(), (Stamp::of(&place.join("index")), Stamp::of(&copy.join("index"))));
             }
-            Err(why) => self.notices.push(format!("git: what is staged was not carried over: {why}")),
+            Err(why) => self.failed(format!("git: what is staged was not carried over: {why}")),
         }
     }
 }
@@ -489,7 +505,7 @@ fn is_same(at: &Path, copy: &Path, known: &Unit) -> bool {
 }
 
 /// What is unfinished in a part of a layer, by working tree.
-fn unfinished(copy: &Path) -> Vec<(String, &'static str)> {
+pub fn unfinished(copy: &Path) -> Vec<(String, &'static str)> {
     let trees = std::iter::once(String::new()).chain(worktrees(copy));
     let found = |tree: String| {
         let place = Gitdir::open(&joined(copy, &tree_path(&tree))).ok()?;
