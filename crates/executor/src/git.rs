@@ -161,7 +161,14 @@ impl Git {
             }
             layered = match self.settings.mode {
                 GitMode::Commit if is_allowed(&gitdir) => match self.repository(&gitdir) {
-                    Some(repository) => repository.substitutes().into_iter().fold(layered, Rules::substituting),
+                    Some(repository) => {
+                        let layered = repository.substitutes().into_iter().fold(layered, Rules::substituting);
+                        // Git works only in a tree that belongs to whoever runs it.
+                        match gitdir.parent().filter(|tree| gitdir.ends_with(".git") && layered.access(tree).access == Access::Read) {
+                            Some(tree) => layered.also_about(tree.to_owned()),
+                            None => layered,
+                        }
+                    }
                     None => layered.protecting(gitdir),
                 },
                 GitMode::Full if is_allowed(&gitdir) => layered.unprotecting(&gitdir),
