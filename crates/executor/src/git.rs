@@ -25,6 +25,7 @@ use std::time::{Duration, SystemTime};
 use outpost_sandbox::policy::{Access, Origin, Policy, Reason, Rules};
 use sha2::{Digest, Sha256};
 
+use self::find::Found;
 use self::repository::Repository;
 use self::run::Inside;
 use self::stamp::Stamp;
@@ -98,7 +99,8 @@ pub struct Git {
 #[derive(Default)]
 struct State {
     roots: HashMap<PathBuf, Root>,
-    repositories: HashMap<PathBuf, Arc<Repository>>,
+    /// By gitdir, with the directory that it was.
+    repositories: HashMap<PathBuf, (Option<(u64, u64)>, Arc<Repository>)>,
     /// Those that can only be read, and why; told once.
     refused: HashMap<PathBuf, String>,
     untold: Vec<String>,
@@ -108,8 +110,8 @@ struct State {
 
 /// A writable root: what was at its top, and the gitdirs that belong to it.
 struct Root {
-    stamps: [Option<Stamp>; 2],
-    gitdirs: Arc<Vec<PathBuf>>,
+    top: Option<(u64, u64)>,
+    found: Arc<Found>,
 }
 
 impl Git {
@@ -138,14 +140,19 @@ impl Git {
         let Policy::Confined(rules) = &policy else { return policy };
         let roots: Vec<PathBuf> = rules.writable_roots().map(|rule| rule.path.clone()).filter(|path| is_workspace(path)).collect();
         let inner = rules.iter().filter(|rule| rule.access == Access::Write && is_workspace(&rule.path)).map(|rule| rule.path.clone());
-        let mut gitdirs: Vec<PathBuf> = Vec::new();
+        let (mut gitdirs, mut pointers): (Vec<PathBuf>, Vec<PathBuf>) = Default::default();
         for root in roots.into_iter().chain(inner) {
-            gitdirs.extend(self.gitdirs(&root).iter().cloned());
+            let found = self.found(&root);
+            gitdirs.extend(found.gitdirs.iter().cloned());
+            pointers.extend(found.pointers.iter().cloned());
         }
         gitdirs.sort();
         gitdirs.dedup();
         let is_allowed = |gitdir: &Path| ceiling.rules().is_none_or(|ceiling| ceiling.access(gitdir).access == Access::Write);
         let mut layered = Rules::clone(rules);
+        if self.settings.mode != GitMode::Full {
+            layered = pointers.into_iter().fold(layered, Rules::protecting);
+        }
         let is_meant =
             |gitdir: &Path| gitdir.exists() || gitdir.parent().is_some_and(|root| rules.workspaces().iter().any(|about| about == root));
         for gitdir in gitdirs {
@@ -154,7 +161,14 @@ impl Git {
             }
             layered = match self.settings.mode {
                 GitMode::Commit if is_allowed(&gitdir) => match self.repository(&gitdir) {
-                    Some(repository) => repository.substitutes().into_iter().fold(layered, Rules::substituting),
+                    Some(repository) => {
+                        let layered = repository.substitutes().into_iter().fold(layered, Rules::substituting);
+                        // Git works only in a tree that belongs to whoever runs it.
+                        match gitdir.parent().filter(|tree| gitdir.ends_with(".git") && layered.access(tree).access == Access::Read) {
+                            Some(tree) => layered.also_about(tree.to_owned()),
+                            None => layered,
+                        }
+                    }
                     None => layered.protecting(gitdir),
                 },
                 GitMode::Full if is_allowed(&gitdir) => layered.unprotecting(&gitdir),
@@ -165,23 +179,29 @@ impl Git {
     }
 
     /// The gitdirs of a root. Nested ones are looked for once; a program outside that makes more of them is not waited for.
-    fn gitdirs(&self, root: &Path) -> Arc<Vec<PathBuf>> {
-        let stamps = [Stamp::of(root), Stamp::of(&root.join(".git"))];
+    fn found(&self, root: &Path) -> Arc<Found> {
+        let top = Stamp::of(&root.join(".git")).map(|stamp| stamp.identity());
         let mut state = self.lock();
         match state.roots.get_mut(root) {
-            Some(known) if known.stamps[1] == stamps[1] => known.gitdirs.clone(),
+            Some(known) if known.top == top => known.found.clone(),
             _ => {
-                let gitdirs = Arc::new(find::gitdirs(root));
-                state.roots.insert(root.to_owned(), Root { stamps, gitdirs: gitdirs.clone() });
-                gitdirs
+                let found = Arc::new(find::repositories(root));
+                state.roots.insert(root.to_owned(), Root { top, found: found.clone() });
+                found
             }
         }
     }
 
     fn repository(&self, gitdir: &Path) -> Option<Arc<Repository>> {
         let mut state = self.lock();
-        if let Some(known) = state.repositories.get(gitdir) {
-            return Some(known.clone());
+        let now = Stamp::of(gitdir).map(|stamp| stamp.identity());
+        if let Some((was, known)) = state.repositories.get_mut(gitdir) {
+            // One that the user made anew is another repository.
+            if was.is_none() || now.is_none() || *was == now {
+                *was = was.or(now);
+                return Some(known.clone());
+            }
+            state.repositories.remove(gitdir);
         }
         if state.refused.contains_key(gitdir) {
             return None;
@@ -192,13 +212,14 @@ impl Git {
             (Some(_), Some(directory)) => {
                 let digest = Sha256::digest(gitdir.as_os_str().as_encoded_bytes());
                 let name: String = digest.iter().take(12).map(|byte| format!("{byte:02x}")).collect();
+                let name = format!("{name}-{}", now.map_or(0, |(_, inode)| inode));
                 Repository::open(gitdir, directory.join(label(&self.session)).join(name)).map_err(|refused| refused.to_string())
             }
         };
         match made {
             Ok(repository) => {
                 let repository = Arc::new(repository);
-                state.repositories.insert(gitdir.to_owned(), repository.clone());
+                state.repositories.insert(gitdir.to_owned(), (now, repository.clone()));
                 Some(repository)
             }
             Err(why) => {
@@ -215,7 +236,11 @@ impl Git {
     fn layers_of(&self, policy: &Policy) -> Vec<Arc<Repository>> {
         let Policy::Confined(rules) = policy else { return Vec::new() };
         let state = self.lock();
-        rules.substitutes().iter().filter_map(|substitute| state.repositories.get(&substitute.path).cloned()).collect()
+        rules
+            .substitutes()
+            .iter()
+            .filter_map(|substitute| state.repositories.get(&substitute.path).map(|(_, known)| known.clone()))
+            .collect()
     }
 
     /// Carries over what the user changed, before a command. Returns what there is to say.
@@ -285,13 +310,17 @@ impl Git {
     async fn compare(&self, session: &Arc<Session>, policy: &Policy, repository: &Repository) -> Vec<String> {
         let Some(program) = self.program() else { return Vec::new() };
         let inside = Inside { session, policy, program };
-        Comparing { repository, inside, label: &label(&self.session), notices: Vec::new() }.run().await
+        Comparing { repository, inside, label: &label(&self.session), notices: Vec::new(), is_incomplete: false }.run().await
     }
 
-    /// Removes the layers of a session that has ended.
+    /// Removes the layers of a session that has ended, unless something is in them that was never committed.
     pub fn leave(&self) {
-        if let Some(directory) = self.settings.directory.as_ref().filter(|_| !self.lock().repositories.is_empty()) {
-            let _ = fs::remove_dir_all(directory.join(label(&self.session)));
+        let repositories = std::mem::take(&mut self.lock().repositories);
+        for (_, repository) in repositories.values().filter(|(_, repository)| !repository.has_unfinished_work()) {
+            let _ = fs::remove_dir_all(&repository.own);
+        }
+        if let Some(directory) = self.settings.directory.as_ref().filter(|_| !repositories.is_empty()) {
+            let _ = fs::remove_dir(directory.join(label(&self.session)));
         }
     }
 }

@@ -17,7 +17,7 @@ use outpost_wire::exec::process::{ProcessSummary, StartParams};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep};
 
-pub use self::start::{Claim, Prepared, Starting};
+pub use self::start::{Claim, Starting};
 use crate::attachment::Attachment;
 use crate::config::ExecutorConfig;
 use crate::files::worker::{Answer, Begun, Call, Done, Workers};
@@ -179,8 +179,13 @@ impl Session {
 
     /// Starts a program under a policy on a thread where it may take its time: a sandbox is made by looking at many files, and
     /// what runs in it can stop whoever starts the next program there. A child that nobody waits for any more is killed.
-    pub async fn launch_aside(self: &Arc<Self>, launch: Launch) -> Result<Child, LaunchError> {
+    async fn launch_aside(self: &Arc<Self>, launch: Launch) -> Result<Child, LaunchError> {
         let _turn = self.launches.acquire().await;
+        self.launch_for_us(launch).await
+    }
+
+    /// The same for what a start, or the end of a command, waits for itself.
+    pub async fn launch_for_us(self: &Arc<Self>, launch: Launch) -> Result<Child, LaunchError> {
         let session = self.clone();
         let launched = tokio::task::spawn_blocking(move || session.with_owner(|owner| owner.start(&launch))).await;
         launched.map_err(io::Error::other)?
@@ -213,14 +218,12 @@ impl Session {
         if has_mounts(&policy) { self.git.layered(policy, &self.config.grounds.ceiling) } else { policy }
     }
 
-    /// Has a command find its repositories as they are now. Returns what there is to say.
-    pub async fn before_command(self: &Arc<Self>, params: &StartParams) -> Result<Vec<String>, Fault> {
-        if !self.confines(params.sandbox.as_ref()) {
-            return Ok(Vec::new());
+    /// Has a command find its repositories as they are now. Returns what there is to say. Blocks, on a thread where work may take its time.
+    fn before_command(self: &Arc<Self>, policy: &Policy) -> Vec<String> {
+        match (policy, tokio::runtime::Handle::try_current()) {
+            (Policy::Confined(_), Ok(runtime)) => runtime.block_on(self.git.before(self, policy)),
+            _ => Vec::new(),
         }
-        let (session, asked) = (self.clone(), params.clone());
-        let policy = blocking(move || session.start_policy(&asked)).await?;
-        Ok(self.git.before(self, &policy).await)
     }
 
     /// Carries over what a command committed. Returns what there is to say.

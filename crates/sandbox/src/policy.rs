@@ -247,6 +247,15 @@ impl Rules {
         self
     }
 
+    /// Says that the work is about this as well.
+    #[must_use]
+    pub fn also_about(mut self, workspace: PathBuf) -> Self {
+        if !self.workspaces.contains(&workspace) {
+            self.workspaces.push(workspace);
+        }
+        self
+    }
+
     pub fn workspaces(&self) -> &[PathBuf] {
         &self.workspaces
     }

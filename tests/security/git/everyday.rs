@@ -125,6 +125,8 @@ as_root_and_user! {
         assert_eq!(git(who, &root, &["log", "-1", "--format=%s", "main"]), "users");
         assert_eq!(git(who, &root, &["log", "-1", "--format=%s", &kept]), "agents");
         // Once the user has brought both together, both sides agree again.
+        // What was committed is in the working tree already.
+        fs::remove_file(root.join("agents")).unwrap();
         git(who, &root, &["merge", "-q", "-m", "merged", &kept]);
         let output = plain(&ground, &mut client, &root, "git log -1 --format=%s && git status --porcelain --untracked-files=no").await;
         assert_eq!(output, "merged\n");

@@ -14,8 +14,8 @@ as_root_and_user! {
         give(who, &root);
         let mut client = ground.client().await;
         plain(&ground, &mut client, &root, "test ! -e .git/HEAD && ! git status 2>/dev/null").await;
-        let script = "git init -q -b trunk . && git config user.name agent && git config user.email agent@host && git config core.fsmonitor 'touch evil' && \
-            echo x > .git/hooks/pre-commit && echo one > file && git add file && git -c core.fsmonitor= commit -qm one";
+        let script = "git init -q -b trunk . && git config user.name agent && git config user.email agent@host && echo x > .git/hooks/pre-commit && \
+            echo one > file && git add file && git commit -qm one && git config core.fsmonitor ./evil";
         plain(&ground, &mut client, &root, script).await;
         assert_eq!(git(who, &root, &["log", "--format=%s %an", "trunk"]), "one agent");
         assert_eq!(git(who, &root, &["status", "--porcelain", "-b"]), "## trunk");
@@ -94,7 +94,7 @@ as_root_and_user! {
         // A working tree that is made inside is one inside.
         let done = sandboxed(&ground, &mut client, &main, "git worktree add -q -b made made && cd made && echo m > file && git commit -qam made").await;
         assert!(done.code == 0 && done.notices.iter().any(|notice| notice.contains("made")), "{} {:?}", done.output, done.notices);
-        assert_eq!(git(who, &main, &["log", "-1", "--format=%s", "made"]), "made");
+        assert_eq!(git(who, &main, &["log", "-1", "--format=%s", "refs/heads/made"]), "made");
         assert!(!main.join(".git/worktrees/made").exists() && !try_git(who, &main.join("made"), &["status"]).0);
     }
 
@@ -107,5 +107,26 @@ as_root_and_user! {
         let mut client = ground.client().await;
         let done = sandboxed(&ground, &mut client, &root, "touch .git/x").await;
         assert!(done.code != 0 && done.notices.iter().any(|notice| notice.contains("reftable")), "{} {:?}", done.output, done.notices);
+    }
+}
+
+as_root_and_user! {
+    async fn the_machine_says_what_commands_may_do(who: Who) {
+        for (mode, script, is_well, crosses) in [
+            ("read-only", "touch .git/x || touch deep/inner/.git/x", false, false),
+            ("full", "touch .git/x && touch deep/inner/.git/x", true, true),
+            ("commit", "touch .git/x && touch deep/inner/.git/x", true, false),
+        ] {
+            let ground = Ground::with(who, &["-c", &format!("git={mode:?}")]);
+            let root = ground.path("work");
+            repository(who, &root);
+            fs::create_dir(root.join("deep")).unwrap();
+            give(who, &root.join("deep"));
+            repository(who, &root.join("deep/inner"));
+            let mut client = ground.client().await;
+            let done = sandboxed(&ground, &mut client, &root, script).await;
+            assert_eq!((done.code == 0, root.join(".git/x").exists()), (is_well, crosses), "{mode}: {}", done.output);
+            assert_eq!(root.join("deep/inner/.git/x").exists(), crosses, "{mode}");
+        }
     }
 }

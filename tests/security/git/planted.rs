@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use super::{repository, sandboxed, settled, try_git};
+use super::{git, repository, sandboxed, settled, try_git};
 use crate::as_root_and_user;
 use crate::support::{Ground, Who, directory, give};
 
@@ -192,10 +192,10 @@ as_root_and_user! {
         let script = "echo hidden > file && git update-index --skip-worktree file && git update-index --assume-unchanged file && echo x > new && git add new";
         let done = sandboxed(&ground, &mut client, &root, script).await;
         assert_eq!(done.code, 0, "{}", done.output);
-        assert_eq!(super::git(who, &root, &["status", "--porcelain"]), " M file\nA  new");
+        assert_eq!(git(who, &root, &["status", "--porcelain"]), " M file\nA  new");
         let script = "perl -e 'open F, \"+<\", \".git/index\"; 1' && git add file && git update-index --cacheinfo 100644,$(git rev-parse HEAD:file),file; git update-index -q --refresh; true";
         sandboxed(&ground, &mut client, &root, script).await;
-        assert_eq!(super::git(who, &root, &["status", "--porcelain"]), " M file\nA  new");
+        assert_eq!(git(who, &root, &["status", "--porcelain"]), " M file\nA  new");
     }
 }
 
@@ -231,7 +231,35 @@ as_root_and_user! {
             assert!(done.notices.iter().any(|notice| notice.contains(told)), "{script}: {} {:?}", done.output, done.notices);
         }
         // The index does not list the nested repository, so that git at the top does not run in it.
-        assert!(!super::git(who, &root, &["ls-files", "-s"]).contains("nested"));
+        assert!(!git(who, &root, &["ls-files", "-s"]).contains("nested"));
         assert!(sandboxed(&ground, &mut client, &root, "echo y > plain").await.notices.is_empty());
+    }
+}
+
+as_root_and_user! {
+    async fn bad_objects_are_refused(who: Who) {
+        let ground = Ground::new(who);
+        let root = ground.path("work");
+        repository(who, &root);
+        let tip = git(who, &root, &["rev-parse", "main"]);
+        let mut client = ground.client().await;
+        // A tree that holds a gitdir, one that is missing, and a branch that leads nowhere.
+        let scripts = [
+            "blob=$(git rev-parse HEAD:file); inner=$(printf '100644 blob %s\\tconfig\\n' $blob | git mktree); raw=$(printf %s $inner | sed 's/../\\\\x&/g'); \
+             tree=$({ printf '40000 .git\\0'; perl -e 'print pack \"H*\", shift' $inner; } | git hash-object -w -t tree --literally --stdin); git update-ref refs/heads/evil $(git commit-tree -m evil $tree)",
+            "tree=$(printf '100644 blob 1111111111111111111111111111111111111111\\tx\\n' | git mktree --missing); git update-ref refs/heads/evil $(git commit-tree -m evil $tree)",
+            "echo 1111111111111111111111111111111111111111 > .git/refs/heads/evil",
+        ];
+        for script in scripts {
+            let done = sandboxed(&ground, &mut client, &root, script).await;
+            assert!(done.code == 0 && !done.notices.is_empty(), "{script}: {} {} {:?}", done.code, done.output, done.notices);
+            assert!(!try_git(who, &root, &["rev-parse", "--verify", "-q", "refs/heads/evil"]).0, "{script}");
+            sandboxed(&ground, &mut client, &root, "rm -f .git/refs/heads/evil").await;
+        }
+        assert_eq!(git(who, &root, &["rev-parse", "main"]), tip);
+        git(who, &root, &["fsck", "--strict", "--connectivity-only"]);
+        // Good work goes on.
+        sandboxed(&ground, &mut client, &root, "echo good > file && git commit -qam good").await;
+        assert_eq!(git(who, &root, &["log", "-1", "--format=%s"]), "good");
     }
 }

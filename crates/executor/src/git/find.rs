@@ -9,10 +9,19 @@ const MAX_DIRECTORIES: usize = 2000;
 /// So many repositories of a root get a layer.
 const MAX_REPOSITORIES: usize = 64;
 
-/// The gitdirs that belong to a writable root: one that is shared by several working trees is named once, with everything below it.
-/// One at the top of the root is named also before it exists.
-pub fn gitdirs(root: &Path) -> Vec<PathBuf> {
+/// What belongs to a writable root.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Found {
+    /// One that is shared by several working trees is named once, with everything below it. One at the top of the root is named also
+    /// before it exists.
+    pub gitdirs: Vec<PathBuf>,
+    /// Files that say where a gitdir is.
+    pub pointers: Vec<PathBuf>,
+}
+
+pub fn repositories(root: &Path) -> Found {
     let mut found = BTreeSet::new();
+    let mut pointers = Vec::new();
     let above = root.ancestors().skip(1).find_map(|directory| gitdir_of(&directory.join(".git")).filter(|gitdir| is_repository(gitdir)));
     let top = root.join(".git");
     match (gitdir_of(&top), &above) {
@@ -22,10 +31,11 @@ pub fn gitdirs(root: &Path) -> Vec<PathBuf> {
         _ => {}
     }
     found.extend(above);
-    found.extend(nested(root));
+    nested(root, &mut found, &mut pointers);
     let all: Vec<PathBuf> = found.into_iter().filter(|gitdir| !root.starts_with(gitdir)).collect();
     let is_inner = |gitdir: &PathBuf| all.iter().any(|other| other != gitdir && gitdir.starts_with(other));
-    all.iter().filter(|gitdir| !is_inner(gitdir)).take(MAX_REPOSITORIES).cloned().collect()
+    let gitdirs = all.iter().filter(|gitdir| !is_inner(gitdir)).take(MAX_REPOSITORIES).cloned().collect();
+    Found { gitdirs, pointers }
 }
 
 /// The directory that holds everything of the repository behind a `.git`, whatever that is.
@@ -50,15 +60,16 @@ pub fn is_repository(gitdir: &Path) -> bool {
 }
 
 /// Repositories below the top of a root.
-fn nested(root: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
+fn nested(root: &Path, found: &mut BTreeSet<PathBuf>, pointers: &mut Vec<PathBuf>) {
     walk(root, MAX_DIRECTORIES, &mut |directory| {
         let git = directory.join(".git");
-        if directory != root && git.symlink_metadata().is_ok() {
-            found.extend(gitdir_of(&git).filter(|gitdir| is_repository(gitdir)));
+        let Some(metadata) = git.symlink_metadata().ok().filter(|_| directory != root) else { return };
+        let Some(gitdir) = gitdir_of(&git).filter(|gitdir| is_repository(gitdir)) else { return };
+        found.insert(gitdir);
+        if metadata.is_file() && pointers.len() < MAX_REPOSITORIES {
+            pointers.push(git);
         }
     });
-    found
 }
 
 /// Visits directories of a tree, those near its top first, and no gitdir.
@@ -90,6 +101,10 @@ mod tests {
         fs::write(path.join("HEAD"), "ref: refs/heads/main\n").unwrap();
     }
 
+    fn gitdirs(root: &Path) -> Vec<PathBuf> {
+        repositories(root).gitdirs
+    }
+
     #[test]
     fn gitdirs_in_and_above_a_root_are_found() {
         let directory = tempfile::tempdir().unwrap();
@@ -113,5 +128,6 @@ mod tests {
         fs::create_dir(work.join("s")).unwrap();
         fs::write(work.join("s/.git"), format!("gitdir: {}\n", main.join("modules/s").display())).unwrap();
         assert_eq!(gitdirs(&work), [root.join(".git"), main, work.join("a/b/.git")]);
+        assert_eq!(repositories(&work).pointers, [work.join("s/.git")]);
     }
 }

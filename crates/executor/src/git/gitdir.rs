@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, Uid, fchown, fstat, openat2, renameat, statat, unlinkat};
 use rustix::io::Errno;
@@ -18,6 +19,9 @@ const PACKED: u64 = 256 << 20;
 /// So many refs are looked at.
 const MAX_REFS: usize = 1_000_000;
 const MAX_DEPTH: usize = 16;
+/// How often a lock of another program is tried, and how far apart.
+const TRIES: usize = 40;
+const PAUSE: Duration = Duration::from_millis(25);
 
 /// What a `HEAD` says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -143,6 +147,17 @@ impl Gitdir {
             }
         }
         Ok(())
+    }
+
+    /// The same as [`Self::replace`], waiting for a short while for another program that holds the lock.
+    pub async fn replace_when_free(&self, name: &str, bytes: &[u8], owner: (u32, u32), is_same: impl Fn() -> bool) -> io::Result<()> {
+        for _ in 0..TRIES {
+            match self.replace(name, bytes, owner, &is_same) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => tokio::time::sleep(PAUSE).await,
+                done => return done,
+            }
+        }
+        self.replace(name, bytes, owner, is_same)
     }
 
     /// Puts new bytes in the place of a file as git does: by a lock beside it. `is_same` is asked under the lock.

@@ -1,7 +1,7 @@
 //! What an index lists, and the difference of two of them. Only entries are carried over, never times, flags or extensions: those could
 //! hide a change from a review.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::names;
 
@@ -59,16 +59,57 @@ impl Listing {
         changed.flat_map(|(_, entries)| entries).filter(|(mode, _, _)| mode != GITLINK).map(|(_, oid, _)| oid.as_str())
     }
 
-    /// Takes out nested repositories that another listing does not have, and names them.
-    pub fn without_new_repositories(&mut self, other: &Self) -> Vec<String> {
-        let is_new = |path: &Vec<u8>, entries: &Vec<Entry>| {
-            entries.iter().any(|(mode, _, _)| mode == GITLINK)
-                && !other.0.get(path).is_some_and(|known| known.iter().any(|(mode, _, _)| mode == GITLINK))
-        };
-        let new: Vec<Vec<u8>> = self.0.iter().filter(|(path, entries)| is_new(path, entries)).map(|(path, _)| path.clone()).collect();
-        new.iter().for_each(|path| drop(self.0.remove(path)));
-        new.iter().map(|path| String::from_utf8_lossy(path).escape_debug().to_string()).collect()
+    /// Brings together what two sides made of a common listing. Where both changed the same path, and for nested repositories that only
+    /// the inner side has, each keeps its own.
+    pub fn merge(common: &Self, outside: &Self, inside: &Self) -> Merged {
+        let mut merged = Merged::default();
+        let paths: BTreeSet<&Vec<u8>> = common.0.keys().chain(outside.0.keys()).chain(inside.0.keys()).collect();
+        for path in paths {
+            let (old, theirs, ours) = (common.0.get(path), outside.0.get(path), inside.0.get(path));
+            let shown = || String::from_utf8_lossy(path).escape_debug().to_string();
+            let mut put = |theirs: Option<&Vec<Entry>>, ours: Option<&Vec<Entry>>, old: Option<&Vec<Entry>>| {
+                for (listing, entries) in [(&mut merged.outside, theirs), (&mut merged.inside, ours), (&mut merged.common, old)] {
+                    if let Some(entries) = entries {
+                        listing.0.insert(path.clone(), entries.clone());
+                    }
+                }
+            };
+            if is_repository(ours) && !is_repository(theirs) && ours != old {
+                put(theirs, ours, old);
+                merged.repositories.push(shown());
+            } else if ours == theirs || ours == old {
+                put(theirs, theirs, theirs);
+            } else if theirs == old {
+                put(ours, ours, ours);
+            } else {
+                put(theirs, ours, old);
+                merged.conflicts.push(shown());
+            }
+        }
+        merged
     }
+
+    /// As git lists it.
+    pub fn text(&self) -> Vec<u8> {
+        Self::default().changes_to(self)
+    }
+}
+
+fn is_repository(entries: Option<&Vec<Entry>>) -> bool {
+    entries.is_some_and(|entries| entries.iter().any(|(mode, _, _)| mode == GITLINK))
+}
+
+/// What came of bringing two listings together.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Merged {
+    pub outside: Listing,
+    pub inside: Listing,
+    /// What both have in common from now on.
+    pub common: Listing,
+    /// Paths that both changed.
+    pub conflicts: Vec<String>,
+    /// Nested repositories that only the inner side has.
+    pub repositories: Vec<String>,
 }
 
 #[cfg(test)]
@@ -104,11 +145,21 @@ mod tests {
     }
 
     #[test]
-    fn nested_repositories_are_left_out_unless_they_were_there() {
-        let old = listing(&[("160000", "1", 0, "known")]);
-        let mut new = listing(&[("160000", "2", 0, "known"), ("160000", "3", 0, "sub"), ("100644", "4", 0, "file")]);
-        assert_eq!(new.without_new_repositories(&old), ["sub"]);
-        assert_eq!(new, listing(&[("160000", "2", 0, "known"), ("100644", "4", 0, "file")]));
+    fn two_sides_are_brought_together_path_by_path() {
+        let file = |digit: &'static str, path: &'static str| ("100644", digit, 0, path);
+        let common = listing(&[file("1", "a"), file("1", "b"), file("1", "c"), file("1", "both")]);
+        let outside = listing(&[file("2", "a"), file("1", "b"), file("1", "c"), file("2", "both"), file("5", "users")]);
+        let inside = listing(&[file("1", "a"), file("3", "b"), file("4", "both"), ("160000", "6", 0, "sub")]);
+        let merged = Listing::merge(&common, &outside, &inside);
+        assert_eq!(merged.outside, listing(&[file("2", "a"), file("3", "b"), file("2", "both"), file("5", "users")]));
+        let expected = [file("2", "a"), file("3", "b"), file("4", "both"), ("160000", "6", 0, "sub"), file("5", "users")];
+        assert_eq!(merged.inside, listing(&expected));
+        assert_eq!(merged.common, listing(&[file("2", "a"), file("3", "b"), file("1", "both"), file("5", "users")]));
+        assert_eq!((merged.conflicts, merged.repositories), (vec!["both".to_owned()], vec!["sub".to_owned()]));
+        assert_eq!(Listing::read(&outside.text()).unwrap(), outside);
+        // One that the user has moves like any other entry.
+        let (old, new) = (listing(&[("160000", "1", 0, "sub")]), listing(&[("160000", "2", 0, "sub")]));
+        assert_eq!(Listing::merge(&old, &old, &new).outside, new);
     }
 
     #[test]

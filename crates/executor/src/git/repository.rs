@@ -5,6 +5,8 @@ use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::SystemTime;
 
 use outpost_sandbox::policy::{Access, Substitute};
 use serde::{Deserialize, Serialize};
@@ -12,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::gitdir::{Gitdir, Refs};
 use super::layer::{Copying, Format, OBJECTS};
 use super::stamp::{Stamp, Stamps, worktrees};
+use super::sync::unfinished;
 
 /// A repository and its layer.
 pub struct Repository {
@@ -23,6 +26,8 @@ pub struct Repository {
     pub own: PathBuf,
     pub owner: (u32, u32),
     pub units: Vec<String>,
+    /// Where the machine's objects of each part are, once there are any.
+    objects: Mutex<BTreeMap<String, PathBuf>>,
     pub known: tokio::sync::Mutex<Known>,
 }
 
@@ -77,21 +82,45 @@ impl Repository {
         let owner = (metadata.uid(), metadata.gid());
         let layer = own.join("layer");
         if let Some((units, known)) = earlier(&own) {
-            return Ok(Self { gitdir: gitdir.to_owned(), layer, own, owner, units, known: tokio::sync::Mutex::new(known) });
+            return Ok(Self {
+                gitdir: gitdir.to_owned(),
+                layer,
+                own,
+                owner,
+                units,
+                objects: Mutex::default(),
+                known: tokio::sync::Mutex::new(known),
+            });
         }
         let _ = fs::remove_dir_all(&own);
         DirBuilder::new().recursive(true).mode(0o700).create(&own).map_err(Refused::Copy)?;
         let layer = own.canonicalize().map_err(Refused::Copy)?.join("layer");
-        // Looked at before: what changes meanwhile is carried over with the next command.
-        let before = Stamps::take(gitdir, &[String::new()], false);
+        // What changes meanwhile is carried over with the next command.
+        let began = SystemTime::now();
         let units = Copying::new(owner).run(gitdir, &layer).map_err(Refused::Copy)?;
         let mut known = Known::default();
         for unit in &units {
-            known.units.insert(unit.clone(), in_common(&layer.join(unit), &own, unit).map_err(Refused::Copy)?);
+            let mut common = in_common(&joined(&layer, unit), &own, unit).map_err(Refused::Copy)?;
+            for tree in common.heads.keys().cloned().collect::<Vec<_>>() {
+                let place = |top: &Path| Stamp::of(&joined(&joined(top, unit), &tree_path(&tree)).join("index"));
+                let (outside, inside) = (place(gitdir), place(&layer));
+                if outside.is_none_or(|stamp| stamp.is_older_than(began)) {
+                    common.indexes.insert(tree, (outside, inside));
+                }
+            }
+            known.units.insert(unit.clone(), common);
         }
-        known.outside = if units.len() == 1 { before } else { Stamps::default() };
+        known.outside = Stamps::taken_at(began, gitdir, &units, false);
         known.inside = Stamps::take(&layer, &units, true);
-        let repository = Self { gitdir: gitdir.to_owned(), layer, own, owner, units, known: tokio::sync::Mutex::new(Known::default()) };
+        let repository = Self {
+            gitdir: gitdir.to_owned(),
+            layer,
+            own,
+            owner,
+            units,
+            objects: Mutex::default(),
+            known: tokio::sync::Mutex::new(Known::default()),
+        };
         repository.write_down(&known).map_err(Refused::Copy)?;
         Ok(Self { known: tokio::sync::Mutex::new(known), ..repository })
     }
@@ -100,14 +129,29 @@ impl Repository {
     pub fn substitutes(&self) -> Vec<Substitute> {
         let mut all = vec![Substitute { path: self.gitdir.clone(), source: self.layer.clone(), access: Access::Write }];
         for unit in &self.units {
-            let (seen, objects) = (joined(&self.gitdir, unit).join(OBJECTS), joined(&self.gitdir, unit).join("objects"));
-            if let Ok(source) = objects.canonicalize()
-                && source.is_dir()
-            {
-                all.push(Substitute { path: seen, source, access: Access::Read });
+            if let Some(source) = self.objects(unit) {
+                all.push(Substitute { path: joined(&self.gitdir, unit).join(OBJECTS), source, access: Access::Read });
             }
         }
         all
+    }
+
+    fn objects(&self, unit: &str) -> Option<PathBuf> {
+        let mut known = self.objects.lock().unwrap_or_else(PoisonError::into_inner);
+        if !known.contains_key(unit) {
+            let found = joined(&self.gitdir, unit).join("objects").canonicalize().ok().filter(|found| found.is_dir())?;
+            known.insert(unit.to_owned(), found);
+        }
+        known.get(unit).cloned()
+    }
+
+    /// Whether something is in the layer that only it has: stashes, or a rebase that stopped.
+    pub fn has_unfinished_work(&self) -> bool {
+        let has = |unit: &String| {
+            let place = joined(&self.layer, unit);
+            Gitdir::open(&place).is_ok_and(|top| top.has("refs/stash")) || !unfinished(&place).is_empty()
+        };
+        self.units.iter().any(has)
     }
 
     /// Keeps what both sides have in common for a later start.

@@ -100,6 +100,11 @@ impl Outside {
         answer(self.command(arguments, Some(index)), input).await
     }
 
+    /// What a partial clone does not have is missing on purpose.
+    pub fn is_partial(&self) -> bool {
+        self.is_partial
+    }
+
     pub async fn holds(&self, arguments: &[&str]) -> bool {
         self.run(arguments, Vec::new()).await.is_ok()
     }
@@ -265,7 +270,7 @@ impl Inside<'_> {
             io: LaunchIo::Pipes { stdin: true },
             policy: self.policy.clone(),
         };
-        self.session.launch_aside(launch).await.map_err(|error| error.to_string())
+        self.session.launch_for_us(launch).await.map_err(|error| error.to_string())
     }
 
     pub async fn run(&self, gitdir: &Path, arguments: &[&str], input: &[u8]) -> Result<Vec<u8>, String> {

@@ -26,6 +26,16 @@ impl Stamp {
         let changed = Duration::new(seconds, u32::try_from(metadata.ctime_nsec()).ok()?);
         Some(Self { device: metadata.dev(), inode: metadata.ino(), size: metadata.size(), changed })
     }
+
+    /// Which file it is, whatever is in it.
+    pub fn identity(&self) -> (u64, u64) {
+        (self.device, self.inode)
+    }
+
+    /// Whether it had changed before that time for sure.
+    pub fn is_older_than(&self, time: SystemTime) -> bool {
+        self.changed + TICK < time.duration_since(UNIX_EPOCH).unwrap_or_default()
+    }
 }
 
 /// What a gitdir was like.
@@ -38,7 +48,12 @@ pub struct Stamps {
 impl Stamps {
     /// Of these parts of a gitdir. `with_directory` also notices files that come and go at the top of each.
     pub fn take(gitdir: &Path, units: &[String], with_directory: bool) -> Self {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self::taken_at(SystemTime::now(), gitdir, units, with_directory)
+    }
+
+    /// The same for something that was copied at that time: what changed since, or just before, counts as changed.
+    pub fn taken_at(time: SystemTime, gitdir: &Path, units: &[String], with_directory: bool) -> Self {
+        let now = time.duration_since(UNIX_EPOCH).unwrap_or_default();
         let mut seen = Vec::new();
         let mut see = |path: PathBuf| {
             let stamp = Stamp::of(&path);

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::gitdir::{Gitdir, Head, Refs};
-use super::index::Listing;
+use super::index::{Listing, Merged};
 use super::names;
 use super::repository::{Known, Repository, Unit, joined, tree_path};
 use super::run::{self, Inside, Outside};
@@ -36,6 +36,8 @@ pub struct Comparing<'a> {
     /// Under which name commits are kept that cannot be carried over.
     pub label: &'a str,
     pub notices: Vec<String>,
+    /// Something has to be tried again with the next command.
+    pub is_incomplete: bool,
 }
 
 /// What is to be done with the refs of one part.
@@ -49,13 +51,13 @@ struct Changes {
     both: Vec<(String, Option<String>, String)>,
 }
 
-/// The index of one working tree.
+/// The index of one working tree, on both sides.
 struct IndexChange {
     tree: String,
-    old: Listing,
-    new: Listing,
-    is_out: bool,
-    outside: Option<Stamp>,
+    outside: Listing,
+    inside: Listing,
+    merged: Merged,
+    stamp: Option<Stamp>,
 }
 
 /// One part while it is compared.
@@ -84,13 +86,19 @@ impl Comparing<'_> {
                     }
                 }
                 Err(why) => {
-                    self.notices.push(format!("git: nothing was carried over for {}: {why}", repository.gitdir.join(unit).display()))
+                    self.failed(format!("git: nothing was carried over for {}: {why}", joined(&repository.gitdir, unit).display()));
                 }
             }
         }
         known.outside = Stamps::take(&repository.gitdir, &repository.units, false);
-        known.inside = Stamps::take(&repository.layer, &repository.units, true);
+        known.inside = if self.is_incomplete { Stamps::default() } else { Stamps::take(&repository.layer, &repository.units, true) };
         self.new_to_say(&mut known)
+    }
+
+    /// Says what could not be done now.
+    fn failed(&mut self, notice: String) {
+        self.is_incomplete = true;
+        self.notices.push(notice);
     }
 
     /// What was not said before.
@@ -122,6 +130,9 @@ impl Comparing<'_> {
             }
             Err(error) => return Err(error.to_string()),
         };
+        if is_same(&at, &copy, &known) {
+            return Ok(known);
+        }
         let outside = Outside::open(self.inside.program, &repository.own, &at, repository.owner)
             .map_err(|error| format!("no place to work in can be made: {error}"))?;
         let unfinished = unfinished(&copy);
@@ -170,6 +181,13 @@ impl Comparing<'_> {
         let mut changes = compare(&known.refs, &outside, &inside, !part.unfinished.is_empty());
         if changes.out.len() > MAX_CHANGES {
             return Err(format!("{} refs were changed at once", changes.out.len()));
+        }
+        if let Some((_, what)) = part.unfinished.first()
+            && outside.iter().any(|(name, oid)| name.starts_with("refs/heads/") && known.refs.get(name) != Some(oid))
+        {
+            self.failed(format!(
+                "git: {what} is unfinished in the sandbox; branches that were changed outside are seen there when it is over"
+            ));
         }
         let trees = self.trees(&part);
         let mut indexes = Vec::new();
@@ -222,8 +240,8 @@ impl Comparing<'_> {
         if let Some(Head::Detached(oid)) = &head {
             tips.insert(oid);
         }
-        for change in indexes.iter().filter(|change| change.is_out) {
-            tips.extend(change.new.objects_beyond(&change.old));
+        for change in indexes {
+            tips.extend(change.merged.outside.objects_beyond(&change.outside));
         }
         let here: BTreeSet<&str> = outside.values().map(String::as_str).collect();
         tips.retain(|tip| !here.contains(tip));
@@ -236,9 +254,9 @@ impl Comparing<'_> {
         let gitdir = joined(&self.repository.gitdir, part.unit);
         self.inside.give_objects(&gitdir, &part.outside, &input).await?;
         // Everything that they need is there now, or they are not taken.
-        let mut input: Vec<u8> = tips.iter().flat_map(|tip| format!("{tip}\n").into_bytes()).collect();
-        input.extend_from_slice(b"--not\n--all\n");
-        let arguments = ["rev-list", "--objects", "--stdin", "--quiet", "--exclude-promisor-objects"];
+        let input: Vec<u8> = tips.iter().flat_map(|tip| format!("{tip}\n").into_bytes()).collect();
+        let missing = if part.outside.is_partial() { "--exclude-promisor-objects" } else { "--no-object-names" };
+        let arguments = ["rev-list", "--objects", "--stdin", missing, "--not", "--all", "--quiet"];
         part.outside.run(&arguments, input).await.map(drop).map_err(|why| format!("objects are missing: {why}"))
     }
 
@@ -365,12 +383,15 @@ impl Comparing<'_> {
                 Head::Detached(oid) => part.outside.holds(&["cat-file", "-e", &format!("{oid}^{{commit}}")]).await,
                 Head::Branch(_) => true,
             };
+            if !is_there {
+                self.notices.push("git: HEAD of the sandbox is no commit, and is not carried over".into());
+                return branch;
+            }
             let text = inside.text();
-            let replaced = real.replace("HEAD", text.as_bytes(), repository.owner, || real.head().map(|head| head.text()) == now);
-            match replaced {
-                Ok(()) if is_there => drop(known.heads.insert(tree.to_owned(), text)),
-                Ok(()) => self.notices.push("git: HEAD of the sandbox is no commit".into()),
-                Err(error) => self.notices.push(format!("git: HEAD was changed in the sandbox, and that was not carried over: {error}")),
+            let is_same = || real.head().map(|head| head.text()) == now;
+            match real.replace_when_free("HEAD", text.as_bytes(), repository.owner, is_same).await {
+                Ok(()) => drop(known.heads.insert(tree.to_owned(), text)),
+                Err(error) => self.failed(format!("git: HEAD was changed in the sandbox, and that was not carried over: {error}")),
             }
         } else {
             self.notices.push(format!(
@@ -393,7 +414,6 @@ impl Comparing<'_> {
         if known.indexes.get(tree) == Some(&now) || is_unfinished {
             return Ok(None);
         }
-        let base = repository.base_index(part.unit, tree);
         let listed = async |bytes: Vec<u8>| -> Result<Listing, String> {
             if bytes.is_empty() {
                 return Ok(Listing::default());
@@ -401,9 +421,13 @@ impl Comparing<'_> {
             let aside = part.outside.aside("index-read", &bytes).map_err(|error| error.to_string())?;
             Listing::read(&part.outside.run_on(&aside, &["ls-files", "--stage", "-z"], Vec::new()).await?)
         };
-        let common = listed(std::fs::read(&base).unwrap_or_default()).await.unwrap_or_default();
+        let base = repository.base_index(part.unit, tree);
+        let common = match std::fs::read(base.with_extension("list")) {
+            Ok(text) => Listing::read(&text)?,
+            Err(_) => listed(std::fs::read(&base).unwrap_or_default()).await?,
+        };
         let outside = listed(std::fs::read(place.join("index")).unwrap_or_default()).await?;
-        let mut inside = match now.1 {
+        let inside = match now.1 {
             Some(_) => match self.inside.run(&place, &["ls-files", "--stage", "-z"], &[]).await.and_then(|text| Listing::read(&text)) {
                 Ok(listing) => listing,
                 Err(why) => {
@@ -413,67 +437,75 @@ impl Comparing<'_> {
             },
             None => Listing::default(),
         };
-        for nested in inside.without_new_repositories(&outside) {
+        let merged = Listing::merge(&common, &outside, &inside);
+        for nested in &merged.repositories {
             self.notices.push(format!(
                 "git: the repository `{nested}` inside the working tree was added in the sandbox; the index outside does not list it, because git would then run what its configuration names: \
                  look at {nested}/.git before you run git there"
             ));
         }
-        let change = |old: &Listing, new: Listing, is_out: bool| {
-            Some(IndexChange { tree: tree.to_owned(), old: old.clone(), new, is_out, outside: now.0 })
-        };
-        Ok(if outside == inside {
-            known.indexes.insert(tree.to_owned(), now);
-            if common != outside {
-                let _ = std::fs::copy(place.join("index"), &base);
-            }
-            None
-        } else if inside == common {
-            change(&inside, outside, false)
-        } else if outside == common {
-            change(&outside, inside, true)
-        } else {
-            known.indexes.insert(tree.to_owned(), now);
-            self.notices.push("git: something is staged in the sandbox and something else outside of it; each stays as it is".into());
-            None
-        })
+        if let Some(first) = merged.conflicts.first() {
+            let others = merged.conflicts.len() - 1;
+            self.notices.push(format!(
+                "git: `{first}` and {others} others are staged in the sandbox and differently outside of it; each stays as it is"
+            ));
+        }
+        Ok(Some(IndexChange { tree: tree.to_owned(), outside, inside, merged, stamp: now.0 }))
     }
 
     async fn index_over(&mut self, part: &Part<'_>, change: &IndexChange, known: &mut Unit) {
         let repository = self.repository;
         let place = joined(&joined(&repository.gitdir, part.unit), &tree_path(&change.tree));
-        let told = change.old.changes_to(&change.new);
         let arguments = ["update-index", "-z", "--index-info"];
-        let done = if change.is_out {
-            let result = async {
+        let (out, into) = (change.outside.changes_to(&change.merged.outside), change.inside.changes_to(&change.merged.inside));
+        let done = async {
+            if !out.is_empty() {
                 let bytes = std::fs::read(place.join("index")).unwrap_or_default();
                 let aside = part.outside.aside("index-write", &bytes).map_err(|error| error.to_string())?;
                 if bytes.is_empty() {
                     let _ = std::fs::remove_file(&aside);
                 }
-                part.outside.run_on(&aside, &arguments, told).await?;
+                part.outside.run_on(&aside, &arguments, out).await?;
                 let bytes = std::fs::read(&aside).map_err(|error| error.to_string())?;
                 let real = Gitdir::open(&place).map_err(|error| error.to_string())?;
-                let is_same = || Stamp::of(&place.join("index")) == change.outside;
-                real.replace("index", &bytes, repository.owner, is_same).map_err(|error| error.to_string())
-            };
-            result.await
-        } else {
-            self.inside.run(&place, &arguments, &told).await.map(drop)
+                let is_same = || Stamp::of(&place.join("index")) == change.stamp;
+                real.replace_when_free("index", &bytes, repository.owner, is_same).await.map_err(|error| error.to_string())?;
+            }
+            if !into.is_empty() {
+                self.inside.run(&place, &arguments, &into).await?;
+            }
+            let base = repository.base_index(part.unit, &change.tree).with_extension("list");
+            std::fs::write(base, change.merged.common.text()).map_err(|error| error.to_string())
         };
-        match done {
+        match done.await {
             Ok(()) => {
-                let _ = std::fs::copy(place.join("index"), repository.base_index(part.unit, &change.tree));
                 let copy = joined(&joined(&repository.layer, part.unit), &tree_path(&change.tree));
                 known.indexes.insert(change.tree.clone(), (Stamp::of(&place.join("index")), Stamp::of(&copy.join("index"))));
             }
-            Err(why) => self.notices.push(format!("git: what is staged was not carried over: {why}")),
+            Err(why) => self.failed(format!("git: what is staged was not carried over: {why}")),
         }
     }
 }
 
+/// Whether both sides are what they were when they were last compared, for sure.
+fn is_same(at: &Path, copy: &Path, known: &Unit) -> bool {
+    let (Ok(real), Ok(layer)) = (Gitdir::open(at), Gitdir::open(copy)) else { return false };
+    let (Ok(outside), Ok(inside)) = (real.refs(), layer.refs()) else { return false };
+    let changes = compare(&known.refs, &outside, &inside, false);
+    let is_tree_same = |tree: String| {
+        let (place, copy) = (joined(at, &tree_path(&tree)), joined(copy, &tree_path(&tree)));
+        let head = |place: &Path| Gitdir::open(place).ok().and_then(|place| place.head()).map(|head| head.text());
+        let indexes = (Stamp::of(&place.join("index")), Stamp::of(&copy.join("index")));
+        let common = known.heads.get(&tree);
+        head(&place).as_ref() == common && head(&copy).as_ref() == common && known.indexes.get(&tree) == Some(&indexes)
+    };
+    let is_quiet = changes.out.is_empty() && changes.into.is_empty() && changes.both.is_empty();
+    let trees = worktrees(copy);
+    is_quiet && trees == worktrees(at) && std::iter::once(String::new()).chain(trees).all(is_tree_same)
+}
+
 /// What is unfinished in a part of a layer, by working tree.
-fn unfinished(copy: &Path) -> Vec<(String, &'static str)> {
+pub fn unfinished(copy: &Path) -> Vec<(String, &'static str)> {
     let trees = std::iter::once(String::new()).chain(worktrees(copy));
     let found = |tree: String| {
         let place = Gitdir::open(&joined(copy, &tree_path(&tree))).ok()?;

@@ -16,7 +16,7 @@ use super::native;
 use crate::connection::Connection;
 use crate::input::WriteError;
 use crate::process::ReadRequest;
-use crate::session::{Claim, Entry, Prepared, Session};
+use crate::session::{Claim, Entry, Session};
 use crate::{fault, past};
 
 fn admit(connection: &Connection) -> Result<(), Fault> {
@@ -66,9 +66,8 @@ async fn start(connection: &Connection, params: StartParams) -> Result<StartResp
     let sandbox_type = loop {
         match session.claim(&params)? {
             Claim::New(start) => {
-                let notices = start.prepare(session.before_command(&params)).await?;
                 let snapshot = start.prepare(session.snapshot(&params)).await?;
-                break pace.run(&session, move || start.launch(params, Prepared { snapshot, notices })).await?;
+                break pace.run(&session, move || start.launch(params, snapshot.as_deref())).await?;
             }
             Claim::Known => {
                 let known = session.clone();

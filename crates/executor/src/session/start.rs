@@ -37,13 +37,6 @@ impl Starting {
     }
 }
 
-/// What was done before a start.
-pub struct Prepared {
-    pub snapshot: Option<Arc<Snapshot>>,
-    /// What there is to say about the repositories that it finds.
-    pub notices: Vec<String>,
-}
-
 /// What became of the wish to start something.
 pub enum Claim {
     New(Start),
@@ -112,11 +105,11 @@ impl Start {
     }
 
     /// Starts the process. Waits, on this thread, until it runs; the lock is not held, because that may take long.
-    pub fn launch(self, params: StartParams, prepared: Prepared) -> Result<SandboxType, Fault> {
-        let snapshot = prepared.snapshot.as_deref();
+    pub fn launch(self, params: StartParams, snapshot: Option<&Snapshot>) -> Result<SandboxType, Fault> {
         let session = &self.session;
         let cwd = params.cwd.to_native().map_err(|error| fault::foreign_cwd(&params.cwd.to_string(), &error))?;
         let policy = session.start_policy(&params)?;
+        let notices = session.before_command(&policy);
         let (program, arguments) = params.argv.split_first().ok_or_else(fault::empty_argv)?;
         let launch = Launch {
             program: program.into(),
@@ -154,7 +147,7 @@ impl Start {
             return Err(self.ended());
         }
         let is_offline = policy.rules().is_some_and(|rules| rules.network == Network::Restricted);
-        let adoption = Adoption { fingerprint, policy: policy.clone(), is_offline, notices: prepared.notices };
+        let adoption = Adoption { fingerprint, policy: policy.clone(), is_offline, notices };
         let process = Process::adopt(child, params, adoption, session);
         state.processes.insert(self.id.clone(), Entry::Live(process.clone()));
         process.push_all_to(state.attachment.clone());

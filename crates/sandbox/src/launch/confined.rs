@@ -211,7 +211,8 @@ impl Owner {
         };
         let tree = |(path, access): (PathBuf, Access)| Place {
             rights: rights(&path, access),
-            fixed: true,
+            // What is seen inside a layer lies in a directory of ours, which nobody else finds.
+            fixed: access == Access::Write || rules.source_of(&path).is_none(),
             source: rules.source_of(&path).map(Path::to_owned),
             path,
             access,

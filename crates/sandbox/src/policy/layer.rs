@@ -59,7 +59,7 @@ mod tests {
         assert!(rules.may_write(Path::new("/w/.git/modules/x/config")).is_err());
         let substitute = Substitute { path: "/w/.git".into(), source: "/own/layer".into(), access: Access::Write };
         let rules = rules.substituting(substitute);
-        assert!(rules.may_write(Path::new("/w/.git/modules/x/config")).is_ok() && rules.may_write(Path::new("/w/.husky/x")).is_err());
+        assert!(rules.may_write(Path::new("/w/.git/modules/x/config")).is_ok() && rules.may_write(Path::new("/w/.codex/x")).is_err());
         assert_eq!(rules.source_of(Path::new("/w/.git")), Some(Path::new("/own/layer")));
         assert!(rules.is_in_layer(Path::new("/w/.git/x")) && !rules.is_in_layer(Path::new("/w/.git")));
         assert_ne!(rules, Rules::new([], Vec::new(), Network::Restricted));

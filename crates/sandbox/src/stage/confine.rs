@@ -115,7 +115,8 @@ pub fn confine(confinement: &Confinement, shared: Network, ends: Ends) -> Result
     let mut watch = Watch::open().ok();
     let confinement = with_matches(confinement, watch.as_mut())?;
     if let Some(watch) = &mut watch {
-        confinement.places.iter().for_each(|place| watch.around(&place.path));
+        let places = confinement.places.iter().filter(|place| !view::is_in_layer(&confinement.places, &place.path));
+        places.for_each(|place| watch.around(&place.path));
     }
     let quiet = match &watch {
         Some(watch) => watch.quiet().during("hearing of changes")?,
