@@ -50,6 +50,10 @@ as_root_and_user! {
             fs::create_dir(ground.path(name)).unwrap();
             give(who, &ground.path(name));
         }
+        for name in [".config", ".config/other"] {
+            fs::create_dir(ground.path(name)).unwrap();
+            give(who, &ground.path(name));
+        }
         for name in [".git/config", ".bashrc"] {
             fs::write(ground.path(name), "old").unwrap();
             give(who, &ground.path(name));
@@ -71,6 +75,14 @@ as_root_and_user! {
             "rmdir .codex",
             "echo x > .husky/pre-commit",
             "mv x .zshrc; echo x > .zshrc",
+            "echo x > .cshrc",
+            "echo x > .tcshrc",
+            "echo x > .login",
+            "echo x > .kshrc",
+            "echo x > .config/fish/config.fish",
+            "rmdir .config/fish && mkdir .config/fish",
+            "mkdir -p .config/git && echo x > .config/git/config",
+            "mv .config moved",
             "ln -s /etc .agents",
             "ln -sfn /etc .ssh && test -h .ssh",
         ] {
@@ -80,7 +92,7 @@ as_root_and_user! {
         assert_eq!(fs::read_to_string(ground.path(".git/config")).unwrap(), "old");
         assert_eq!(fs::read_to_string(ground.path(".bashrc")).unwrap(), "old");
         // Elsewhere the same names are anybody's, and nothing stays behind of the placeholders.
-        let (code, output) = ground.run(&mut client, &policy, "mkdir -p sub/.git && echo x > sub/.git/config && echo x > sub/.bashrc").await;
+        let (code, output) = ground.run(&mut client, &policy, "mkdir -p sub/.git && echo x > sub/.git/config && echo x > sub/.bashrc && echo x > .config/other/x").await;
         assert_eq!(code, 0, "{output}");
         client.result("session/end", json!({})).await;
         let left = || {
@@ -89,7 +101,7 @@ as_root_and_user! {
             names.sort_unstable();
             names
         };
-        outpost_testkit::executor::eventually("placeholders are gone", || left() == [".bashrc", ".git", "sub"]).await;
+        outpost_testkit::executor::eventually("placeholders are gone", || left() == [".bashrc", ".config", ".git", "sub"]).await;
     }
 
     async fn no_link_and_no_path_leads_out(who: Who) {

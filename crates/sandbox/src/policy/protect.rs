@@ -18,9 +18,17 @@ pub const STARTUP_FILES: &[&str] = &[
     ".zprofile",
     ".zlogin",
     ".zlogout",
+    ".cshrc",
+    ".tcshrc",
+    ".login",
+    ".logout",
+    ".kshrc",
     ".envrc",
     ".gitconfig",
 ];
+
+/// The same below `.config`: fish and git read these.
+pub const CONFIG_NAMES: &[&str] = &["fish", "git"];
 
 /// So many submodules and worktrees of one repository are protected.
 const MAX_CHECKOUTS: usize = 256;
@@ -33,6 +41,10 @@ pub fn protected_paths(root: &Path) -> Vec<PathBuf> {
         return Vec::new();
     }
     let mut paths: Vec<PathBuf> = PROTECTED_NAMES.iter().chain(STARTUP_FILES).map(|name| root.join(name)).collect();
+    // Only where there is a `.config`: something in its place would keep other programs from making it.
+    if root.join(".config").is_dir() {
+        paths.extend(CONFIG_NAMES.iter().map(|name| root.join(".config").join(name)));
+    }
     let git = root.join(".git");
     paths.extend(directories_of(&git));
     for checkout in checkouts(root, &git).into_iter().take(MAX_CHECKOUTS) {
