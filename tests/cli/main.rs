@@ -11,6 +11,7 @@ mod exec;
 mod executor;
 mod import;
 mod newcomer;
+mod person;
 mod profiles;
 mod run;
 mod schema;
@@ -18,6 +19,7 @@ mod shell;
 mod shown;
 mod sources;
 mod thread;
+mod world;
 mod written;
 
 const OUTPOST: &str = env!("CARGO_BIN_EXE_outpost");

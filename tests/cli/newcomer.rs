@@ -1,42 +1,12 @@
 //! What people do wrong in their first ten minutes, and what they are told to do next.
 
 use std::os::unix::fs::PermissionsExt;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
 
 use crate::OUTPOST;
-
-struct Newcomer {
-    home: TempDir,
-    work: TempDir,
-}
-
-impl Newcomer {
-    fn new() -> Self {
-        Self { home: TempDir::new().unwrap(), work: TempDir::new().unwrap() }
-    }
-
-    fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(OUTPOST);
-        command.args(arguments).current_dir(self.work.path()).stdin(Stdio::null());
-        command.env("OUTPOST_HOME", self.home.path()).env("HOME", self.work.path());
-        for name in ["OPENAI_API_KEY", "CODEX_API_KEY", "OPENAI_BASE_URL", "OUTPOST_EXEC_SERVER_URL"] {
-            command.env_remove(name);
-        }
-        command
-    }
-
-    /// What it says on standard error, and how it ends.
-    fn told(&self, arguments: &[&str]) -> (String, Option<i32>) {
-        let Output { status, stderr, .. } = self.command(arguments).output().unwrap();
-        (String::from_utf8(stderr).unwrap(), status.code())
-    }
-
-    fn write(&self, file: &str, text: &str) {
-        std::fs::write(self.home.path().join(file), text).unwrap();
-    }
-}
+use crate::person::Newcomer;
 
 #[test]
 fn a_machine_that_is_not_there_is_told_with_how_to_add_or_reach_it() {

@@ -6,3 +6,9 @@ mod examples;
 mod links;
 mod pages;
 mod typed;
+mod typing;
+#[path = "../cli/world.rs"]
+#[allow(dead_code, reason = "shared with the tests of the command line")]
+mod world;
+
+const OUTPOST: &str = env!("CARGO_BIN_EXE_outpost");

@@ -146,7 +146,8 @@ fn way(nodes: &HashMap<LineId, Node>, order: &[LineId]) -> HashSet<LineId> {
     way.extend(order.iter().filter(is_part));
     let asked = way.iter().filter_map(|line| nodes.get(line)).filter(|node| node.answer.is_some());
     let calls: HashSet<LineId> = asked.flat_map(|node| node.calls.iter().copied()).collect();
-    let ends_one = |line: &&LineId| nodes.get(*line).is_some_and(|node| node.is_result && node.calls.iter().any(|call| calls.contains(call)));
+    let ends_one =
+        |line: &&LineId| nodes.get(*line).is_some_and(|node| node.is_result && node.calls.iter().any(|call| calls.contains(call)));
     way.extend(order.iter().filter(ends_one));
     way
 }
