@@ -270,6 +270,28 @@ fn a_home_can_be_worked_in() {
     assert_eq!(left, [".profile"], "nothing is left");
 }
 
+/// Other shells than bash have start-up files, too. A placeholder for one of tcsh's does not hide the other.
+#[test]
+fn start_up_files_of_every_shell_stay_as_they_are() {
+    let me = Newcomer::new();
+    let home = me.work.path();
+    std::fs::create_dir_all(home.join(".config/other")).unwrap();
+    std::fs::write(home.join(".cshrc"), "setenv FROM_CSHRC it-was-read\n").unwrap();
+    for file in [".cshrc", ".tcshrc", ".login", ".logout", ".kshrc", ".zshenv", ".config/fish/config.fish", ".config/git/config"] {
+        let (told, code) = me.told(&["exec", &format!("$ echo evil >> {file}")]);
+        assert!(code == Some(1) && told.contains(file), "{file}: {told}");
+    }
+    let (told, code) = me.told(&["exec", "$ echo fine > .config/other/file; if command -v tcsh > /dev/null; then tcsh -c 'echo $FROM_CSHRC'; fi"]);
+    assert_eq!(code, Some(0), "{told}");
+    let has_tcsh = Command::new("sh").args(["-c", "command -v tcsh"]).output().unwrap().status.success();
+    assert!(!has_tcsh || told.contains("it-was-read"), "{told}");
+    assert_eq!(std::fs::read_to_string(home.join(".cshrc")).unwrap(), "setenv FROM_CSHRC it-was-read\n");
+    let mut left: Vec<_> = std::fs::read_dir(home).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, [".config", ".cshrc"], "nothing is left");
+    assert!(home.join(".config/other/file").exists() && !home.join(".config/fish").exists());
+}
+
 /// A command that a limit stopped did not just end with a number.
 #[test]
 fn a_limit_that_stops_a_command_is_named() {

@@ -5,6 +5,7 @@
 mod examples;
 mod links;
 mod pages;
+mod security;
 mod typed;
 mod typing;
 #[path = "../cli/world.rs"]
