@@ -3,8 +3,6 @@
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
-use tempfile::TempDir;
-
 use crate::OUTPOST;
 use crate::person::Newcomer;
 
@@ -281,7 +279,8 @@ fn start_up_files_of_every_shell_stay_as_they_are() {
         let (told, code) = me.told(&["exec", &format!("$ echo evil >> {file}")]);
         assert!(code == Some(1) && told.contains(file), "{file}: {told}");
     }
-    let (told, code) = me.told(&["exec", "$ echo fine > .config/other/file; if command -v tcsh > /dev/null; then tcsh -c 'echo $FROM_CSHRC'; fi"]);
+    let (told, code) =
+        me.told(&["exec", "$ echo fine > .config/other/file; if command -v tcsh > /dev/null; then tcsh -c 'echo $FROM_CSHRC'; fi"]);
     assert_eq!(code, Some(0), "{told}");
     let has_tcsh = Command::new("sh").args(["-c", "command -v tcsh"]).output().unwrap().status.success();
     assert!(!has_tcsh || told.contains("it-was-read"), "{told}");

