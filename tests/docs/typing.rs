@@ -166,8 +166,9 @@ impl Stage {
     }
 
     fn run(&self, script: &str) -> Output {
-        let mut command = self.world.command("bash");
-        command.args(["-c", &format!("{SHELL}{script}")]).current_dir(self.path("work"));
+        // A command that hangs is one that fails.
+        let mut command = self.world.command("timeout");
+        command.args(["100", "bash", "-c", &format!("{SHELL}{script}")]).current_dir(self.path("work"));
         command.env("PROGRAM", OUTPOST).env("HOME", self.path("user")).env_remove("OPENAI_API_KEY");
         if self.has_key {
             command.env("OPENAI_API_KEY", "x").env("OPENAI_BASE_URL", self.model.base_url());

@@ -183,6 +183,7 @@ async fn s10_replacing_ends_a_start_that_is_not_through() {
         async move { old.info().await }
     });
     eventually("the command is started", || std::fs::read_to_string(&mark).is_ok_and(|text| text.ends_with('\n'))).await;
+    let pid: u32 = std::fs::read_to_string(&mark).unwrap().trim().parse().unwrap();
     registry.add(id("box"), definition).unwrap();
     let error = soon("whoever waits is told", waiting).await.unwrap().unwrap_err();
     assert!(error.to_string().contains("replaced or removed"), "{error}");
