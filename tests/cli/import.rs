@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use outpost_testkit::said::json_of;
 use serde_json::{Value, json};
 
 use crate::OUTPOST;
@@ -40,14 +41,7 @@ impl Desk {
     }
 
     fn json(&self, words: &[&str]) -> Value {
-        let output = self.outpost(&[words, &["--json"]].concat());
-        assert!(
-            output.status.success(),
-            "{words:?}: {}{}",
-            String::from_utf8_lossy(&output.stderr),
-            String::from_utf8_lossy(&output.stdout)
-        );
-        serde_json::from_slice(&output.stdout).unwrap()
+        json_of(&self.outpost(&[words, &["--json"]].concat()))
     }
 
     fn write(&self, name: &str, lines: &[Value]) -> PathBuf {
@@ -175,6 +169,39 @@ fn sub_agents_and_summaries_of_claude_code_come_along() {
     let mut said: Vec<&str> = agents["threads"].as_array().unwrap().iter().map(|thread| thread["preview"].as_str().unwrap()).collect();
     said.sort_unstable();
     assert_eq!(said, ["a task for an agent", "another task"], "{agents}");
+}
+
+/// How often directories are read while so many sessions are imported.
+fn directory_reads(sessions: usize) -> Option<usize> {
+    let desk = Desk::new();
+    for number in 0..sessions {
+        let (session, first) = (format!("7b0a4c52-51f2-4a7e-9d0e-{number:012}"), format!("u{number}"));
+        let more = json!({"sessionId": session});
+        let lines = [
+            said("user", &first, None, json!("a question"), more.clone()),
+            said("assistant", "a", Some(&first), json!([{"type": "text", "text": "an answer"}]), more),
+        ];
+        desk.write(&format!("projects/p/{session}.jsonl"), &lines);
+    }
+    let log = desk.0.path().join("calls");
+    let mut strace = Command::new("strace");
+    strace.args(["-f", "-qq", "-e", "trace=getdents64", "-o"]).arg(&log).arg(OUTPOST).args(["thread", "import", "--json"]);
+    strace.arg(desk.0.path().join("projects")).env("OUTPOST_HOME", desk.home()).env("HOME", desk.0.path());
+    let output = strace.output().ok().filter(|output| output.status.success())?;
+    let imported: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((imported["imported"].as_array().unwrap().len(), &imported["failed"]), (sessions, &json!(0)), "{imported}");
+    Some(fs::read_to_string(log).unwrap().lines().filter(|line| line.contains("getdents64(")).count())
+}
+
+/// Ids of Claude Code tell no time, so that a thread's journal is not where its id says. The home is looked through once and not once
+/// for each of thousands.
+#[test]
+fn many_sessions_are_imported_without_searching_the_home_for_each() {
+    let (Some(few), Some(many)) = (directory_reads(20), directory_reads(120)) else {
+        eprintln!("skipped: strace is not installed, or may not be used here");
+        return;
+    };
+    assert!(many < few + 50, "directories are read {few} times for 20 sessions and {many} times for 120");
 }
 
 fn rollout(desk: &Desk, meta: Value) -> PathBuf {

@@ -12,6 +12,7 @@ mod executor;
 mod import;
 mod lock;
 mod newcomer;
+mod person;
 mod profiles;
 mod run;
 mod schema;
@@ -19,6 +20,7 @@ mod shell;
 mod shown;
 mod sources;
 mod thread;
+mod world;
 mod written;
 
 const OUTPOST: &str = env!("CARGO_BIN_EXE_outpost");

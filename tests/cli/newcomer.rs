@@ -1,42 +1,10 @@
 //! What people do wrong in their first ten minutes, and what they are told to do next.
 
 use std::os::unix::fs::PermissionsExt;
-use std::process::{Command, Output, Stdio};
-
-use tempfile::TempDir;
+use std::process::{Command, Stdio};
 
 use crate::OUTPOST;
-
-struct Newcomer {
-    home: TempDir,
-    work: TempDir,
-}
-
-impl Newcomer {
-    fn new() -> Self {
-        Self { home: TempDir::new().unwrap(), work: TempDir::new().unwrap() }
-    }
-
-    fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(OUTPOST);
-        command.args(arguments).current_dir(self.work.path()).stdin(Stdio::null());
-        command.env("OUTPOST_HOME", self.home.path()).env("HOME", self.work.path());
-        for name in ["OPENAI_API_KEY", "CODEX_API_KEY", "OPENAI_BASE_URL", "OUTPOST_EXEC_SERVER_URL"] {
-            command.env_remove(name);
-        }
-        command
-    }
-
-    /// What it says on standard error, and how it ends.
-    fn told(&self, arguments: &[&str]) -> (String, Option<i32>) {
-        let Output { status, stderr, .. } = self.command(arguments).output().unwrap();
-        (String::from_utf8(stderr).unwrap(), status.code())
-    }
-
-    fn write(&self, file: &str, text: &str) {
-        std::fs::write(self.home.path().join(file), text).unwrap();
-    }
-}
+use crate::person::Newcomer;
 
 #[test]
 fn a_machine_that_is_not_there_is_told_with_how_to_add_or_reach_it() {
@@ -298,6 +266,29 @@ fn a_home_can_be_worked_in() {
     assert!(told.contains(".bash_login: Read-only file system") && told.contains("mv: cannot move"), "{told}");
     let left: Vec<_> = std::fs::read_dir(me.work.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left, [".profile"], "nothing is left");
+}
+
+/// Other shells than bash have start-up files, too. A placeholder for one of tcsh's does not hide the other.
+#[test]
+fn start_up_files_of_every_shell_stay_as_they_are() {
+    let me = Newcomer::new();
+    let home = me.work.path();
+    std::fs::create_dir_all(home.join(".config/other")).unwrap();
+    std::fs::write(home.join(".cshrc"), "setenv FROM_CSHRC it-was-read\n").unwrap();
+    for file in [".cshrc", ".tcshrc", ".login", ".logout", ".kshrc", ".zshenv", ".config/fish/config.fish", ".config/git/config"] {
+        let (told, code) = me.told(&["exec", &format!("$ echo evil >> {file}")]);
+        assert!(code == Some(1) && told.contains(file), "{file}: {told}");
+    }
+    let (told, code) =
+        me.told(&["exec", "$ echo fine > .config/other/file; if command -v tcsh > /dev/null; then tcsh -c 'echo $FROM_CSHRC'; fi"]);
+    assert_eq!(code, Some(0), "{told}");
+    let has_tcsh = Command::new("sh").args(["-c", "command -v tcsh"]).output().unwrap().status.success();
+    assert!(!has_tcsh || told.contains("it-was-read"), "{told}");
+    assert_eq!(std::fs::read_to_string(home.join(".cshrc")).unwrap(), "setenv FROM_CSHRC it-was-read\n");
+    let mut left: Vec<_> = std::fs::read_dir(home).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    left.sort();
+    assert_eq!(left, [".config", ".cshrc"], "nothing is left");
+    assert!(home.join(".config/other/file").exists() && !home.join(".config/fish").exists());
 }
 
 /// A command that a limit stopped did not just end with a number.

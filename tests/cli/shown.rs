@@ -5,35 +5,28 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use outpost_testkit::TestTerminal;
-use tempfile::TempDir;
 
-use crate::OUTPOST;
+use crate::person::Newcomer;
 
 /// Sets the title of a window, clears it, and hides what follows.
 const EVIL: &str = "\u{1b}]0;owned\u{7}\u{1b}[2J\u{202e}end";
 const SHOWN: &str = "<U+001B>]0;owned<U+0007><U+001B>[2J<U+202E>end";
 
-struct Scene {
-    home: TempDir,
-    work: TempDir,
-}
+struct Scene(Newcomer);
 
 impl Scene {
     fn new() -> Self {
-        Self { home: tempfile::tempdir().unwrap(), work: tempfile::tempdir().unwrap() }
+        Self(Newcomer::new())
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(OUTPOST);
-        command.args(arguments).env("OUTPOST_HOME", self.home.path()).env("HOME", self.work.path()).env("TERM", "xterm");
-        for name in ["OUTPOST_EXEC_SERVER_URL", "OUTPOST_TOKEN", "OUTPOST_LOG"] {
-            command.env_remove(name);
-        }
+        let mut command = self.0.command(arguments);
+        command.env("TERM", "xterm");
         command
     }
 
     fn piped(&self, arguments: &[&str]) -> Output {
-        self.command(arguments).current_dir(self.work.path()).stdin(Stdio::null()).output().unwrap()
+        self.command(arguments).output().unwrap()
     }
 
     /// What a terminal is given by the whole run of a verb.
@@ -113,7 +106,7 @@ fn a_thread_is_shown_and_exported_without_harm() {
 fn an_executor_cannot_write_to_the_terminal() {
     let scene = Scene::new();
     let script = format!("printf '%s\\n' '{EVIL}' >&2; exit 1");
-    let file = scene.home.path().join("environments.toml");
+    let file = scene.0.home.path().join("environments.toml");
     std::fs::write(&file, format!("[[environments]]\nid = \"box\"\nprogram = \"/bin/sh\"\nargs = [\"-c\", {}]\n", toml_text(&script)))
         .unwrap();
     for words in [
@@ -139,7 +132,7 @@ fn toml_text(text: &str) -> String {
 #[test]
 fn names_of_files_and_mistakes_are_shown() {
     let scene = Scene::new();
-    let (from, to) = (scene.work.path().join("from"), scene.work.path().join("to"));
+    let (from, to) = (scene.0.work.path().join("from"), scene.0.work.path().join("to"));
     std::fs::create_dir(&from).unwrap();
     let fifo = from.join(format!("pipe{EVIL}"));
     assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());

@@ -1,145 +1,15 @@
-//! Environments in containers and jobs and behind a login. Docker, kubectl, Slurm and ssh are stand-ins here: scripts that take
-//! the same arguments and run what they are given on this machine, with a home of its own. Real ones are tried by hand
-//! (docs/environments.md).
+//! Environments in containers and jobs and behind a login, with stand-ins (`world.rs`) for the programs that lead there. Real ones are
+//! tried by hand (docs/environments.md).
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::path::Path;
+use std::process::Stdio;
 use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::OUTPOST;
-
-/// A container is a home below `state`, and a file that says whether it runs.
-const DOCKER: &str = r#"
-echo "$*" | head -n 1 >> "$STATE/docker.log"
-case "$1 $2" in
-"container inspect") for c; do :; done; cat "$STATE/$c.status" 2> /dev/null; exit;;
-"image inspect") [ "$3" = image:1 ]; exit;;
-esac
-case $1 in
-run) shift 3; echo running > "$STATE/$1.status";;
-start) echo running > "$STATE/$2.status";;
-stop) echo exited > "$STATE/$4.status";;
-exec) shift; while :; do case $1 in -i) shift;; -u) shift 2;; *) break;; esac; done
-  c=$1; shift; mkdir -p "$STATE/$c"; exec env -i HOME="$STATE/$c" PATH="$INSIDE" "$@";;
-esac
-"#;
-
-const KUBECTL: &str = r#"
-echo "$*" | head -n 1 >> "$STATE/kubectl.log"
-while [ "$1" != -- ]; do shift; done; shift
-mkdir -p "$STATE/pod"; exec env -i HOME="$STATE/pod" PATH="$INSIDE" "$@"
-"#;
-
-const SQUEUE: &str = r#"
-cat "$STATE/job" 2> /dev/null || { echo "Invalid job id specified" >&2; exit 1; }
-"#;
-
-const SRUN: &str = r#"
-echo "$*" | head -n 1 >> "$STATE/srun.log"
-while [ "$1" != sh ]; do shift; done
-mkdir -p "$STATE/node"; exec env -i HOME="$STATE/node" STATE="$STATE" PATH="$INSIDE" SLURM_JOB_ID=9 "$@"
-"#;
-
-/// A host that asks for a second factor, unless the way goes through a shared connection.
-const SSH: &str = r#"
-echo "$*" | head -n 1 >> "$STATE/ssh.log"
-path=; for a; do case $a in ControlPath=*) path=${a#ControlPath=};; esac; done
-case " $* " in
-*" -O check "*) [ -e "$path" ]; exit;;
-*" -O exit "*) rm "$path"; exit;;
-*" -M "*) echo "Verification code: " >&2; : > "$path"; exit;;
-esac
-if [ -z "$path" ] && [ -e "$STATE/factor" ]; then echo "me@box: Permission denied (publickey,keyboard-interactive)." >&2; exit 255; fi
-for last; do :; done
-mkdir -p "$STATE/box"; exec env -i HOME="$STATE/box" STATE="$STATE" INSIDE="$INSIDE" PATH="$TOOLS:$INSIDE" sh -c "$last"
-"#;
-
-struct World(tempfile::TempDir);
-
-impl World {
-    fn new() -> Self {
-        let world = Self(tempfile::tempdir().unwrap());
-        for name in ["tools", "inside", "state", "home", "runtime"] {
-            fs::create_dir(world.path(name)).unwrap();
-            fs::set_permissions(world.path(name), PermissionsExt::from_mode(0o700)).unwrap();
-        }
-        for (name, script) in [("docker", DOCKER), ("kubectl", KUBECTL), ("squeue", SQUEUE), ("srun", SRUN), ("ssh", SSH)] {
-            let path = world.path("tools").join(name);
-            fs::write(&path, format!("#!/bin/sh{script}\n")).unwrap();
-            fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
-        }
-        fs::copy(world.path("tools").join("squeue"), world.path("inside").join("squeue")).unwrap();
-        world
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    /// Every place has the program already, so that nothing has to be copied.
-    fn with_program(self) -> Self {
-        std::os::unix::fs::symlink(OUTPOST, self.path("inside").join("outpost")).unwrap();
-        self
-    }
-
-    fn container(&self, name: &str, status: &str) {
-        fs::write(self.path("state").join(format!("{name}.status")), format!("{status}\n")).unwrap();
-    }
-
-    fn status(&self, name: &str) -> String {
-        fs::read_to_string(self.path("state").join(format!("{name}.status"))).unwrap_or_default().trim().to_owned()
-    }
-
-    fn output(&self, arguments: &[&str]) -> Output {
-        let path = std::env::var("PATH").unwrap();
-        let mut command = Command::new(OUTPOST);
-        command.args(arguments).stdin(Stdio::null()).env_remove("OUTPOST_EXEC_SERVER_URL").env_remove("SLURM_JOB_ID");
-        command.env("OUTPOST_HOME", self.path("home")).env("XDG_RUNTIME_DIR", self.path("runtime"));
-        command.env("STATE", self.path("state")).env("TOOLS", self.path("tools"));
-        command.env("INSIDE", format!("{}:{path}", self.path("inside").display()));
-        command.env("PATH", format!("{}:{path}", self.path("tools").display()));
-        command.output().unwrap()
-    }
-
-    fn done(&self, arguments: &[&str]) -> String {
-        let output = self.output(arguments);
-        assert!(output.status.success(), "{arguments:?}: {}", text(&output));
-        String::from_utf8(output.stdout).unwrap()
-    }
-
-    fn refused(&self, arguments: &[&str], code: i32, why: &str) {
-        let output = self.output(arguments);
-        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", text(&output));
-        assert!(text(&output).contains(why), "{arguments:?}: {}", text(&output));
-    }
-
-    fn log(&self, tool: &str) -> String {
-        fs::read_to_string(self.path("state").join(format!("{tool}.log"))).unwrap_or_default()
-    }
-}
-
-impl Drop for World {
-    /// Keepers that were started in here end with their sessions, but not before the directory is gone.
-    fn drop(&mut self) {
-        let home = self.0.path().display().to_string();
-        for entry in fs::read_dir("/proc").unwrap().flatten() {
-            let has = |name: &str, text: &str| {
-                fs::read(entry.path().join(name)).is_ok_and(|bytes| String::from_utf8_lossy(&bytes).contains(text))
-            };
-            if has("cmdline", "__keeper") && has("environ", &home) {
-                let _ = Command::new("kill").arg(entry.file_name()).status();
-            }
-        }
-    }
-}
-
-fn text(output: &Output) -> String {
-    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
-}
+use crate::world::{World, text};
 
 fn eventually(what: &str, is_so: impl Fn() -> bool) {
     for _ in 0..600 {
@@ -179,12 +49,7 @@ fn an_image_becomes_a_container_and_is_stopped_when_nobody_uses_it() {
     assert!(log.contains("run -d --name outpost-tmp --network=none --entrypoint sh image:1"), "{log}");
     world.refused(&["env", "add", "no", "--docker", "image:2"], 3, "knows neither a container nor an image `image:2`");
     assert!(!fs::read_to_string(world.path("home/environments.toml")).unwrap().contains("image:2"));
-    let mut watching = Command::new(OUTPOST);
-    let path = std::env::var("PATH").unwrap();
-    watching.args(["env", "watch", "tmp"]).env("OUTPOST_HOME", world.path("home")).env("XDG_RUNTIME_DIR", world.path("runtime"));
-    watching.env("STATE", world.path("state")).env("INSIDE", format!("{}:{path}", world.path("inside").display()));
-    watching.env("PATH", format!("{}:{path}", world.path("tools").display())).stdout(Stdio::null());
-    let mut watching = watching.spawn().unwrap();
+    let mut watching = world.command(OUTPOST).args(["env", "watch", "tmp"]).stdout(Stdio::null()).spawn().unwrap();
     eventually("it is stopped", || world.status("outpost-tmp") == "exited");
     watching.kill().unwrap();
     watching.wait().unwrap();

@@ -5,34 +5,27 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use tempfile::TempDir;
+use crate::person::Newcomer;
 
-use crate::OUTPOST;
-
-struct Scene {
-    home: TempDir,
-    work: TempDir,
-}
+struct Scene(Newcomer);
 
 impl Scene {
     fn new() -> Self {
-        Self { home: TempDir::new().unwrap(), work: TempDir::new().unwrap() }
+        Self(Newcomer::new())
     }
 
     fn exec(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(OUTPOST);
-        command.args(["exec", "--provider", "offline", "--sandbox", "danger-full-access"]).args(arguments);
-        command.current_dir(self.work.path()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.env("OUTPOST_HOME", self.home.path()).env("HOME", self.work.path()).env_remove("OUTPOST_EXEC_SERVER_URL");
+        let mut command = self.0.command(&["exec", "--provider", "offline", "--sandbox", "danger-full-access"]);
+        command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     }
 
     fn write(&self, file: &str) {
-        std::fs::write(self.work.path().join(file), "").unwrap();
+        std::fs::write(self.0.work.path().join(file), "").unwrap();
     }
 
     fn read(&self, file: &str) -> String {
-        std::fs::read_to_string(self.work.path().join(file)).unwrap()
+        std::fs::read_to_string(self.0.work.path().join(file)).unwrap()
     }
 }
 
@@ -96,7 +89,7 @@ fn an_interrupted_turn_is_finished_by_resuming_without_a_prompt() {
     let scene = Scene::new();
     let script = "$ echo once >> log\n\n$ echo begun >> log; touch begun; while [ ! -e go ]; do sleep 0.02; done\n\n$ echo end >> log";
     let mut child = scene.exec(&[script]).spawn().unwrap();
-    wait_for(&scene.work.path().join("begun"), &mut child);
+    wait_for(&scene.0.work.path().join("begun"), &mut child);
     assert!(Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap().success());
     let output = child.wait_with_output().unwrap();
     let told = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -87,9 +87,10 @@ fn kill(pid: u32) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_bridge_killed_twenty_times_loses_nothing() {
     let home = KeptHome::new();
-    let counter = home.path().join("runs");
-    // Slow enough to be still printing when the last bridge is killed.
-    let script = format!("echo run >> {}; for part in $(seq 1 100); do seq 1 30000; sleep 0.05; done", counter.display());
+    let (counter, enough) = (home.path().join("runs"), home.path().join("enough"));
+    // Still printing when the last bridge is killed, however long that takes.
+    let script =
+        format!("echo run >> {}; until [ -e {} ]; do seq 1 30000; sleep 0.05; done; echo end", counter.display(), enough.display());
     let running = home.run(&script).spawn().unwrap();
     let reading = tokio::spawn(running.wait_with_output());
     for killed in 0..20 {
@@ -98,10 +99,14 @@ async fn a_bridge_killed_twenty_times_loses_nothing() {
         tokio::time::sleep(Duration::from_millis(100)).await;
         kill(home.bridges()[killed]);
     }
+    eventually("there is a last bridge", || home.bridges().len() > 20).await;
+    std::fs::write(enough, "").unwrap();
     let output = reading.await.unwrap().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let part: String = (1..=30_000).map(|n| format!("{n}\n")).collect();
-    assert!(output.stdout == part.repeat(100).into_bytes(), "{} bytes came", output.stdout.len());
+    let parts = output.stdout.len() / part.len();
+    let whole = part.repeat(parts) + "end\n";
+    assert!(parts > 0 && output.stdout == whole.into_bytes(), "{} bytes came, {parts} parts", output.stdout.len());
     assert_eq!(std::fs::read_to_string(counter).unwrap(), "run\n");
     assert!(home.bridges().len() > 20);
 }

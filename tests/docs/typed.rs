@@ -5,15 +5,14 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use crate::OUTPOST;
 use crate::pages::{all, project};
 
-const OUTPOST: &str = env!("CARGO_BIN_EXE_outpost");
-
 /// A piece of code in a page.
-struct Block {
-    page: String,
-    language: String,
-    text: String,
+pub struct Block {
+    pub page: String,
+    pub language: String,
+    pub text: String,
 }
 
 fn read(page: &Path) -> String {
@@ -26,7 +25,7 @@ fn pages() -> Vec<std::path::PathBuf> {
     all().into_iter().filter(is_for_users).collect()
 }
 
-fn blocks() -> Vec<Block> {
+pub fn blocks() -> Vec<Block> {
     let mut blocks = Vec::new();
     for page in pages() {
         let mut open: Option<Block> = None;
@@ -115,7 +114,8 @@ fn words(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Flags of other programs that the pages speak of.
-const OTHERS: [&str; 28] = [
+const OTHERS: [&str; 29] = [
+    "--stored",
     "--release",
     "--locked",
     "--path",
@@ -256,4 +256,22 @@ fn every_exit_code_that_a_page_names_is_there() {
     assert!(named.contains(&1) && named.contains(&2), "{named:?}");
     let wrong: Vec<&u32> = named.difference(&known).filter(|code| !own.contains(code)).collect();
     assert!(wrong.is_empty(), "{wrong:?} are no exit codes of the program: {known:?}");
+}
+
+/// Every method and notification of the exec protocol is in the list at the beginning of its page.
+#[test]
+fn the_page_about_the_exec_protocol_lists_its_methods() {
+    let code = sources(&["crates/wire/src/exec"]);
+    let quoted = code.split('"').skip(1).step_by(2);
+    let is_method = |word: &&str| {
+        word.split_once('/').is_some_and(|(group, rest)| !group.is_empty() && !rest.is_empty())
+            && words(word).count() == word.split('/').count()
+    };
+    let methods: BTreeSet<&str> =
+        quoted.filter(|word| word.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'/')).filter(is_method).collect();
+    assert!(methods.contains("process/start") && methods.contains("fs/changed") && methods.len() > 30, "{methods:?}");
+    let page = read(Path::new("docs/protocol/executor.md"));
+    let list = page.split("\n## ").find(|part| part.starts_with("Methods")).unwrap();
+    let missing: Vec<_> = methods.iter().filter(|method| !list.contains(&format!("`{method}`"))).collect();
+    assert!(missing.is_empty(), "docs/protocol/executor.md lists none of {missing:?}");
 }

@@ -1,5 +1,6 @@
 //! Which environments there are: from a snapshot, by hand, replaced and removed.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -207,17 +208,22 @@ async fn s12_whether_the_default_is_elsewhere_is_known_without_connecting() {
     assert!(came.is_err());
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn dropping_the_last_handle_ends_its_command() {
-    let home = tempfile::tempdir().unwrap();
-    let mark = home.path().join("pid");
-    let line = stdio(home.path(), &[]);
+/// An environment `box` behind a command, and the process of that command.
+async fn behind_a_command(home: &Path) -> (Registry, u32) {
+    let mark = home.join("pid");
+    let line = stdio(home, &[]);
     let script = format!("echo $$ > {}; exec {} {}", mark.display(), line.program, line.args.join(" "));
     let line = CommandLine { program: "/bin/sh".into(), args: vec!["-c".into(), script], ..line };
     let registry = registry();
     registry.add(id("box"), Definition::program(line).unwrap()).unwrap();
     registry.info(&id("box")).await.unwrap();
-    let pid: u32 = std::fs::read_to_string(&mark).unwrap().trim().parse().unwrap();
+    (registry, std::fs::read_to_string(&mark).unwrap().trim().parse().unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dropping_the_last_handle_ends_its_command() {
+    let home = tempfile::tempdir().unwrap();
+    let (registry, pid) = behind_a_command(home.path()).await;
     let held = registry.get(&id("box")).unwrap();
     registry.add(id("box"), Definition::url("ws://127.0.0.1:1", Token::None).unwrap()).unwrap();
     // It was replaced, and somebody still holds the old one.
@@ -230,17 +236,10 @@ async fn dropping_the_last_handle_ends_its_command() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn removing_an_environment_ends_its_command_at_once() {
     let home = tempfile::tempdir().unwrap();
-    let mark = home.path().join("pid");
-    let line = stdio(home.path(), &[]);
-    let script = format!("echo $$ > {}; exec {} {}", mark.display(), line.program, line.args.join(" "));
-    let line = CommandLine { program: "/bin/sh".into(), args: vec!["-c".into(), script], ..line };
-    let registry = registry();
-    registry.add(id("box"), Definition::program(line).unwrap()).unwrap();
-    registry.info(&id("box")).await.unwrap();
+    let (registry, pid) = behind_a_command(home.path()).await;
     let held = registry.get(&id("box")).unwrap();
     let process = held.start(shell("before", "echo ran", home.path())).await.unwrap();
     assert_eq!(finish(&process).await, ("ran\n".to_owned(), Some(0)));
-    let pid: u32 = std::fs::read_to_string(&mark).unwrap().trim().parse().unwrap();
     registry.remove(&id("box")).unwrap();
     eventually("the command is ended", || !is_alive(pid)).await;
     assert!(held.info().await.unwrap_err().to_string().contains("removed"));

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use outpost_testkit::model::ScriptedModel;
+use outpost_testkit::said::json_of;
 use serde_json::{Value, json};
 
 use crate::{OUTPOST, codex};
@@ -80,14 +81,7 @@ impl Ours {
     }
 
     fn json(&self, words: &[&str]) -> Value {
-        let output = self.run(&[words, &["--json"]].concat());
-        assert!(
-            output.status.success(),
-            "{words:?}: {}{}",
-            String::from_utf8_lossy(&output.stderr),
-            String::from_utf8_lossy(&output.stdout)
-        );
-        serde_json::from_slice(&output.stdout).unwrap()
+        json_of(&self.run(&[words, &["--json"]].concat()))
     }
 }
 

@@ -100,3 +100,44 @@ async fn an_agent_is_resumed_when_somebody_needs_it() {
     settled(&harness.runtime.get(child).unwrap()).await;
     assert!(harness.work(0).join("again").exists());
 }
+
+/// A thread chooses no shell of its own: each environment has one. An agent works in its maker's environments, so it has the same
+/// shells, is told of the same, and `login` means the same; also if it begins with its maker's context.
+#[tokio::test]
+async fn an_agent_has_the_shells_of_its_maker() {
+    for fork_context in [false, true] {
+        let mut setup = Setup::new(&[LinkKind::Memory, LinkKind::Memory], vec![]);
+        setup.config.agents.most = 2;
+        let harness = Harness::new(setup).await;
+        for name in ["maker", "agent"] {
+            for environment in ["one", "two"] {
+                let command = format!("echo $0 $- > {name}; shopt -q login_shell 2> /dev/null && echo login >> {name}");
+                let call =
+                    Reply::call(&format!("{name}-{environment}"), "exec_command", &json!({"cmd": command, "environment_id": environment}));
+                harness.model.push_for(&format!("\"text\":\"{name} job\""), call);
+            }
+        }
+        let root = harness.start(&[0, 1]).await;
+        turn(&root, "maker job").await;
+        let make = Reply::call("s", "spawn_agent", &json!({"message": "agent job", "fork_context": fork_context}));
+        harness.model.push_for("\"text\":\"make one\"", make);
+        turn(&root, "make one").await;
+        let agent = newest_agent(&harness, root.id()).await;
+        settled(&harness.runtime.get(agent).unwrap()).await;
+        for place in [0, 1] {
+            let ran = |name: &str| std::fs::read_to_string(harness.work(place).join(name)).unwrap();
+            assert_eq!(ran("agent"), ran("maker"));
+        }
+        let told = |said: &str| {
+            let request = harness
+                .model
+                .requests()
+                .into_iter()
+                .find(|request| request.body.to_string().contains(&format!("\"text\":\"{said}\"")))
+                .unwrap();
+            let text = request.body.to_string();
+            text.split("<shell>").skip(1).filter_map(|rest| rest.split("</shell>").next().map(str::to_owned)).take(2).collect::<Vec<_>>()
+        };
+        assert_eq!((told("agent job"), told("maker job").len()), (told("maker job"), 2));
+    }
+}

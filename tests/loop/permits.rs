@@ -97,6 +97,25 @@ async fn what_is_granted_for_a_turn_ends_with_it() {
     assert!(last.rfind("<environment_context>") > last.rfind("<granted>"), "{last}");
 }
 
+/// `/tmp` in a sandbox is the session's own: a file of the machine's is asked for, shown and granted like any other.
+#[tokio::test]
+async fn a_file_below_the_machines_tmp_is_asked_for() {
+    let data = tempfile::tempdir_in("/tmp").unwrap();
+    let file = data.path().join("file");
+    std::fs::write(&file, "of the machine").unwrap();
+    let cat = |id: &str| run(id, &format!("cat {}", file.display()));
+    let asks = request("b", &json!({"file_system": {"read": [file]}}));
+    let mut setup = Setup::new(&[LinkKind::Memory], vec![cat("a"), asks, cat("c"), Reply::message("done")]);
+    setup.config.sandbox = SandboxMode::workspace_write();
+    setup.config.approval = ApprovalPolicy::OnRequest;
+    let harness = Harness::new(setup).await;
+    let thread = harness.start(&[0]).await;
+    let question = answer(&thread, Decision::Approved, None).await;
+    assert_eq!(detail(&question)["permissions"]["fileSystem"]["read"], json!([file]));
+    let outputs = harness.outputs(thread.id()).await;
+    assert!(outputs[0].1.contains("No such file") && outputs[2].1.contains("of the machine"), "{outputs:?}");
+}
+
 #[tokio::test]
 async fn denial_is_told_and_the_turn_goes_on() {
     let data = TempDir::new().unwrap();

@@ -1,6 +1,6 @@
 //! What a thread sees of its servers: who is asked, what is told, what is kept apart.
 
-use outpost_environment::{ConnectPolicy, Connector};
+use outpost_environment::{ConnectPolicy, Connector, Standing};
 use outpost_rpc::link::ws;
 use outpost_runtime::StartThread;
 use outpost_runtime::feed::{Cursor, Read};
@@ -8,6 +8,7 @@ use outpost_runtime::live::{Event, LiveThread, NewInput, Status};
 use outpost_runtime::mcp::McpEvent;
 use outpost_runtime::permissions::SandboxMode;
 use outpost_runtime::policy::ApprovalPolicy;
+use outpost_testkit::executor::eventually;
 use outpost_testkit::model::{Reply, call};
 use outpost_testkit::{Bench, Cutter, LinkKind, Setup as BenchSetup};
 use outpost_thread::{ApprovalAsked, CallOutcome, Decision, Fact, Raw};
@@ -15,7 +16,7 @@ use outpost_wire::PathUri;
 use outpost_wire::intent::{CapabilityRoot, EnvironmentId};
 use serde_json::{Value, json};
 
-use crate::harness::{Harness, next_fact, settled, turn};
+use crate::harness::{Harness, is_completed, next_fact, settled, turn};
 use crate::support::{Files, harness, offered, server, setup};
 
 async fn asked(feed: &mut Cursor<Event>) -> ApprovalAsked {
@@ -285,13 +286,8 @@ async fn a_project_that_cannot_be_read_is_told_and_spoils_nothing() {
     assert!(told.len() == 1 && told[0].contains(".mcp.json in `one` is no JSON"), "{told:?}");
 }
 
-#[tokio::test]
-async fn a_call_survives_a_lost_connection() {
-    let bench = Bench::with_setup(LinkKind::WebSocket, crate::harness::OUTPOST, &BenchSetup::default());
-    let cutter = Cutter::start(bench.address(), vec![]).await;
-    let mut there = server("good");
-    there["environment_id"] = json!("there");
-    let harness = harness(json!({"s": there}), vec![Reply::call("a", "mcp__s__slow", &json!({"seconds": 2}))]).await;
+/// An environment `there`, behind a connection that can be cut.
+fn attach_there(harness: &Harness, cutter: &Cutter) {
     let url = cutter.url();
     let connector = Connector::new("there", move || {
         let url = url.clone();
@@ -299,6 +295,60 @@ async fn a_call_survives_a_lost_connection() {
     });
     let id = EnvironmentId::parse("there").unwrap();
     harness.runtime.registry().attach(id, connector, ConnectPolicy::Lazy).unwrap();
+}
+
+/// The machine of a required server is cut off while the agent works elsewhere: the turn goes on without the server, and the next one
+/// has it again.
+#[tokio::test]
+async fn a_required_server_whose_machine_is_cut_off_does_not_end_a_running_turn() {
+    let bench = Bench::with_setup(LinkKind::WebSocket, crate::harness::OUTPOST, &BenchSetup::default());
+    let cutter = Cutter::start(bench.address(), vec![]).await;
+    let mut there = server("good");
+    (there["environment_id"], there["required"]) = (json!("there"), json!(true));
+    let waits = json!({"cmd": "while [ ! -e go ]; do sleep 0.02; done", "login": false, "yield_time_ms": 30_000});
+    let replies = vec![
+        Reply::call("a", "exec_command", &waits),
+        Reply::call("b", "mcp__s__echo", &json!({"text": "x"})),
+        Reply::call("c", "exec_command", &json!({"cmd": "echo on", "login": false})),
+        Reply::message("done"),
+        Reply::call("d", "mcp__s__echo", &json!({"text": "again"})),
+    ];
+    let mut setup = setup(&[LinkKind::Memory], &Files::new(json!({"s": there})), replies);
+    setup.config.mcp.limits.patience = std::time::Duration::from_millis(500);
+    setup.config.mcp.limits.fallen = std::time::Duration::ZERO;
+    let harness = Harness::new(setup).await;
+    attach_there(&harness, &cutter);
+    let id = EnvironmentId::parse("there").unwrap();
+    // It is there before the turn begins: what is required is not waited for without an end.
+    harness.runtime.registry().info(&id).await.unwrap();
+    let thread = harness.start(&[0]).await;
+    let mut feed = thread.subscribe();
+    thread.input(NewInput::text("go")).await.unwrap();
+    next_fact(&mut feed, |fact| matches!(fact, Fact::CallStarted(_)).then_some(())).await;
+    assert!(offered(&harness, 0).contains(&"mcp__s__echo".to_owned()));
+    cutter.cut();
+    let is_ready = || matches!(harness.runtime.registry().standing(&id), Standing::Ready);
+    eventually("the connection is lost", || !is_ready()).await;
+    std::fs::write(harness.work(0).join("go"), "").unwrap();
+    settled(&thread).await;
+    let outputs = harness.outputs(thread.id()).await;
+    assert!(is_completed(&harness.turn_ends(thread.id()).await[0]), "{outputs:?}");
+    assert!(outputs[1].0 == CallOutcome::Failed && outputs[2].1.contains("on"), "{outputs:?}");
+    cutter.mend();
+    eventually("the connection is back", is_ready).await;
+    turn(&thread, "again").await;
+    let outputs = harness.outputs(thread.id()).await;
+    assert_eq!(outputs[3], (CallOutcome::Completed, "again".into()), "{outputs:?}");
+}
+
+#[tokio::test]
+async fn a_call_survives_a_lost_connection() {
+    let bench = Bench::with_setup(LinkKind::WebSocket, crate::harness::OUTPOST, &BenchSetup::default());
+    let cutter = Cutter::start(bench.address(), vec![]).await;
+    let mut there = server("good");
+    there["environment_id"] = json!("there");
+    let harness = harness(json!({"s": there}), vec![Reply::call("a", "mcp__s__slow", &json!({"seconds": 2}))]).await;
+    attach_there(&harness, &cutter);
     let thread = harness.start(&[0]).await;
     let mut feed = thread.subscribe();
     thread.input(NewInput::text("go")).await.unwrap();

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::support::{Server, command, joined, outpost};
+use crate::support::{App, Server, command, joined, outpost};
 
 /// A home in which `gpu` is reached through the server.
 fn elsewhere(server: &Server, token: &str) -> tempfile::TempDir {
@@ -100,4 +100,24 @@ async fn one_executor_joins_two_servers() {
         assert_eq!(String::from_utf8_lossy(&done.stdout), "here\n", "{}", String::from_utf8_lossy(&done.stderr));
     }
     assert!(Path::new(&first).exists());
+}
+
+/// `serve` follows environments.toml as `app-server` does: what `outpost env add` writes is there for its clients at once.
+#[tokio::test]
+async fn the_file_is_followed_while_it_serves() {
+    let server = Server::start();
+    let mut app = App::connect(server.url(), &server.own_token()).await;
+    app.call("environment/watch", serde_json::json!({})).await;
+    for (arguments, event) in
+        [(&["env", "add", "later", "--url", "ws://127.0.0.1:1"][..], "added"), (&["env", "remove", "later"], "removed")]
+    {
+        let done = outpost(server.home(), arguments);
+        assert!(done.status.success(), "{done:?}");
+        loop {
+            let change = app.notified("environment/changed").await;
+            if change["environmentId"] == "later" && change["event"] == event {
+                break;
+            }
+        }
+    }
 }

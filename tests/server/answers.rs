@@ -235,12 +235,8 @@ async fn what_there_is_not_is_told_truly() {
 async fn skills_are_listed_and_changes_are_told() {
     let app = AppServer::start(OUTPOST, vec![]).await;
     let mut client = app.client().await;
-    let write = |name: &str| {
-        let folder = app.work().join(format!("extra/{name}"));
-        std::fs::create_dir_all(&folder).unwrap();
-        std::fs::write(folder.join("SKILL.md"), format!("---\nname: {name}\ndescription: d\n---\n")).unwrap();
-    };
-    write("one");
+    let extra = app.work().join("extra");
+    write_skill(&extra, "one");
     assert_eq!(client.result("skills/extraRoots/set", json!({"extraRoots": [app.work().join("extra")]})).await, json!({}));
     let list = client.result("skills/list", json!({"cwds": [app.cwd()]})).await["data"][0].take();
     let skill = &list["skills"][0];
@@ -248,9 +244,13 @@ async fn skills_are_listed_and_changes_are_told() {
     assert_eq!(skill["path"], json!(app.work().join("extra/one/SKILL.md")));
     let relative = client.result("skills/list", json!({"cwds": ["relative"]})).await["data"][0].take();
     assert!(relative["errors"][0]["message"].as_str().unwrap().contains("not absolute"), "{relative}");
-    // The first look may come after the first change, but not after all of them.
+    changes_are_heard(&mut client, |number| write_skill(&extra, &format!("new-{number}"))).await;
+}
+
+/// Waits until whoever watches skills of this machine is at work: the first look may come after the first change, but not after all.
+async fn changes_are_heard(client: &mut outpost_testkit::Client, change: impl Fn(usize)) {
     for number in 0..10 {
-        write(&format!("new-{number}"));
+        change(number);
         let heard = tokio::time::timeout(std::time::Duration::from_secs(3), client.until(|message| message["method"] == "skills/changed"));
         if heard.await.is_ok() {
             return;
@@ -259,23 +259,44 @@ async fn skills_are_listed_and_changes_are_told() {
     panic!("nothing was told");
 }
 
+fn write_skill(folder: &std::path::Path, name: &str) {
+    let folder = folder.join(name);
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("SKILL.md"), format!("---\nname: {name}\ndescription: d\n---\n")).unwrap();
+}
+
 /// Nobody need have listed skills to hear that they are others now.
 #[tokio::test]
 async fn changed_skills_are_told_to_whoever_is_there() {
     let app = AppServer::start(OUTPOST, vec![]).await;
-    std::fs::create_dir_all(app.home().join("skills")).unwrap();
+    let skills = app.home().join("skills");
+    std::fs::create_dir_all(&skills).unwrap();
     let mut client = app.client().await;
-    // The first look may come after the first change, but not after all of them.
-    for number in 0..10 {
-        let folder = app.home().join(format!("skills/new-{number}"));
-        std::fs::create_dir_all(&folder).unwrap();
-        std::fs::write(folder.join("SKILL.md"), format!("---\nname: new-{number}\ndescription: d\n---\n")).unwrap();
-        let heard = tokio::time::timeout(std::time::Duration::from_secs(3), client.until(|message| message["method"] == "skills/changed"));
-        if heard.await.is_ok() {
-            return;
+    changes_are_heard(&mut client, |number| write_skill(&skills, &format!("new-{number}"))).await;
+}
+
+/// The folder itself, and the one above it, are made while the server runs: where they would be is watched.
+#[tokio::test]
+async fn a_folder_of_skills_that_is_made_later_is_noticed() {
+    let app = AppServer::start(OUTPOST, vec![]).await;
+    let mut client = app.client().await;
+    let skills = app.home().join("skills");
+    changes_are_heard(&mut client, |number| write_skill(&skills, &format!("new-{number}"))).await;
+    // The home of the server's user is the same directory.
+    write_skill(&app.home().join(".agents/skills"), "late");
+    let deadline = std::time::Duration::from_secs(30);
+    let names = tokio::time::timeout(deadline, async {
+        loop {
+            notice(&mut client, "skills/changed").await;
+            let list = client.result("skills/list", json!({"cwds": [app.cwd()]})).await["data"][0].take();
+            let skills = list["skills"].as_array().unwrap().iter();
+            let names: Vec<String> = skills.filter_map(|skill| skill["name"].as_str().map(str::to_owned)).collect();
+            if names.contains(&"late".to_owned()) {
+                return names;
+            }
         }
-    }
-    panic!("nothing was told");
+    });
+    names.await.expect("it is noticed before folders are looked at again without a reason");
 }
 
 const HOLD: &str = "while [ ! -e go ]; do sleep 0.02; done";

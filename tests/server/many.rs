@@ -203,3 +203,51 @@ async fn what_cannot_be_searched_for_is_an_invalid_parameter() {
         }
     }
 }
+
+/// Bytes that a process has read so far, from wherever.
+fn read_so_far(process: u32) -> u64 {
+    let io = fs::read_to_string(format!("/proc/{process}/io")).unwrap();
+    io.lines().find_map(|line| line.strip_prefix("rchar: ")).unwrap().parse().unwrap()
+}
+
+/// What is read for the answer to one request, at least: threads that were opened are looked through for damage meanwhile.
+async fn cost(app: &AppServer, client: &mut outpost_testkit::Client, method: &str, params: &Value) -> u64 {
+    let mut least = u64::MAX;
+    for _ in 0..5 {
+        let mut before = read_so_far(app.pid());
+        loop {
+            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+            let now = read_so_far(app.pid());
+            if now == before {
+                break;
+            }
+            before = now;
+        }
+        client.result(method, params.clone()).await;
+        least = least.min(read_so_far(app.pid()) - before);
+    }
+    least
+}
+
+/// A fork with its turns reads as much as reading them; without them it reads the same, however long the thread is.
+#[tokio::test]
+async fn a_fork_reads_no_more_than_its_turns() {
+    const TURNS: usize = 60;
+    let replies = (0..TURNS).map(|_| Reply::message(&"a long answer ".repeat(500))).collect();
+    let app = AppServer::start_readable(OUTPOST, replies).await;
+    let mut client = app.client().await;
+    let id = thread(&mut client, json!({})).await;
+    let bare = json!({"threadId": id, "excludeTurns": true});
+    let mut without = Vec::new();
+    for number in 0..TURNS {
+        turn(&mut client, &id, &format!("question {number}")).await;
+        if [5, TURNS - 1].contains(&number) {
+            without.push(cost(&app, &mut client, "thread/fork", &bare).await);
+        }
+    }
+    let reading = cost(&app, &mut client, "thread/read", &json!({"threadId": id, "includeTurns": true})).await;
+    let forking = cost(&app, &mut client, "thread/fork", &json!({"threadId": id})).await;
+    assert!(reading > 400_000, "the turns are read: {reading} bytes");
+    assert!(forking <= reading + 8192, "a fork with its turns reads {forking} bytes, the turns are {reading}");
+    assert!(without[0].abs_diff(without[1]) <= 4096, "without turns, at 6 and at {TURNS}: {without:?}");
+}

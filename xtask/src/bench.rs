@@ -34,12 +34,12 @@ pub fn sandbox() -> anyhow::Result<()> {
     sh(cargo().args(["run", "--release", "-p", "outpost-bench", "--", "sandbox"]).arg(target().join("release/outpost")))
 }
 
-/// Turns of an agent with a model that answers at once, beside the peer's where it can be had.
+/// `turns` and `app`: what a model that answers at once is asked, beside the peer where it can be had.
 #[expect(clippy::print_stderr, reason = "this is a program for a terminal")]
-pub fn turns(options: &[&str]) -> anyhow::Result<()> {
+pub fn with_peer(verb: &str, options: &[&str]) -> anyhow::Result<()> {
     sh(cargo().args(["build", "--release", "-p", "outpost"]))?;
     let mut run = cargo();
-    run.args(["run", "--release", "-p", "outpost-bench", "--", "turns", "--outpost"]).arg(target().join("release/outpost"));
+    run.args(["run", "--release", "-p", "outpost-bench", "--", verb, "--outpost"]).arg(target().join("release/outpost"));
     match install::codex_without_launcher() {
         Ok(codex) => drop(run.arg("--codex").arg(codex)),
         Err(error) => eprintln!("codex is left out: {error:#}"),

@@ -102,7 +102,8 @@ impl Client {
     /// Whether its test passes.
     fn works(&self, directory: &Path) -> anyhow::Result<bool> {
         let mut test = cargo();
-        test.args(["test", "-p", "outpost", "--features", "interop", "--test", "interop", "--", "--exact", self.test]);
+        // As `cargo xtask test` builds them, so that nothing is built twice.
+        test.args(["test", "--workspace", "--features", "outpost/interop", "--test", "interop", "--", "--exact", self.test]);
         let status = test.env("OUTPOST_TEST_CLIENTS", directory).status().with_context(|| format!("cannot run {test:?}"))?;
         Ok(status.success())
     }

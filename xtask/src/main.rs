@@ -40,6 +40,8 @@ usage: cargo xtask test            install what the tests need and run all of th
                                    figures of threads: writing, opening, forking, listing, searching, memory
        cargo xtask bench turns [--small] [--markdown]
                                    turns of an agent whose model answers at once: latency, CPU, many at once, long histories
+       cargo xtask bench app [--stored N] [--small] [--markdown]
+                                   the app server beside the peer's: starts, memory, turns, long threads, many threads
        cargo xtask hosts [NAME...]  the same checks on this machine, in containers and in a virtual machine with systemd; without
                                    names it writes docs/hosts.md. Needs root, podman, docker.io, qemu-system-x86, debootstrap
        cargo xtask everyday [--list] [--only PATTERN] [--as root|user]
@@ -82,7 +84,7 @@ fn run() -> anyhow::Result<()> {
         ["everyday", options @ ..] => everyday::run(options),
         ["schema"] => schema::run(),
         ["bench", "threads", options @ ..] => bench::threads(options),
-        ["bench", "turns", options @ ..] => bench::turns(options),
+        ["bench", verb @ ("turns" | "app"), options @ ..] => bench::with_peer(verb, options),
         _ => bail!("{USAGE}"),
     }
 }

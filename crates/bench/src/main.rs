@@ -1,6 +1,7 @@
 //! Figures of executors, measured over the wire, and of environments: `cargo xtask bench NAME` runs this program. Only ratios of one run mean
 //! anything, so every contender takes its turn in every round.
 
+mod app;
 mod contender;
 mod environments;
 mod exec;
@@ -26,6 +27,7 @@ const USAGE: &str = "usage: outpost-bench exec --outpost PROGRAM [--codex PROGRA
        outpost-bench environments --outpost PROGRAM [--rounds N]
        outpost-bench threads [--small] [--markdown]
        outpost-bench turns --outpost PROGRAM [--codex PROGRAM] [--small] [--markdown]
+       outpost-bench app --outpost PROGRAM [--codex PROGRAM] [--stored N] [--small] [--markdown]
        outpost-bench sandbox PROGRAM";
 
 #[expect(clippy::print_stderr, reason = "this is a program for a terminal")]
@@ -48,6 +50,7 @@ fn run() -> anyhow::Result<()> {
         Some(threads::IDLE) => threads::idle(words),
         Some(threads::LAST_PAGE) => threads::last_page(words),
         Some("turns") => turns::run(&turns_plan(words)?),
+        Some("app") => app::run(&app_plan(words.collect())?),
         Some(turns::MODEL) => turns::model(),
         Some("sandbox") => sandbox::run(Contender::outpost(words.next().context(USAGE)?.into())),
         Some(floor::VERB) => floor::serve(),
@@ -110,6 +113,16 @@ fn turns_plan(mut words: impl Iterator<Item = String>) -> anyhow::Result<turns::
         }
     }
     Ok(turns::Plan { outpost: outpost.context(USAGE)?, codex, small, markdown })
+}
+
+fn app_plan(mut words: Vec<String>) -> anyhow::Result<app::Plan> {
+    let mut stored = None;
+    if let Some(at) = words.iter().position(|word| word == "--stored") {
+        stored = Some(words.get(at + 1).context(USAGE)?.parse().context("--stored wants a number")?);
+        words.drain(at..at + 2);
+    }
+    let turns::Plan { outpost, codex, small, markdown } = turns_plan(words.into_iter())?;
+    Ok(app::Plan { outpost: outpost.into(), codex, stored, small, markdown })
 }
 
 /// The hidden verb of the child that prints so many bytes.

@@ -14,13 +14,13 @@ use outpost_runtime::live::LiveThread;
 use outpost_runtime::permissions::SandboxMode;
 use outpost_store::{Durability, Store};
 
-pub use model::{VERB as MODEL, serve as model};
+pub use model::{ModelProcess, VERB as MODEL, WANTS_TOOL, serve as model};
+pub use peer::{Peer, configure};
 
 use crate::figure::{Figure, cpu, median, ms, print, table};
 use crate::threads::{Made, sync_cost};
-use model::{BarePost, ModelProcess, WANTS_TOOL};
+use model::BarePost;
 use ours::{Ours, turn};
-use peer::Peer;
 
 /// What to measure against what.
 pub struct Plan {
@@ -44,6 +44,7 @@ pub fn run(plan: &Plan) -> anyhow::Result<()> {
         let mut figures = single(plan, &model, peer.as_ref()).await?;
         figures.extend(many(plan, &model, peer).await?);
         figures.extend(long(plan, &model).await?);
+        model.verdict()?;
         anyhow::Ok(figures)
     })?;
     print(&table(&figures, plan.markdown));

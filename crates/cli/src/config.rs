@@ -217,10 +217,11 @@ fn wrong_value(file: Option<&Path>, overrides: &[String], error: &toml::de::Erro
     anyhow!("{place}: `{key}`: {}; docs/configuration.md shows an example of every key", error.message())
 }
 
-/// Whether a setting is about this key, or about something below it.
+/// Whether a setting is about this key, about something below it, or about a table that holds it.
 fn sets(setting: &str, key: &str) -> bool {
     let own = setting.split('=').next().unwrap_or_default().trim();
-    own == key || own.strip_prefix(key).is_some_and(|below| below.starts_with('.'))
+    let is_below = |inner: &str, outer: &str| inner.strip_prefix(outer).is_some_and(|rest| rest.starts_with('.'));
+    own == key || is_below(own, key) || is_below(key, own)
 }
 
 /// Sets `a.b.c=value`. A value that is no TOML is a text.

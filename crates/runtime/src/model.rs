@@ -45,6 +45,22 @@ pub struct Prompt {
     pub trace: Option<TraceContext>,
 }
 
+impl Prompt {
+    /// A request without tools, for an answer in plain words.
+    pub fn plain(model: impl Into<String>, instructions: impl Into<Arc<str>>, history: History) -> Self {
+        Self {
+            model: model.into(),
+            instructions: instructions.into(),
+            history,
+            tools: [].into(),
+            output_schema: None,
+            effort: None,
+            cache_key: String::new(),
+            trace: None,
+        }
+    }
+}
+
 /// A tool as the model is told about it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ToolSpec {

@@ -172,6 +172,17 @@ impl Permits {
     /// that may be written; and what lies where the agent may write could be made a link to something else.
     #[must_use]
     pub fn beyond(&self, context: &SandboxContext) -> Self {
+        self.lacking(context, held)
+    }
+
+    /// The same for files of the machine: `/tmp` in a sandbox is the session's own, so what lies below the machine's is not there
+    /// yet, whatever the sandbox says about `/tmp`.
+    #[must_use]
+    pub fn beyond_on_machine(&self, context: &SandboxContext) -> Self {
+        self.lacking(context, held_of_machine)
+    }
+
+    fn lacking(&self, context: &SandboxContext, held: fn(&[Entry], &SandboxContext, &PathUri) -> Option<Use>) -> Self {
         let Permissions::Managed { file_system, network } = &context.permissions else { return Self::default() };
         let mut rest = Self { network: self.network && *network == Network::Restricted, ..Self::default() };
         if let FileSystem::Restricted { entries, .. } = file_system {
@@ -183,7 +194,7 @@ impl Permits {
 
     /// Adds exactly this to a sandbox.
     pub fn widen(&self, context: &mut SandboxContext, grant: Grant) {
-        let more = self.beyond(context);
+        let more = self.beyond_on_machine(context);
         let Permissions::Managed { file_system, network } = &mut context.permissions else { return };
         if more.network {
             *network = Network::Enabled;
@@ -266,8 +277,24 @@ fn special(value: &SpecialRoot, roots: &[PathUri]) -> Vec<PathUri> {
     }
 }
 
-/// What a sandbox lets be done with a path: its longest entry decides, and among equal ones as an executor decides.
+/// What a sandbox lets be done with a path as the machine has it.
+fn held_of_machine(entries: &[Entry], context: &SandboxContext, path: &PathUri) -> Option<Use> {
+    let temporary = PathUri::root().join("tmp");
+    let is_below = |path: &PathUri| path.is_within(&temporary) && *path != temporary;
+    // Only a sandbox that may write everywhere has the machine's.
+    if !is_below(path) || held(entries, context, &PathUri::root()) == Some(Use::Write) {
+        return held(entries, context, path);
+    }
+    strongest(entries, context, path, is_below)
+}
+
+/// What a sandbox lets be done with a path.
 fn held(entries: &[Entry], context: &SandboxContext, path: &PathUri) -> Option<Use> {
+    strongest(entries, context, path, |_| true)
+}
+
+/// The longest entry decides, of those that count, and among equal ones as an executor decides.
+fn strongest(entries: &[Entry], context: &SandboxContext, path: &PathUri, counts: impl Fn(&PathUri) -> bool) -> Option<Use> {
     let roots: Vec<PathUri> = match &context.workspace_roots {
         Some(roots) => roots.clone(),
         None => context.cwd.iter().cloned().collect(),
@@ -279,7 +306,7 @@ fn held(entries: &[Entry], context: &SandboxContext, path: &PathUri) -> Option<U
             EntryPath::Special { value } => special(value, &roots),
             EntryPath::GlobPattern { .. } => vec![],
         };
-        for place in places.iter().filter(|place| path.is_within(place)) {
+        for place in places.iter().filter(|place| path.is_within(place) && counts(place)) {
             let length = if *place == PathUri::root() { 0 } else { place.to_string().len() };
             best = Some(match best {
                 Some((known, access)) if known > length => (known, access),
@@ -406,6 +433,26 @@ mod tests {
         // Where nothing is confined there is nothing to give.
         let open = SandboxContext { permissions: Permissions::Disabled, ..workspace() };
         assert!(asked.beyond(&open).is_empty());
+    }
+
+    /// `/tmp` inside is not the machine's: what lies there has to be granted, and a patch may write there all the same.
+    #[test]
+    fn what_lies_below_the_machines_tmp_is_not_given_by_a_tmp_of_the_sessions_own() {
+        let asked = writing(&["/tmp/shared/file", "/tmp"]);
+        let own = SandboxMode::WorkspaceWrite {
+            writable_roots: vec![],
+            network_access: false,
+            exclude_tmpdir_env_var: true,
+            exclude_slash_tmp: false,
+        };
+        let mut context = own.context(&attachment()).unwrap();
+        assert!(asked.beyond(&context).is_empty());
+        assert_eq!(asked.beyond_on_machine(&context).words(), ["write /tmp/shared/file"]);
+        asked.widen(&mut context, Grant::Required);
+        assert!(asked.beyond_on_machine(&context).is_empty());
+        let reading = ask(json!({"file_system": {"read": ["/tmp/shared/file", "/etc"]}})).unwrap();
+        let context = SandboxMode::ReadOnly { network_access: false }.context(&attachment()).unwrap();
+        assert_eq!(reading.beyond_on_machine(&context).words(), ["read /tmp/shared/file"]);
     }
 
     #[test]

@@ -41,16 +41,7 @@ impl Provider {
     fn accepts(self, items: &[Raw]) -> Result<(), String> {
         let mut items = items.to_vec();
         items.push(message("user", "what now?"));
-        let prompt = Prompt {
-            model: "m".into(),
-            instructions: "be brief".into(),
-            history: History::new(items),
-            tools: [].into(),
-            output_schema: None,
-            effort: None,
-            cache_key: "k".into(),
-            trace: None,
-        };
+        let prompt = Prompt::plain("m", "be brief", History::new(items));
         let (api, wire) = if self == Self::Home { (WireApi::Chat, Wire::Chat) } else { (WireApi::Responses, Wire::Responses) };
         let body = Model::body(api, &prompt).unwrap().unwrap();
         let known = Known { plain_thoughts: self == Self::Workshop, ..Known::default() };

@@ -173,12 +173,13 @@ fn give_to_owner(parent: &OwnedFd, name: &OsStr, removal: AtFlags) -> Result<(),
 }
 
 /// What a placeholder for a start-up file says. Bash reads only the first of three that is there, so that each refers to the next;
-/// all of them are there as long as one of them is a placeholder.
+/// all of them are there as long as one of them is a placeholder. Tcsh reads `.cshrc` only if there is no `.tcshrc`.
 fn startup_text(path: &Path) -> Option<&'static str> {
     let name = path.file_name()?.to_str().filter(|name| STARTUP_FILES.contains(name))?;
     Some(match name {
         ".bash_profile" => "if [ -r ~/.bash_login ]; then . ~/.bash_login; fi\n",
         ".bash_login" => "if [ -r ~/.profile ]; then . ~/.profile; fi\n",
+        ".tcshrc" => "if ( -r ~/.cshrc ) source ~/.cshrc\n",
         _ => "",
     })
 }

@@ -14,18 +14,20 @@ mod lineage;
 mod meta;
 mod scribe;
 mod shelf;
+mod target;
 mod time;
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use outpost_thread::{Entry, Fact, Seq, ThreadId};
+use outpost_thread::{Fact, ThreadId};
+use tokio::sync::mpsc;
 
 use crate::export::{ExportFileError, read_export};
-use crate::lease::{ClaimError, ClaimMode};
-use crate::open::{keep_checkpoint, open};
-use crate::store::{AppendError, Need, ReadError, Store};
+use crate::lease::ClaimError;
+use crate::store::{AppendError, ReadError, Store};
 pub use claude::ClaudeError;
 use convert::{Beside, Converter};
 pub use file::BadLine;
@@ -33,11 +35,10 @@ use lineage::Lineage;
 pub use lineage::LineageError;
 use scribe::Dated;
 use shelf::Shelf;
+use target::Target;
 
-/// Entries in one append.
-const BATCH: usize = 512;
-/// A thread with more entries than this is kept ready to be opened.
-const LONG: usize = 1000;
+/// Pieces of a file that were read and not written yet.
+const AHEAD: usize = 2;
 
 /// A rollout that can be imported.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -139,36 +140,63 @@ impl Rollouts {
         if converted.facts.is_empty() {
             return Err(ImportError::Empty { path: rollout.path.clone() });
         }
-        let outcome = write(store, thread, &converted.facts).await?;
+        let outcome = write(store, thread, converted.facts).await?;
         Ok(Imported { thread, turns: converted.turns, outcome, carried: converted.carried, unreadable })
     }
 }
 
-/// Reading a large session takes a while, so it is done where waiting is allowed.
+/// Reads a session where waiting is allowed, and writes it meanwhile.
 async fn import_session(path: &Path, store: &Store) -> Result<Vec<Imported>, ImportError> {
+    let (pieces, mut read) = mpsc::channel(AHEAD);
     let own = path.to_owned();
-    let read = tokio::task::spawn_blocking(move || {
+    let reading = tokio::task::spawn_blocking(move || {
         let mut unreadable = Vec::new();
-        claude::read(&own, |bad| unreadable.push(bad)).map(|threads| (threads, unreadable))
+        claude::read(&own, |piece| pieces.blocking_send(piece).is_ok(), |bad| unreadable.push(bad)).map(|threads| (threads, unreadable))
     });
-    let (threads, mut unreadable) = match read.await {
-        Ok(read) => read?,
+    let mut targets = BTreeMap::new();
+    let mut written = Ok(());
+    while let (Ok(()), Some(claude::Piece { thread, facts })) = (&written, read.recv().await) {
+        written = take(&mut targets, store, thread, facts).await;
+    }
+    // Nobody reads on if nothing can be written any more.
+    drop(read);
+    let ended = match reading.await {
+        Ok(ended) => ended,
         Err(error) => std::panic::resume_unwind(error.into_panic()),
     };
-    let mut imported = Vec::new();
-    for (thread, converted) in threads {
-        // A head alone is no conversation.
-        if converted.turns == 0 {
-            continue;
+    let ended = written.and_then(|()| Ok(ended?));
+    let (threads, mut unreadable) = match ended {
+        Ok(ended) => ended,
+        Err(error) => {
+            for target in targets.into_values() {
+                target.give_up().await;
+            }
+            return Err(error);
         }
-        let outcome = write(store, thread, &converted.facts).await?;
-        let unreadable = std::mem::take(&mut unreadable);
-        imported.push(Imported { thread, turns: converted.turns, outcome, carried: converted.carried, unreadable });
+    };
+    let mut imported = Vec::new();
+    for claude::Whole { thread, turns, carried } in threads {
+        let Some(target) = targets.remove(&thread) else { continue };
+        let outcome = target.finish().await?;
+        imported.push(Imported { thread, turns, outcome, carried, unreadable: std::mem::take(&mut unreadable) });
     }
     if imported.is_empty() {
         return Err(ImportError::Empty { path: path.to_owned() });
     }
     Ok(imported)
+}
+
+async fn take<'a>(
+    targets: &mut BTreeMap<ThreadId, Target<'a>>,
+    store: &'a Store,
+    thread: ThreadId,
+    facts: Vec<Dated>,
+) -> Result<(), ImportError> {
+    let target = match targets.entry(thread) {
+        Entry::Occupied(known) => known.into_mut(),
+        Entry::Vacant(new) => new.insert(Target::begin(store, thread).await?),
+    };
+    target.take(facts).await
 }
 
 /// Writes a thread that was exported into a store, under its own id.
@@ -179,71 +207,15 @@ pub async fn import_export(path: &Path, store: &Store) -> Result<Imported, Impor
     if facts.is_empty() {
         return Err(ImportError::Empty { path: path.to_owned() });
     }
-    let outcome = write(store, thread, &facts).await?;
+    let outcome = write(store, thread, facts).await?;
     Ok(Imported { thread, turns, outcome, carried: BTreeMap::new(), unreadable: Vec::new() })
 }
 
-async fn write(store: &Store, thread: ThreadId, facts: &[Dated]) -> Result<Outcome, ImportError> {
-    let lease = match store.create(thread).await {
-        Ok(lease) => lease,
-        Err(ClaimError::Exists(_)) => return continue_thread(store, thread, facts).await,
-        Err(error) => return Err(error.into()),
-    };
-    let written = append(store, &lease, 0, facts).await;
-    store.release(lease).await;
-    written.map(|()| Outcome::Created)
-}
-
-/// Adds what the rollout has more than the thread here. Names and marks are no difference: they may be changed here, too.
-async fn continue_thread(store: &Store, thread: ThreadId, facts: &[Dated]) -> Result<Outcome, ImportError> {
-    let mut told = facts.iter().enumerate().filter(|(_, dated)| !is_mark(&dated.fact));
-    let mut history = store.history(thread, 0).await?;
-    let mut last = 0;
-    while let Some(batch) = history.next().await? {
-        for entry in batch.entries {
-            last = entry.end();
-            if is_mark(&entry.fact) {
-                continue;
-            }
-            match told.next() {
-                Some((_, dated)) if dated.at == entry.at && dated.fact == entry.fact => {}
-                // Also if a turn was under way when it was imported: its end here cannot be taken back.
-                _ => return Ok(Outcome::Diverged),
-            }
-        }
+async fn write(store: &Store, thread: ThreadId, facts: Vec<Dated>) -> Result<Outcome, ImportError> {
+    let mut target = Target::begin(store, thread).await?;
+    if let Err(error) = target.take(facts).await {
+        target.give_up().await;
+        return Err(error);
     }
-    let Some((first, _)) = told.next() else { return Ok(Outcome::Unchanged) };
-    let new = &facts[first..];
-    let lease = store.claim(thread, ClaimMode::IfFree).await?;
-    let written = append(store, &lease, last, new).await;
-    store.release(lease).await;
-    written.map(|()| Outcome::Continued { added: new.len() as u64 })
-}
-
-const fn is_mark(fact: &Fact) -> bool {
-    matches!(fact, Fact::MetadataChanged(_))
-}
-
-async fn append(store: &Store, lease: &crate::lease::Lease, last: Seq, facts: &[Dated]) -> Result<(), ImportError> {
-    let mut next = last + 1;
-    let mut batches = facts.chunks(BATCH).peekable();
-    while let Some(batch) = batches.next() {
-        let mut entries: Vec<Entry> = Vec::with_capacity(batch.len());
-        for dated in batch {
-            let entry = Entry { seq: next, at: dated.at, fact: dated.fact.clone() };
-            // A repaired thread has one entry for all that are gone; the others keep their ordinals.
-            next = entry.end() + 1;
-            entries.push(entry);
-        }
-        // The user may delete the original once a thread is reported as imported.
-        let need = if batches.peek().is_none() { Need::Durable } else { Need::Stored };
-        store.append(lease, entries, need).await?;
-    }
-    if facts.len() > LONG {
-        let opened = open(store, lease.thread).await?;
-        if opened.damage.is_empty() && opened.unfit.is_empty() {
-            keep_checkpoint(store, &opened.thread).await?;
-        }
-    }
-    Ok(())
+    target.finish().await
 }

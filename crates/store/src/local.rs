@@ -70,8 +70,7 @@ pub(crate) struct Home {
     config: LocalConfig,
     blobs: Blobs,
     writers: Mutex<HashMap<ThreadId, Arc<Mutex<Writer>>>>,
-    /// Where threads are that cannot be found by their id alone.
-    places: Mutex<HashMap<ThreadId, PathBuf>>,
+    places: Mutex<Places>,
     /// Made with the first lease, so that merely reading leaves no trace.
     log: OnceLock<CommitLog>,
     making_log: Mutex<()>,
@@ -80,6 +79,14 @@ pub(crate) struct Home {
     index: OnceLock<Index>,
     /// A sync failed: what the disk has is not known any more.
     is_broken: AtomicBool,
+}
+
+/// Where threads are that cannot be found by their id alone.
+#[derive(Default)]
+struct Places {
+    known: HashMap<ThreadId, PathBuf>,
+    /// The whole home was looked through once; what was made here since is known as well.
+    is_whole: bool,
 }
 
 impl LocalStore {
@@ -281,13 +288,26 @@ impl Home {
                 return Some(path);
             }
         }
-        if let Some(path) = lock(&self.places).get(&thread).filter(|path| path.exists()) {
-            return Some(path.clone());
+        if let Some(path) = self.known_place(thread) {
+            return Some(path);
         }
-        // It was put there by hand, or its id tells no time.
-        let path = self.journals().ok()?.into_iter().find(|(id, _)| *id == thread)?.1;
-        lock(&self.places).insert(thread, path.clone());
-        Some(path)
+        // It was put there by hand or by another program, or its id tells no time.
+        let journals = self.journals().ok()?;
+        let mut places = lock(&self.places);
+        places.is_whole = true;
+        places.known.extend(journals.into_iter().filter(|(id, path)| *path != self.place(*id, 0)));
+        places.known.get(&thread).cloned()
+    }
+
+    fn known_place(&self, thread: ThreadId) -> Option<PathBuf> {
+        lock(&self.places).known.get(&thread).filter(|path| path.exists()).cloned()
+    }
+
+    /// A journal was made here.
+    fn placed(&self, thread: ThreadId, path: &Path) {
+        if thread.uuid().get_timestamp().is_none() {
+            lock(&self.places).known.insert(thread, path.to_owned());
+        }
     }
 
     pub(crate) fn journals(&self) -> io::Result<Vec<(ThreadId, PathBuf)>> {
@@ -375,9 +395,15 @@ impl Home {
         Ok(Lease { thread, epoch: writer::FIRST_EPOCH })
     }
 
-    /// Without a search of the whole home: for an id that was just made there is nothing to find elsewhere.
+    /// Without a search of the whole home: for an id that was just made there is nothing to find elsewhere. An id that tells no time
+    /// comes from another program, thousands of them at once; for these the home is looked through once. What a third program makes
+    /// meanwhile is found when the journal gets its name.
     fn find_exactly(&self, thread: ThreadId) -> Option<PathBuf> {
-        if thread.uuid().get_timestamp().is_some() { Some(self.place(thread, 0)).filter(|path| path.exists()) } else { self.find(thread) }
+        if thread.uuid().get_timestamp().is_some() {
+            return Some(self.place(thread, 0)).filter(|path| path.exists());
+        }
+        let is_whole = lock(&self.places).is_whole;
+        if is_whole { self.known_place(thread) } else { self.find(thread) }
     }
 
     fn claim(&self, thread: ThreadId, mode: ClaimMode) -> Result<Lease, ClaimError> {

@@ -4,7 +4,10 @@
 
 mod support;
 
-use outpost_store::Rollouts;
+use std::io::Write;
+use std::path::Path;
+
+use outpost_store::{Outcome, Rollouts, Store};
 use serde_json::json;
 use support::local;
 
@@ -44,4 +47,31 @@ async fn many_sessions_take_no_more_memory_than_a_few() {
     let grown = peak().saturating_sub(settled);
     assert!(grown < 12 << 20, "{grown} bytes more after 250 further sessions of 100 kB");
     assert_eq!(store.threads().await.unwrap().len(), 300);
+    long_session(folder.path(), &store).await;
+}
+
+/// One with many pictures: its facts are written while it is read. Importing it again compares it on the way.
+async fn long_session(folder: &Path, store: &Store) {
+    const LINES: usize = 100;
+    let id = "7b0a4c52-51f2-4a7e-9d0e-ffffffffffff";
+    let path = folder.join(format!("projects/{id}.jsonl"));
+    let mut file = std::io::BufWriter::new(std::fs::File::create(&path).unwrap());
+    let picture = "A".repeat(400_000);
+    for number in 0..LINES {
+        let content = json!([{"type": "text", "text": format!("picture {number}")},
+            {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": picture}}]);
+        let parent = number.checked_sub(1).map(|before| format!("u{before}"));
+        let line = json!({"type": "user", "uuid": format!("u{number}"), "parentUuid": parent, "sessionId": id, "cwd": "/work",
+            "timestamp": "2026-11-15T23:01:09.992Z", "message": {"role": "user", "content": content}});
+        writeln!(file, "{line}").unwrap();
+    }
+    file.into_inner().unwrap();
+    let before = peak();
+    for outcome in [Outcome::Created, Outcome::Unchanged] {
+        let found = Rollouts::find(&path).unwrap();
+        let imported = found.import(&found.found[0], store).await.unwrap();
+        assert_eq!((imported[0].turns, imported[0].outcome), (LINES as u64, outcome));
+    }
+    let grown = peak().saturating_sub(before);
+    assert!(grown < 16 << 20, "{grown} bytes for a session of 40 MB");
 }

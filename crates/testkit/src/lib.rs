@@ -12,6 +12,7 @@ pub mod model;
 pub mod postgres;
 pub mod raw;
 pub mod readable;
+pub mod said;
 pub mod sshd;
 pub mod strict;
 pub mod terminal;

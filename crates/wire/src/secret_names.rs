@@ -38,6 +38,12 @@ pub const SECRET_NAMES: [&str; 25] = [
 /// Last words of a setting that only leads to a secret.
 const ELSEWHERE: [&str; 8] = ["file", "path", "dir", "env", "var", "env_key", "name", "url"];
 
+/// The same for options of programs and members of addresses, which name more than settings do.
+const OPTIONS_ELSEWHERE: [&str; 5] = ["id", "type", "mode", "header", "scheme"];
+
+/// Words that say of the value of an option or of a member of an address that it is a secret, and of no variable.
+const SECRET_OPTIONS: [&str; 3] = ["auth", "sig", "signature"];
+
 /// Whether a name says that its value is a secret.
 pub fn is_secret(name: impl AsRef<OsStr>) -> bool {
     SECRET_NAMES.iter().any(|pattern| matches(pattern, name.as_ref()))
@@ -48,6 +54,31 @@ pub fn is_secret_setting(name: &str) -> bool {
     let lower = name.to_ascii_lowercase();
     let leads_elsewhere = |word: &str| lower.strip_suffix(word).is_some_and(|rest| rest.is_empty() || rest.ends_with('_'));
     is_secret(name) && !ELSEWHERE.iter().any(|word| leads_elsewhere(word))
+}
+
+/// Whether the value of an option of a program, or of a member of an address, is a secret: `--api-key`, `apiKey`, `X-Auth-Token`, `sig`.
+pub fn is_secret_option(name: &str) -> bool {
+    let words = words(name);
+    let leads_elsewhere = |last: &String| ELSEWHERE.iter().chain(&OPTIONS_ELSEWHERE).any(|word| last == word);
+    let says_so = || words.iter().any(|word| SECRET_OPTIONS.contains(&word.as_str()) || is_secret(word)) || is_secret(words.join("_"));
+    !words.last().is_some_and(leads_elsewhere) && says_so()
+}
+
+/// The words of a name in lower case, however they are set apart.
+fn words(name: &str) -> Vec<String> {
+    let mut words: Vec<String> = vec![String::new()];
+    let mut was_lower = false;
+    for c in name.chars() {
+        if !c.is_ascii_alphanumeric() || (c.is_ascii_uppercase() && was_lower) {
+            words.push(String::new());
+        }
+        was_lower = c.is_ascii_lowercase();
+        if let Some(word) = words.last_mut().filter(|_| c.is_ascii_alphanumeric()) {
+            word.push(c.to_ascii_lowercase());
+        }
+    }
+    words.retain(|word| !word.is_empty());
+    words
 }
 
 /// Wildcards `*` and `?`, without regard to case. Goes back to the last star only, so time is bounded by the product of
@@ -128,6 +159,16 @@ mod tests {
         }
         for name in ["bearer_token", "api_key", "experimental_bearer_token", "password", "key"] {
             assert!(is_secret_setting(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn options_say_what_their_values_are() {
+        for name in ["--api-key", "API_KEY", "apiKey", "X-Auth-Token", "--auth", "sig", "Authorization", "--db-password", "accessToken"] {
+            assert!(is_secret_option(name), "{name}");
+        }
+        for name in ["--token-file", "--auth-mode", "--author", "--design", "client_id", "--key-type", "team", "--auth-header", ""] {
+            assert!(!is_secret_option(name), "{name}");
         }
     }
 

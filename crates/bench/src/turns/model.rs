@@ -1,13 +1,16 @@
 //! A model that answers at once, in a process of its own, so that its costs are not counted.
 //!
-//! It says one sentence. If the newest thing in the conversation is the user's wish for a tool, it asks for `true` first.
+//! It says one sentence. If the newest thing in the conversation is the user's wish for a tool, it asks for `true` first. Requests of
+//! ours are held to the rules of the real API, as in the tests; after they were answered, so that judging them is in no figure.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use memchr::memmem;
+use outpost_testkit::strict::{Known, Wire, check};
 use serde_json::{Value, json};
 
 /// The hidden verb.
@@ -15,6 +18,17 @@ pub const VERB: &str = "__model";
 
 /// What the user says to have a tool used.
 pub const WANTS_TOOL: &str = "please run it";
+
+/// Below this path requests are judged.
+const STRICT: &str = "/strict/";
+/// Where somebody asks what was found.
+const VERDICT: &str = "/verdict";
+/// Of requests larger than this, with a history of thousands of turns, only some are judged.
+const LARGE: usize = 1 << 20;
+const SOME: usize = 32;
+
+/// What the real API would have refused first.
+type Verdict = Arc<Mutex<Option<String>>>;
 
 /// The newest messages and everything behind them are within so many bytes.
 const NEWEST: usize = 64 << 10;
@@ -29,23 +43,29 @@ pub fn serve() -> anyhow::Result<()> {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         std::process::exit(0);
     });
+    let verdict = Verdict::default();
     for stream in listener.incoming().flatten() {
-        std::thread::spawn(move || answer_all(stream));
+        let verdict = verdict.clone();
+        std::thread::spawn(move || answer_all(stream, &verdict));
     }
     Ok(())
 }
 
-fn answer_all(stream: TcpStream) -> anyhow::Result<()> {
+fn answer_all(stream: TcpStream, verdict: &Verdict) -> anyhow::Result<()> {
     stream.set_nodelay(true)?;
     let mut reader = BufReader::with_capacity(1 << 20, stream.try_clone()?);
     let mut writer = stream;
     let mut body = Vec::new();
-    loop {
+    for number in 0_usize.. {
         let mut length = 0;
+        let mut path = String::new();
         loop {
             let mut line = String::new();
             if reader.read_line(&mut line)? == 0 {
                 return Ok(());
+            }
+            if path.is_empty() {
+                path = line.split(' ').nth(1).unwrap_or("/").to_owned();
             }
             if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
                 length = value.trim().parse()?;
@@ -62,8 +82,20 @@ fn answer_all(stream: TcpStream) -> anyhow::Result<()> {
         let wants_tool = wish.is_some_and(|at| memmem::find(&end[at..], b"function_call_output").is_none());
         let events = events(if wants_tool { &call } else { &message });
         let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream";
+        if path == VERDICT {
+            let found = verdict.lock().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or_default();
+            write!(writer, "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{found}", found.len())?;
+            continue;
+        }
         write!(writer, "{head}\r\ncontent-length: {}\r\n\r\n{events}", events.len())?;
+        if path.starts_with(STRICT)
+            && (length <= LARGE || number % SOME == 0)
+            && let Err(violation) = check(Wire::Responses, &body, &Known::default())
+        {
+            verdict.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| violation.to_string());
+        }
     }
+    Ok(())
 }
 
 fn message() -> Value {
@@ -106,6 +138,23 @@ impl ModelProcess {
 
     pub fn base_url(&self) -> String {
         format!("http://127.0.0.1:{}/v1", self.port)
+    }
+
+    /// The same model for a program whose requests are judged.
+    pub fn strict_url(&self) -> String {
+        format!("http://127.0.0.1:{}{STRICT}v1", self.port)
+    }
+
+    /// Fails if the real API would have refused a request: its figures would be those of a program that does not work.
+    pub fn verdict(&self) -> anyhow::Result<()> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
+        write!(stream, "GET {VERDICT} HTTP/1.1\r\nhost: x\r\n\r\n")?;
+        stream.shutdown(std::net::Shutdown::Write)?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        let found = answer.split_once("\r\n\r\n").map_or("", |(_, found)| found);
+        ensure!(found.is_empty(), "the real API refuses a request of the bench: {found}");
+        Ok(())
     }
 }
 

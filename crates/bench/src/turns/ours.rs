@@ -43,7 +43,7 @@ impl Ours {
         registry.attach(EnvironmentId::parse("one")?, connector, ConnectPolicy::Lazy)?;
         let mut providers = built_in();
         let mut provider = providers.get("ollama").context("no such provider")?.clone();
-        (provider.base_url, provider.wire_api) = (model.base_url(), WireApi::Responses);
+        (provider.base_url, provider.wire_api) = (model.strict_url(), WireApi::Responses);
         providers.insert("instant".into(), provider);
         let ids: Arc<dyn Fn() -> String + Send + Sync> = Arc::new(|| Uuid::now_v7().to_string());
         let config = RuntimeConfig {

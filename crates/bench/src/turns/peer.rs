@@ -1,7 +1,7 @@
-//! The peer's server of threads, driven over its standard streams.
+//! A server of threads, ours or the peer's, driven over its standard streams.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -26,11 +26,13 @@ pub struct Peer {
     child: Child,
     input: AsyncMutex<ChildStdin>,
     waiting: Arc<Mutex<Waiting>>,
-    home: TempDir,
+    home: PathBuf,
+    /// A home that nobody else uses goes with it.
+    _own: Option<TempDir>,
 }
 
 pub struct PeerThread {
-    id: String,
+    pub id: String,
     turns: mpsc::UnboundedReceiver<String>,
 }
 
@@ -41,20 +43,21 @@ fn lock(waiting: &Mutex<Waiting>) -> std::sync::MutexGuard<'_, Waiting> {
 impl Peer {
     pub async fn start(codex: &Path, model: &ModelProcess) -> anyhow::Result<Self> {
         let home = tempfile::tempdir()?;
-        let config = format!(
-            "model = \"instant\"\nmodel_provider = \"instant\"\napproval_policy = \"never\"\nsandbox_mode = \"danger-full-access\"\n\
-             [model_providers.instant]\nname = \"instant\"\nbase_url = \"{}\"\nwire_api = \"responses\"\nrequest_max_retries = 0\n\
-             stream_max_retries = 0\nsupports_websockets = false\n",
-            model.base_url()
-        );
-        std::fs::write(home.path().join("config.toml"), config)?;
-        let mut child = Command::new(codex)
+        configure(home.path(), &model.base_url())?;
+        let peer = Self::start_in(codex, home.path()).await?;
+        Ok(Self { _own: Some(home), ..peer })
+    }
+
+    /// With a home that was configured, and may have been used before.
+    pub async fn start_in(program: &Path, home: &Path) -> anyhow::Result<Self> {
+        let mut child = Command::new(program)
             .arg("app-server")
             .env_clear()
             .env("PATH", "/usr/bin:/bin")
-            .env("HOME", home.path())
-            .env("CODEX_HOME", home.path())
-            .current_dir(home.path())
+            .env("HOME", home)
+            .env("CODEX_HOME", home)
+            .env("OUTPOST_HOME", home)
+            .current_dir(home)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -78,8 +81,9 @@ impl Peer {
             }
             *lock(&telling) = Waiting::default();
         });
-        let peer = Self { child, input, waiting, home };
-        peer.call("initialize", &json!({"clientInfo": {"name": "bench", "title": "bench", "version": "0"}})).await?;
+        let peer = Self { child, input, waiting, home: home.to_owned(), _own: None };
+        let client = json!({"name": "bench", "title": "bench", "version": "0"});
+        peer.call("initialize", &json!({"clientInfo": client, "capabilities": {"experimentalApi": true}})).await?;
         peer.send(&json!({"method": "initialized"})).await?;
         Ok(peer)
     }
@@ -90,7 +94,7 @@ impl Peer {
         Ok(input.flush().await?)
     }
 
-    async fn call(&self, method: &str, params: &Value) -> anyhow::Result<Value> {
+    pub async fn call(&self, method: &str, params: &Value) -> anyhow::Result<Value> {
         let (sender, answer) = oneshot::channel();
         let id = {
             let mut waiting = lock(&self.waiting);
@@ -108,17 +112,36 @@ impl Peer {
     }
 
     pub async fn thread(&self) -> anyhow::Result<PeerThread> {
-        let started = self.call("thread/start", &json!({"cwd": self.home.path()})).await?;
+        let started = self.call("thread/start", &json!({"cwd": self.home})).await?;
         let id = started["thread"]["id"].as_str().context("no thread id")?.to_owned();
+        Ok(self.follow(id))
+    }
+
+    /// Hears of the turns of a thread that is loaded.
+    pub fn follow(&self, id: String) -> PeerThread {
         let (sender, turns) = mpsc::unbounded_channel();
         lock(&self.waiting).turns.insert(id.clone(), sender);
-        Ok(PeerThread { id, turns })
+        PeerThread { id, turns }
     }
 
     pub async fn turn(&self, thread: &mut PeerThread, text: &str) -> anyhow::Result<()> {
         self.call("turn/start", &json!({"threadId": thread.id, "input": [{"type": "text", "text": text}]})).await?;
         let status = thread.turns.recv().await.context("the peer is gone")?;
         ensure!(status == "completed", "the turn ended as {status}");
+        Ok(())
+    }
+
+    /// Resident bytes.
+    pub fn memory(&self) -> anyhow::Result<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id().context("the peer is gone")?))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("/proc/PID/status has another shape")?;
+        Ok(line.split_whitespace().next().unwrap_or_default().parse::<u64>()? << 10)
+    }
+
+    /// Ends it and waits for that.
+    pub async fn end(mut self) -> anyhow::Result<()> {
+        self.child.start_kill()?;
+        self.child.wait().await?;
         Ok(())
     }
 
@@ -129,4 +152,14 @@ impl Peer {
         ensure!(members.len() > 12, "/proc/PID/stat has another shape");
         Ok((members[11].parse::<f64>()? + members[12].parse::<f64>()?) * 10.0)
     }
+}
+
+/// Writes the configuration of both programs: an instant model, no questions and no sandbox.
+pub fn configure(home: &Path, base_url: &str) -> anyhow::Result<()> {
+    let config = format!(
+        "model = \"instant\"\nmodel_provider = \"instant\"\napproval_policy = \"never\"\nsandbox_mode = \"danger-full-access\"\n\
+         [model_providers.instant]\nname = \"instant\"\nbase_url = \"{base_url}\"\nwire_api = \"responses\"\nrequest_max_retries = 0\n\
+         stream_max_retries = 0\nsupports_websockets = false\n"
+    );
+    Ok(std::fs::write(home.join("config.toml"), config)?)
 }

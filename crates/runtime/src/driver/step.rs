@@ -119,16 +119,9 @@ impl Driver {
         let provider = self.shared.models.provider_id(&settings);
         let mut items = self.context.as_ref().map_or_else(Vec::new, |context| context.whole_for(&provider).to_vec());
         items.push(user_message(message));
-        Ok(Prompt {
-            model: self.shared.models.model_name(&settings),
-            instructions: self.shared.instructions(&self.thread),
-            history: History::new(items),
-            tools: [].into(),
-            output_schema: None,
-            effort: self.shared.config.effort(&settings),
-            cache_key: self.cache_key(),
-            trace: self.trace.clone(),
-        })
+        let model = self.shared.models.model_name(&settings);
+        let plain = Prompt::plain(model, self.shared.instructions(&self.thread), History::new(items));
+        Ok(Prompt { effort: self.shared.config.effort(&settings), cache_key: self.cache_key(), trace: self.trace.clone(), ..plain })
     }
 
     pub(super) async fn begin_step(&mut self, turn: TurnId, step: u32) -> Result<(), Stop> {

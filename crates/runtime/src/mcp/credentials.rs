@@ -3,26 +3,8 @@
 //! Names of headers and variables say what their values are. Here only the form tells, so this errs on both sides: what is taken for
 //! a secret has to be given again by the next program, and a secret without a form is not recognised.
 
-/// Words of a name that say of its value that it is a secret.
-const SECRET: [&str; 15] = [
-    "key",
-    "apikey",
-    "token",
-    "secret",
-    "password",
-    "passwd",
-    "passphrase",
-    "credential",
-    "credentials",
-    "auth",
-    "authorization",
-    "bearer",
-    "cookie",
-    "sig",
-    "signature",
-];
-/// Last words of a name that say that its value only leads to one.
-const ELSEWHERE: [&str; 12] = ["file", "path", "dir", "env", "var", "name", "id", "type", "mode", "url", "header", "scheme"];
+use outpost_wire::secret_names::is_secret_option;
+
 /// How tokens of services begin that people paste most.
 const BEGINNINGS: [&str; 11] = ["sk-", "ghp_", "gho_", "ghs_", "ghu_", "github_pat_", "glpat-", "xoxb-", "xoxp-", "AKIA", "eyJ"];
 /// A shorter word is no token of a service.
@@ -41,7 +23,7 @@ pub fn in_url(url: &str) -> Option<&str> {
     }
     let (_, query) = rest.split_once('?')?;
     let members = query.split('#').next().unwrap_or_default().split('&').filter_map(|member| member.split_once('='));
-    members.filter(|(name, value)| says_secret(name) && !value.is_empty()).map(|(_, value)| value).next()
+    members.filter(|(name, value)| is_secret_option(name) && !value.is_empty()).map(|(_, value)| value).next()
 }
 
 /// The secret in an argument, if it holds one. An option and its value may be two arguments.
@@ -55,9 +37,9 @@ pub fn in_argument<'a>(before: Option<&str>, argument: &'a str) -> Option<&'a st
     // `--token=VALUE`, `API_TOKEN=VALUE`, `Authorization: VALUE`
     let named = argument.split_once('=').or_else(|| argument.split_once(": "));
     if let Some((name, value)) = named.filter(|(name, _)| is_word(name)) {
-        return Some(value.trim()).filter(|value| says_secret(name) && is_value(value)).map(without_scheme);
+        return Some(value.trim()).filter(|value| is_secret_option(name) && is_value(value)).map(without_scheme);
     }
-    let option = before.filter(|before| before.starts_with('-') && is_word(before) && says_secret(before))?;
+    let option = before.filter(|before| before.starts_with('-') && is_word(before) && is_secret_option(before))?;
     Some(argument).filter(|value| is_value(value) && !option.is_empty()).map(without_scheme)
 }
 
@@ -73,24 +55,6 @@ fn is_word(text: &str) -> bool {
 /// Neither another option nor the path of a file.
 fn is_value(text: &str) -> bool {
     text.len() >= SHORTEST_VALUE && !text.starts_with(['-', '/', '~', '.', '$'])
-}
-
-/// Whether a name such as `--api-key`, `API_KEY`, `apiKey` or `X-Auth-Token` is that of a secret.
-fn says_secret(name: &str) -> bool {
-    let mut words: Vec<String> = vec![String::new()];
-    let mut was_lower = false;
-    for c in name.chars() {
-        if !c.is_ascii_alphanumeric() || (c.is_ascii_uppercase() && was_lower) {
-            words.push(String::new());
-        }
-        was_lower = c.is_ascii_lowercase();
-        if let Some(word) = words.last_mut().filter(|_| c.is_ascii_alphanumeric()) {
-            word.push(c.to_ascii_lowercase());
-        }
-    }
-    words.retain(|word| !word.is_empty());
-    let leads_elsewhere = words.last().is_some_and(|last| ELSEWHERE.contains(&last.as_str()));
-    !leads_elsewhere && words.iter().any(|word| SECRET.contains(&word.as_str()))
 }
 
 #[cfg(test)]

@@ -153,7 +153,7 @@ impl StepTools {
         }
         let additional = match (additional(exec.sandbox_permissions, exec.additional_permissions.as_ref(), &cwd), &sandbox) {
             (Err(why), _) => return fail(&why),
-            (Ok(more), Some(sandbox)) => more.beyond(sandbox),
+            (Ok(more), Some(sandbox)) => more.beyond_on_machine(sandbox),
             // Where there is no sandbox there is nothing to add.
             (Ok(_), None) => Permits::default(),
         };

@@ -142,7 +142,7 @@ impl StepTools {
         };
         let tell = |text: &str| Plan::End(CallEnd::completed(asked.result(), &asked.call.id, text, None));
         let Some(sandbox) = self.sandbox(&place) else { return tell("There is no sandbox here; nothing has to be granted.") };
-        let wanted = wanted.beyond(&sandbox);
+        let wanted = wanted.beyond_on_machine(&sandbox);
         if wanted.is_empty() {
             return tell("All of that is allowed already; nothing has to be granted.");
         }

@@ -22,8 +22,16 @@ pub const STARTUP_FILES: &[&str] = &[
     ".zprofile",
     ".zlogin",
     ".zlogout",
+    ".cshrc",
+    ".tcshrc",
+    ".login",
+    ".logout",
+    ".kshrc",
     ".gitconfig",
 ];
+
+/// The same below the `.config` of a home: fish and git read these.
+const CONFIG_NAMES: &[&str] = &["fish", "git"];
 
 /// Keys and settings of ssh, which it reads in a home.
 pub const KEY_DIRECTORY: &str = ".ssh";
@@ -49,6 +57,10 @@ pub fn protected_paths(root: &Path, homes: &[PathBuf]) -> Vec<PathBuf> {
     paths.extend(PROTECTED_IF_PRESENT.iter().filter(is_needed).map(|name| root.join(name)));
     for home in homes.iter().filter(|home| home.starts_with(root)) {
         paths.extend(STARTUP_FILES.iter().chain([&KEY_DIRECTORY]).map(|name| home.join(name)));
+        // Only where there is a `.config`: something in its place would keep other programs from making it.
+        if home.join(".config").is_dir() {
+            paths.extend(CONFIG_NAMES.iter().map(|name| home.join(".config").join(name)));
+        }
     }
     paths.extend(directories_of(&git));
     for checkout in checkouts(root, &git).into_iter().take(MAX_CHECKOUTS) {
@@ -137,6 +149,7 @@ mod tests {
         assert!(paths.contains(&main.join(".git")) && paths.contains(&main.join(".git/worktrees/tree")), "{paths:?}");
         assert!(protected_paths(&tree.join(".git"), &[]).is_empty());
     }
+
     #[test]
     fn only_what_a_tool_reads_is_protected_before_it_exists() {
         let directory = tempfile::tempdir().unwrap();
@@ -153,7 +166,12 @@ mod tests {
         fs::write(work.join(".git/config"), "[core]\n\thooksPath = .husky/_\n").unwrap();
         fs::write(work.join(".envrc"), "").unwrap();
         assert_eq!(names(&work), [".git", ".agents", ".codex", ".husky", ".envrc"]);
-        assert!(names(&home).contains(&".bashrc".into()) && names(&home).contains(&".ssh".into()));
+        for name in [".bashrc", ".ssh", ".cshrc", ".tcshrc", ".login", ".kshrc"] {
+            assert!(names(&home).contains(&name.into()), "{name}");
+        }
+        assert!(!names(&home).contains(&".config/fish".into()));
+        fs::create_dir(home.join(".config")).unwrap();
+        assert!(names(&home).contains(&".config/fish".into()) && names(&home).contains(&".config/git".into()));
         // A home inside of a root is one as well.
         assert!(names(&root).contains(&"home/.profile".into()) && !names(&root).contains(&".profile".into()));
     }

@@ -3,9 +3,12 @@
 //!
 //! A line names the one that it answers, so that a session is a tree: a message that was taken back has a later sibling. The way from
 //! the last line to the first is the conversation; what lies off it was taken back and is left out. One line holds one part of an
-//! answer. A file is read twice: first for that way, which needs little of each line, then for what was said.
+//! answer. A file is read twice: first for that way, which needs little of each line ([`plan`]), then for what was said.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+mod plan;
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use outpost_thread::{
@@ -19,8 +22,9 @@ use uuid::Uuid;
 
 use super::convert::Converted;
 use super::file::{self, BadLine};
-use super::scribe::{Asked, Ending, Scribe};
+use super::scribe::{Asked, Dated, Ending, Scribe};
 use super::time;
+use plan::{LineId, Plan};
 
 /// What is written for the program itself and says nothing about the conversation.
 const OWN_BUSINESS: [&str; 6] = ["file-history-snapshot", "progress", "queue-operation", "last-prompt", "pr-link", "agent-name"];
@@ -126,35 +130,38 @@ pub fn is_session(path: &Path) -> bool {
     first.starts_with(b"{") && has("\"type\":") && (has("\"sessionId\":") || has("\"leafUuid\":") || has("\"file-history-snapshot\""))
 }
 
-/// What is needed of a line to find the way.
-struct Node {
-    parent: Option<String>,
-    is_answer: bool,
-    message: String,
-    /// The calls that it asks for, or ends.
-    calls: Vec<String>,
-    is_result: bool,
+/// Facts of one thread, in their order, and how many bytes of the file they are about.
+pub struct Piece {
+    pub thread: ThreadId,
+    pub facts: Vec<Dated>,
 }
 
-/// Which lines belong to which conversation.
-#[derive(Default)]
-struct Plan {
-    main: HashSet<String>,
-    /// Conversations of sub-agents in the same file, by their first line.
-    aside: HashMap<String, String>,
-    agents: Vec<String>,
+/// What there is to say of a thread when its file was read.
+pub struct Whole {
+    pub thread: ThreadId,
+    pub turns: u64,
+    /// Kinds of lines that were carried without being understood, and how many of each.
+    pub carried: BTreeMap<String, u64>,
 }
 
-/// Threads of one file: the session first, then sub-agents that are written into it.
-pub fn read(path: &Path, mut bad: impl FnMut(BadLine)) -> Result<Vec<(ThreadId, Converted)>, ClaudeError> {
+/// When this much of a file was read, its facts are handed on: memory does not grow with the file.
+const PIECE_BYTES: u64 = 1 << 20;
+const PIECE_FACTS: usize = 512;
+
+/// Reads the threads of one file, the session and sub-agents that are written into it, and hands their facts on piece by piece for
+/// as long as `take` wants more. The session comes first in the answer.
+pub fn read(path: &Path, mut take: impl FnMut(Piece) -> bool, mut bad: impl FnMut(BadLine)) -> Result<Vec<Whole>, ClaudeError> {
     let failed = |error| ClaudeError::Io { path: path.to_owned(), error };
     let stem = path.file_stem().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
     let is_agent = stem.starts_with("agent-");
-    let plan = plan(file::open(path).map_err(failed)?, is_agent);
-    let mut threads: Vec<(String, Session)> = Vec::new();
+    let plan = Plan::of(file::open(path).map_err(failed)?, is_agent);
+    let mut threads: HashMap<Option<LineId>, Session> = HashMap::new();
     let mut titles = Titles::default();
     let mut lines = file::open(path).map_err(failed)?;
+    let mut before = lines.left();
     while let Some(line) = lines.next_as::<Line>() {
+        let length = before - lines.left();
+        before = lines.left();
         let line = match line {
             Ok(line) => line,
             Err(unreadable) => {
@@ -162,45 +169,52 @@ pub fn read(path: &Path, mut bad: impl FnMut(BadLine)) -> Result<Vec<(ThreadId, 
                 continue;
             }
         };
-        titles.take(&line, &plan.main);
-        let key = match plan.aside.get(&line.uuid) {
-            Some(root) => root.clone(),
-            None if line.uuid.is_empty() || plan.main.contains(&line.uuid) => String::new(),
-            None => continue,
-        };
-        let at = match threads.iter().position(|(known, _)| *known == key) {
-            Some(at) => at,
+        titles.take(&line, &plan);
+        let Some(conversation) = plan.conversation(&line) else { continue };
+        let session = match threads.entry(conversation) {
+            Entry::Occupied(known) => known.into_mut(),
             // Lines before the first message say nothing about where the session was.
-            None if line.uuid.is_empty() => continue,
-            None => {
-                let session = begin(path, &stem, &key, &line)?;
-                threads.push((key, session));
-                threads.len() - 1
-            }
+            Entry::Vacant(_) if line.uuid.is_empty() => continue,
+            Entry::Vacant(new) => new.insert(begin(path, &stem, conversation.map(|root| plan.name(root)), &line)?),
         };
-        threads[at].1.line(&line);
+        session.line(&line);
+        session.unsettled += length;
+        if (session.unsettled >= PIECE_BYTES || session.scribe.facts.len() >= PIECE_FACTS) && session.scribe.turns() > 0 {
+            session.unsettled = 0;
+            if !take(Piece { thread: session.thread, facts: session.scribe.settled() }) {
+                return Ok(Vec::new());
+            }
+        }
     }
-    let name = titles.best();
-    let finish =
-        |(key, session): (String, Session)| (session.thread, session.finish(name.as_deref().filter(|_| key.is_empty() && !is_agent)));
-    // The session itself comes first, whatever stands first in the file.
-    threads.sort_by_key(|(key, _)| !key.is_empty());
-    Ok(threads.into_iter().map(finish).collect())
+    let name = titles.best().filter(|_| !is_agent);
+    let mut ended = Vec::new();
+    for (conversation, session) in threads {
+        // A head alone is no conversation.
+        if session.scribe.turns() == 0 {
+            continue;
+        }
+        let thread = session.thread;
+        let is_aside = conversation.is_some();
+        let Converted { turns, facts, carried } = session.finish(name.as_deref().filter(|_| !is_aside));
+        ended.push((is_aside, Whole { thread, turns, carried }));
+        if !take(Piece { thread, facts }) {
+            return Ok(Vec::new());
+        }
+    }
+    ended.sort_by_key(|(is_aside, whole)| (*is_aside, whole.thread));
+    Ok(ended.into_iter().map(|(_, whole)| whole).collect())
 }
 
 /// The first fact of a thread.
-fn begin(path: &Path, stem: &str, aside: &str, line: &Line) -> Result<Session, ClaudeError> {
+fn begin(path: &Path, stem: &str, aside: Option<String>, line: &Line) -> Result<Session, ClaudeError> {
     let bad_id = |id: &str| ClaudeError::Id { path: path.to_owned(), id: id.to_owned() };
     let own = |id: &str| id.parse::<Uuid>().map(ThreadId::new).map_err(|_| bad_id(id));
     let session = line.session_id.clone().unwrap_or_default();
     let agent = stem.strip_prefix("agent-");
-    let (thread, parent) = match agent {
-        Some(agent) => (derived(&[&session, agent]), session.parse::<Uuid>().ok().map(ThreadId::new)),
-        None if !aside.is_empty() => {
-            let parent = own(stem)?;
-            (derived(&[stem, aside]), Some(parent))
-        }
-        None => (own(stem)?, None),
+    let (thread, parent) = match (agent, aside) {
+        (Some(agent), _) => (derived(&[&session, agent]), session.parse::<Uuid>().ok().map(ThreadId::new)),
+        (None, Some(root)) => (derived(&[stem, &root]), Some(own(stem)?)),
+        (None, None) => (own(stem)?, None),
     };
     let nickname = agent.map(str::to_owned).or_else(|| line.agent_id.clone());
     let created = ThreadCreated {
@@ -216,7 +230,7 @@ fn begin(path: &Path, stem: &str, aside: &str, line: &Line) -> Result<Session, C
     let mut scribe = Scribe::default();
     scribe.at = time::millis(&line.timestamp).unwrap_or_default();
     scribe.fact(created);
-    Ok(Session { thread, scribe, cwd: line.cwd.clone(), carried: BTreeMap::new(), compacts: None, window: 0 })
+    Ok(Session { thread, scribe, cwd: line.cwd.clone(), carried: BTreeMap::new(), compacts: None, window: 0, unsettled: 0 })
 }
 
 /// The same id for the same conversation, whenever it is imported.
@@ -231,91 +245,6 @@ fn derived(parts: &[&str]) -> ThreadId {
     ThreadId::new(uuid::Builder::from_custom_bytes(bytes).into_uuid())
 }
 
-/// Finds the way from the last line to the first, and what belongs to it.
-fn plan(mut lines: file::Lines, is_agent: bool) -> Plan {
-    let mut nodes: HashMap<String, Node> = HashMap::new();
-    let mut order: Vec<String> = Vec::new();
-    let mut asides: Vec<String> = Vec::new();
-    let mut before: Option<String> = None;
-    while let Some(line) = lines.next_as::<Line>() {
-        let Ok(line) = line else { continue };
-        if line.uuid.is_empty() {
-            continue;
-        }
-        let member = |part: &Value, name: &str| part.get(name).and_then(Value::as_str).map(str::to_owned);
-        let parts = line.parts();
-        let results: Vec<String> = parts.iter().filter_map(|part| member(part, "tool_use_id")).collect();
-        let is_result = !results.is_empty();
-        let calls = if is_result {
-            results
-        } else {
-            parts.iter().filter(|part| part["type"] == "tool_use").filter_map(|part| member(part, "id")).collect()
-        };
-        let mut parent = line.parent_uuid.clone().or_else(|| line.logical_parent_uuid.clone());
-        if parent.is_none() && line.is_boundary() {
-            parent.clone_from(&before);
-        }
-        let node = Node { parent, is_answer: line.kind == "assistant", message: line.message.id.clone(), calls, is_result };
-        // A conversation aside in the file of a session; in a file of its own it is the conversation.
-        if line.is_sidechain && !is_agent {
-            asides.push(line.uuid.clone());
-        } else {
-            order.push(line.uuid.clone());
-            before = Some(line.uuid.clone());
-        }
-        nodes.insert(line.uuid, node);
-    }
-    let mut plan = Plan { main: way(&nodes, &order), ..Plan::default() };
-    let is_aside: HashSet<&String> = asides.iter().collect();
-    for uuid in &asides {
-        let mut root = uuid.clone();
-        while let Some(parent) = nodes.get(&root).and_then(|node| node.parent.as_ref()).filter(|parent| is_aside.contains(parent)) {
-            if *parent == *uuid {
-                break;
-            }
-            root.clone_from(parent);
-        }
-        if !plan.agents.contains(&root) {
-            plan.agents.push(root.clone());
-        }
-        plan.aside.insert(uuid.clone(), root);
-    }
-    plan
-}
-
-fn way(nodes: &HashMap<String, Node>, order: &[String]) -> HashSet<String> {
-    let mut way = HashSet::new();
-    let mut next = order.last();
-    while let Some(uuid) = next {
-        let (Some(node), true) = (nodes.get(uuid), way.insert(uuid.clone())) else { break };
-        next = node.parent.as_ref();
-    }
-    // Calls that were made side by side, and their results, hang beside the way.
-    let answers: HashSet<&str> =
-        way.iter().filter_map(|uuid| nodes.get(uuid)).filter(|node| node.is_answer).map(|node| node.message.as_str()).collect();
-    let beside: Vec<&String> = order
-        .iter()
-        .filter(|uuid| {
-            nodes.get(*uuid).is_some_and(|node| node.is_answer && !node.message.is_empty() && answers.contains(node.message.as_str()))
-        })
-        .collect();
-    let parts: HashSet<String> = beside.into_iter().cloned().collect();
-    way.extend(parts);
-    let calls: HashSet<&str> = way
-        .iter()
-        .filter_map(|uuid| nodes.get(uuid))
-        .filter(|node| node.is_answer)
-        .flat_map(|node| node.calls.iter().map(String::as_str))
-        .collect();
-    let results: Vec<String> = order
-        .iter()
-        .filter(|uuid| nodes.get(*uuid).is_some_and(|node| node.is_result && node.calls.iter().any(|call| calls.contains(call.as_str()))))
-        .cloned()
-        .collect();
-    way.extend(results);
-    way
-}
-
 /// What a session is called: what the user wrote counts more than what the program made up.
 #[derive(Default)]
 struct Titles {
@@ -324,11 +253,11 @@ struct Titles {
 }
 
 impl Titles {
-    fn take(&mut self, line: &Line, main: &HashSet<String>) {
+    fn take(&mut self, line: &Line, plan: &Plan) {
         if line.custom_title.is_some() {
             self.given.clone_from(&line.custom_title);
         }
-        if line.summary.is_some() && line.leaf_uuid.as_ref().is_some_and(|leaf| main.contains(leaf)) {
+        if line.summary.is_some() && line.leaf_uuid.as_ref().is_some_and(|leaf| plan.is_main(leaf)) {
             self.made.clone_from(&line.summary);
         }
     }
@@ -347,6 +276,8 @@ struct Session {
     /// A summary follows, and this is why.
     compacts: Option<CompactReason>,
     window: u32,
+    /// Bytes of lines whose facts were not handed on yet.
+    unsettled: u64,
 }
 
 impl Session {

@@ -104,6 +104,11 @@ impl Lines {
         }
     }
 
+    /// Bytes that may still be read: what was read is the difference to before.
+    pub const fn left(&self) -> u64 {
+        self.left
+    }
+
     fn bad(&self, reason: String) -> BadLine {
         BadLine { path: self.path.clone(), number: self.number, reason }
     }

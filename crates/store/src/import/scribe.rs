@@ -37,6 +37,8 @@ pub struct Asked {
 #[derive(Default)]
 pub struct Scribe {
     pub facts: Vec<Dated>,
+    /// Facts that were taken out of the front already.
+    taken: usize,
     pub at: u64,
     pub model: Option<String>,
     pub provider: Option<String>,
@@ -77,6 +79,20 @@ impl Scribe {
         self.starts.len() as u64
     }
 
+    /// Takes the facts that cannot change any more: all before the last answer, whose cost may still become known. Only for files
+    /// that take no turn back.
+    pub fn settled(&mut self) -> Vec<Dated> {
+        let open = self.facts.iter().rposition(|dated| matches!(dated.fact, Fact::ModelAnswered(_))).unwrap_or(self.facts.len());
+        self.taken += open;
+        let rest = self.facts.split_off(open);
+        mem::replace(&mut self.facts, rest)
+    }
+
+    /// How many facts there were so far.
+    const fn count(&self) -> usize {
+        self.taken + self.facts.len()
+    }
+
     pub fn turn_id(&self) -> Option<&TurnId> {
         self.turn.as_ref().map(|turn| &turn.id)
     }
@@ -85,8 +101,8 @@ impl Scribe {
     pub fn begin_turn(&mut self, id: Option<&str>) {
         self.end_turn(TurnStatus::Completed, None);
         let is_implied = id.is_none();
-        let id = id.map_or_else(|| TurnId::from(format!("rollout-{}", self.facts.len())), TurnId::from);
-        self.starts.push(self.facts.len());
+        let id = id.map_or_else(|| TurnId::from(format!("rollout-{}", self.count())), TurnId::from);
+        self.starts.push(self.count());
         self.turn = Some(OpenTurn { id, is_written: false, is_implied, kind: TurnKind::Regular, step: 0, calls: Vec::new() });
     }
 
@@ -108,7 +124,7 @@ impl Scribe {
         self.end_turn(TurnStatus::Completed, None);
         let kept = self.starts.len().saturating_sub(usize::try_from(count).unwrap_or(usize::MAX));
         if let Some(start) = self.starts.get(kept) {
-            self.facts.truncate(*start);
+            self.facts.truncate(start.saturating_sub(self.taken));
             self.starts.truncate(kept);
         }
         self.before_step.clear();
@@ -194,8 +210,8 @@ impl Scribe {
     fn write_turn(&mut self, inputs: Vec<InputId>) {
         if self.turn.is_none() && !inputs.is_empty() {
             // A rollout without turns: each message of the user begins one.
-            let id = TurnId::from(format!("rollout-{}", self.facts.len() - 1));
-            self.starts.push(self.facts.len() - 1);
+            let id = TurnId::from(format!("rollout-{}", self.count() - 1));
+            self.starts.push(self.count() - 1);
             self.turn = Some(OpenTurn { id, is_written: false, is_implied: true, kind: TurnKind::Regular, step: 0, calls: Vec::new() });
         }
         let Some(turn) = self.turn.as_mut().filter(|turn| !turn.is_written) else { return };

@@ -45,6 +45,7 @@ impl Home {
             }
             self.publish(thread, &path, &base, &entries).map_err(ForkStoreError::Append)?;
         }
+        self.placed(thread, &path);
         self.noted(thread, &path);
         let lease = self.claim(thread, ClaimMode::IfFree).map_err(|error| AppendError::Io(std::io::Error::other(error)))?;
         if let Some(writer) = lock(&self.writers).get(&thread) {
@@ -107,7 +108,7 @@ impl Home {
         if let Some(log) = self.log.get() {
             log.forget(thread);
         }
-        lock(&self.places).remove(&thread);
+        lock(&self.places).known.remove(&thread);
         if let Some(index) = self.index.get() {
             index.removed(thread);
         }

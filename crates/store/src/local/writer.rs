@@ -202,18 +202,22 @@ impl Writer {
         let made = || -> io::Result<(File, LeaseFile)> {
             make_folder(path.parent().unwrap_or(&path))?;
             home.log()?;
+            if path.exists() {
+                return Err(made_meanwhile());
+            }
             let lease = LeaseFile::open(&Home::lease_path(&path))?;
             // Whatever stands there was left by a start that ended before it made the journal.
             lease.lock()?.write(&Record { fence: self.epoch, holder: Some(home.me()), edition: 0 })?;
             let file = File::options().read(true).write(true).create(true).truncate(true).mode(0o600).open(&aside)?;
             file.write_all_at(&bytes, 0)?;
-            fs::rename(&aside, &path)?;
+            rename_to_new(&aside, &path)?;
             Ok((file, lease))
         };
         let (file, lease) = made().map_err(|error| {
             let _ = fs::remove_file(&aside);
             home.failed(error)
         })?;
+        home.placed(self.thread, &path);
         self.last = entries.last().map_or(0, Entry::end);
         self.state = State::Open(Journal {
             file: Arc::new(file),
@@ -295,6 +299,21 @@ impl Writer {
         let piece = Piece { thread, fence, edition: journal.edition, offset, last, path: home.relative(&journal.path), bytes };
         let source = Source { journal: journal.file.clone(), extent, folders: std::mem::take(&mut journal.folders) };
         Ok(log.commit(piece, source))
+    }
+}
+
+fn made_meanwhile() -> io::Error {
+    io::Error::new(io::ErrorKind::AlreadyExists, "another program made this thread meanwhile")
+}
+
+/// Another program may have made the same thread meanwhile: its journal is not written over.
+fn rename_to_new(from: &Path, to: &Path) -> io::Result<()> {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    match renameat_with(CWD, from, CWD, to, RenameFlags::NOREPLACE) {
+        Err(rustix::io::Errno::EXIST) => Err(made_meanwhile()),
+        // Some file systems cannot do it in one step.
+        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) if !to.exists() => fs::rename(from, to),
+        done => Ok(done?),
     }
 }
 

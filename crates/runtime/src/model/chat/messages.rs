@@ -147,17 +147,7 @@ mod tests {
 
     fn messages_of(items: &[Value]) -> Value {
         let items = items.iter().cloned().map(Item::from).collect();
-        let prompt = Prompt {
-            model: "m".into(),
-            instructions: "be brief".into(),
-            history: History::new(items),
-            tools: [].into(),
-            output_schema: None,
-            effort: None,
-            cache_key: String::new(),
-            trace: None,
-        };
-        of(&prompt).into()
+        of(&Prompt::plain("m", "be brief", History::new(items))).into()
     }
 
     #[test]

@@ -1,0 +1,38 @@
+//! A person at a terminal or a script: a home and a directory of their own, and nothing of whoever runs the tests.
+
+use std::process::{Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+use crate::OUTPOST;
+
+pub struct Newcomer {
+    pub home: TempDir,
+    pub work: TempDir,
+}
+
+impl Newcomer {
+    pub fn new() -> Self {
+        Self { home: TempDir::new().unwrap(), work: TempDir::new().unwrap() }
+    }
+
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(OUTPOST);
+        command.args(arguments).current_dir(self.work.path()).stdin(Stdio::null());
+        command.env("OUTPOST_HOME", self.home.path()).env("HOME", self.work.path());
+        for name in ["OPENAI_API_KEY", "CODEX_API_KEY", "OPENAI_BASE_URL", "OUTPOST_EXEC_SERVER_URL", "OUTPOST_TOKEN", "OUTPOST_LOG"] {
+            command.env_remove(name);
+        }
+        command
+    }
+
+    /// What it says on standard error, and how it ends.
+    pub fn told(&self, arguments: &[&str]) -> (String, Option<i32>) {
+        let Output { status, stderr, .. } = self.command(arguments).output().unwrap();
+        (String::from_utf8(stderr).unwrap(), status.code())
+    }
+
+    pub fn write(&self, file: &str, text: &str) {
+        std::fs::write(self.home.path().join(file), text).unwrap();
+    }
+}
