@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use outpost_rpc::CallError;
 use outpost_wire::exec::environment::{EnvironmentInfo, Unit};
+use outpost_wire::exec::policy::SandboxLossParams;
 use outpost_wire::exec::process::List;
 use outpost_wire::exec::session::{Empty, SessionEnd};
 use outpost_wire::{EnvironmentId, Fault, Method};
 use thiserror::Error;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, broadcast, watch};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -142,6 +143,9 @@ pub enum Repeat {
     Never,
 }
 
+/// So many losses of sandboxes wait for a listener; beyond that it learns how many there were.
+const LOSSES: usize = 64;
+
 /// Cheap to clone; all clones are one handle and share one connection, which ends with the last of them.
 #[derive(Clone)]
 pub struct Environment(Arc<Shared>);
@@ -159,6 +163,7 @@ pub(crate) struct Shared {
     pub processes: Arc<Processes>,
     pub bodies: Arc<Bodies>,
     pub watches: Arc<Watches>,
+    losses: broadcast::Sender<SandboxLossParams>,
     use_count: Arc<Use>,
     /// Who stops it, and when, if nobody is here to see that it is not used.
     leave: Option<(Connector, Duration)>,
@@ -178,6 +183,7 @@ impl Environment {
         let (wanted, stop) = (Arc::new(Notify::new()), CancellationToken::new());
         let (processes, identity) = (Arc::new(Processes::default()), Arc::new(Mutex::new(None)));
         let (bodies, watches) = (Arc::new(Bodies::default()), Arc::new(Watches::default()));
+        let losses = broadcast::Sender::new(LOSSES);
         let (policy, is_program) = (options.connect, connector.needs_keeper());
         let use_count = Arc::new(Use::default());
         let leave = options.idle_stop.map(|idle| (connector.clone(), idle));
@@ -190,6 +196,7 @@ impl Environment {
             processes: processes.clone(),
             bodies: bodies.clone(),
             watches: watches.clone(),
+            losses: losses.clone(),
             identity: identity.clone(),
             wanted: wanted.clone(),
             stop: stop.clone(),
@@ -208,11 +215,17 @@ impl Environment {
             processes,
             bodies,
             watches,
+            losses,
             use_count,
             leave,
             stop: stop.clone(),
             _stop: stop.drop_guard(),
         }))
+    }
+
+    /// What programs outside take away, from now on, from the sandboxes of the session that all clones share.
+    pub fn losses(&self) -> broadcast::Receiver<SandboxLossParams> {
+        self.0.losses.subscribe()
     }
 
     /// Its id where it has one, else the address that it is reached by.

@@ -7,6 +7,7 @@
 mod calls;
 mod commands;
 mod compaction;
+mod losses;
 mod queue;
 mod repeats;
 mod revert;
@@ -124,6 +125,8 @@ pub(crate) struct Driver {
     /// What running calls ask the user.
     questions: (mpsc::UnboundedSender<CallQuestion>, mpsc::UnboundedReceiver<CallQuestion>),
     elicitations: HashMap<ApprovalId, servers::Waiting>,
+    /// Who hears what sandboxes lose, for each environment that is worked in.
+    losses: losses::Hearings,
 }
 
 /// What a driver needs to begin.
@@ -170,6 +173,7 @@ impl Driver {
             servers: None,
             questions: mpsc::unbounded_channel(),
             elicitations: HashMap::new(),
+            losses: losses::Hearings::default(),
         }
     }
 

@@ -5,7 +5,7 @@ mod confined;
 mod losses;
 mod streams;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -282,6 +282,8 @@ pub(crate) struct State {
     network: Vec<OwnedFd>,
     /// Placeholders that our cells need.
     places: Vec<PathBuf>,
+    /// What looks like a placeholder and is not ours: another executor may have made it, and takes it away when it ends.
+    borrowed: BTreeSet<PathBuf>,
     has_temporary: bool,
     ended: bool,
 }

@@ -16,6 +16,7 @@ use crate::message::Cause;
 use crate::meter::Meter;
 use crate::plan::{Confinement, Identity, Place, Plan, Rights, Shape};
 use crate::policy::{Access, Policy, Rules};
+use crate::scratch::Scratch;
 
 /// In which way a policy is held.
 #[derive(Debug, Clone, Copy)]
@@ -184,6 +185,8 @@ impl Owner {
             let is_free = rule.path.symlink_metadata().is_err() || scratch.is_placeholder(&rule.path);
             if level > Level::Landlock && around == Access::Write && is_free {
                 state.places.extend(scratch.hold_place(&rule.path, user_home.as_deref())?);
+            } else if level > Level::Landlock && around == Access::Write && Scratch::looks_like_placeholder(&rule.path) {
+                state.borrowed.insert(rule.path.clone());
             }
         }
         for workspace in rules.workspaces().iter().filter(|path| rules.access(path).access == Access::Read && !is_of_the_system(path)) {
