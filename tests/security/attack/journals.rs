@@ -40,7 +40,7 @@ fn home() -> tempfile::TempDir {
         text += &line("event_msg", json!({"type": "task_started", "turn_id": turn}));
         text += &message("user", &format!("question {number}"));
         text += &line("event_msg", json!({"type": "user_message", "message": format!("question {number}")}));
-        text += &message("assistant", &format!("answer {number} {}", "long ".repeat(if number == 1 { 40_000 } else { 3 })));
+        text += &message("assistant", &format!("answer {number} {}", "long ".repeat(if number == 1 { 1 << 20 } else { 3 })));
         text += &line("event_msg", json!({"type": "task_complete", "turn_id": turn, "last_agent_message": "done"}));
     }
     fs::write(sessions.join(format!("rollout-2026-11-15T23-01-09-{ID}.jsonl")), text).unwrap();

@@ -27,6 +27,8 @@ enum Outside {
     MoveIn,
     /// `.git` is put away, and made anew or not.
     Git(bool),
+    /// `.git` becomes a file that names a repository inside of the workspace, as in a worktree.
+    GitFile,
     /// A protected file is saved.
     SaveProtected(usize),
     RemoveProtected(usize),
@@ -53,7 +55,7 @@ const INSIDE: &[&str] = &[
     "rmdir {P}; mkdir {P}; echo EVIL > {P}/x",
     "mkdir {N}; cd {N}; cat ../../{P}; mv {Q} .",
     "for i in 1 2 3 4 5 6 7 8; do touch {N}$i; mv {N}$i {P}; rm -f {N}$i; done",
-    "exec 5<{P}; cat <&5; exec 5<&-",
+    "(exec 5<{P}; cat <&5)",
     "truncate -s 0 {P}; echo EVIL > {P}; tee {P} < /dev/null",
     "cd {P}/..; cat *; cd /",
     "find {P} -exec mv '{}' {N} ';'",
@@ -85,6 +87,7 @@ fn outside(random: &mut Random, in_burst: bool) -> Outside {
         9 => Outside::Flood,
         10 => Outside::LinkProtected(1 + random.below(PROTECTED.len() - 1)),
         // Where something leads is remembered by the next start: one at a time.
+        11 if random.percent(40) => Outside::GitFile,
         11 => Outside::LinkParent(1 + random.below(2)),
         12 => Outside::Repoint(random.below(LINKS.len())),
         _ => Outside::Root,
@@ -174,6 +177,7 @@ fn act(scene: &mut Scene, outside: Outside, random: &mut Random) {
             scene.make_directory(&target);
             let _ = symlink(&target, &parent);
             scene.save(&path);
+            scene.leave_shell();
         }
         Outside::Repoint(index) if scene.links().contains(&index) => {
             let (link, ..) = LINKS[index];
@@ -188,6 +192,7 @@ fn act(scene: &mut Scene, outside: Outside, random: &mut Random) {
             if fs::read_link(scene.at(link)).is_ok_and(|now| now == target) {
                 scene.save(&target.join("key"));
             }
+            scene.leave_shell();
         }
         Outside::Match(index) if scene.has_pattern() => {
             let path = scene.at(MATCHING[index]);
@@ -207,6 +212,16 @@ fn act(scene: &mut Scene, outside: Outside, random: &mut Random) {
             if anew {
                 scene.make_git();
             }
+        }
+        Outside::GitFile => {
+            scene.put_away(&scene.at(".git"));
+            let store = scene.at(&format!("store-{}", number()));
+            for directory in [store.clone(), store.join("hooks")] {
+                scene.make_directory(&directory);
+            }
+            scene.write(&store.join("config"), "[core]\n");
+            scene.write(&scene.at(".git"), &format!("gitdir: {}\n", store.display()));
+            scene.leave_shell();
         }
         Outside::SaveProtected(index) => scene.write(&scene.at(PROTECTED[index]), &format!("kept {}", number())),
         Outside::RemoveProtected(index) => {

@@ -41,6 +41,8 @@ pub struct Scene {
     pub client: Client,
     session: String,
     shell: Option<Shell>,
+    /// Something was started in this session.
+    has_run: bool,
     denied: Vec<&'static str>,
     links: Vec<usize>,
     has_pattern: bool,
@@ -86,7 +88,8 @@ impl Scene {
             has_pattern = random.percent(60);
         }
         let ground = Some(ground);
-        let mut scene = Self { who, level, steps, ground, outer, client, session, shell: None, denied, links, has_pattern, secrets: 0 };
+        let mut scene =
+            Self { who, level, steps, ground, outer, client, session, shell: None, has_run: false, denied, links, has_pattern, secrets: 0 };
         for name in ["attic", "vault", "vault2"] {
             scene.make_directory(&scene.outer(name));
             let key = scene.outer(name).join("key");
@@ -228,6 +231,7 @@ impl Scene {
             self.steps.note(format!("refused: {}", answer["error"]["message"]));
             return None;
         }
+        self.has_run = true;
         let (_, output) = self.client.outcome(&id).await;
         Some(String::from_utf8_lossy(&output).into_owned())
     }
@@ -240,7 +244,11 @@ impl Scene {
                 self.ground().shell(&id, ""),
                 json!({"sandbox": self.strict(), "cwd": "file:///", "argv": ["/bin/sh"], "pipeStdin": true}),
             );
-            self.client.start(start).await;
+            let answer = self.client.call("process/start", start).await;
+            if answer.get("error").is_some() {
+                self.steps.note(format!("refused: {}", answer["error"]["message"]));
+                return String::new();
+            }
             self.shell = Some(Shell { id, scripts: 0, heard: Vec::new() });
         }
         let shell = self.shell.as_mut().unwrap();
@@ -283,7 +291,7 @@ impl Scene {
         let protected: String = PROTECTED
             .iter()
             .map(|name| format!(" '{root}/{name}'"))
-            .chain([format!(" '{root}/.git/hooks/pre-commit' '{root}/.git/config'")])
+            .chain([format!(" '{root}/.git/hooks/pre-commit' '{root}/.git/config' {root}/store-*/config {root}/store-*/hooks")])
             .collect();
         format!(
             "grep -RsahoE '{SECRET}[0-9]+' {root} {outer} 2>/dev/null | head -n 3
@@ -316,11 +324,18 @@ echo END"
         format!("`{}`", String::from_utf8_lossy(&fs::read(path).unwrap_or_default()))
     }
 
+    /// The repository that a `.git` names which is a file.
+    fn repository(&self) -> Option<PathBuf> {
+        let text = fs::read_to_string(self.at(".git")).ok()?;
+        Some(text.strip_prefix("gitdir:")?.trim().into())
+    }
+
     /// Everything that sandboxed code must leave as it is.
     pub fn kept(&self) -> Vec<(PathBuf, String)> {
         let mut paths: Vec<PathBuf> = self.denied.iter().map(|name| self.at(name)).collect();
         if self.level != Level::Landlock {
             paths.extend(PROTECTED.iter().map(|name| self.at(name)));
+            paths.extend(self.repository());
         }
         paths.push(self.outer(""));
         paths.into_iter().map(|path| (path.clone(), Self::state(&path))).collect()
@@ -390,25 +405,36 @@ echo END"
         Self::assert_silent(&shown.unwrap_or_default(), &format!("{method} {}{}", params["path"], params["sourcePath"]));
     }
 
-    /// kill -9, and the next executor on the same files; the session goes on.
+    /// kill -9, and the next executor on the same files; the session goes on if anything was answered in it.
     pub async fn kill(&mut self) {
-        let ground = self.ground.take().unwrap();
-        let ground = ground.killed(self.who);
-        self.client = Client::new(connect(ground.executor.url()).await);
-        self.ground = Some(ground);
-        self.shell = None;
-        let session = self.session.clone();
-        assert_eq!(self.client.resume(&session).await, session);
+        self.next_executor().await;
+        if self.has_run {
+            let session = self.session.clone();
+            assert_eq!(self.client.resume(&session).await, session);
+        } else {
+            self.session = self.client.hello().await;
+        }
     }
 
-    /// Kills without waiting for anything, and begins a new session.
+    /// The same with a new session.
     pub async fn begin_anew(&mut self) {
+        self.next_executor().await;
+        self.has_run = false;
+        self.session = self.client.hello().await;
+    }
+
+    async fn next_executor(&mut self) {
         let ground = self.ground.take().unwrap();
         let ground = ground.killed(self.who);
         self.client = Client::new(connect(ground.executor.url()).await);
         self.ground = Some(ground);
         self.shell = None;
-        self.session = self.client.hello().await;
+    }
+
+    /// What already runs is left to itself from now on, and another shell takes its place: a program that runs is not kept from where a link
+    /// leads only later.
+    pub fn leave_shell(&mut self) {
+        self.shell = None;
     }
 
     /// Ends the session; nothing that was put there to keep a name stays.
