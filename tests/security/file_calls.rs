@@ -117,14 +117,14 @@ as_root_and_user! {
         fs::write(ground.path("mine"), "mine").unwrap();
         give(who, &ground.path("mine"));
         let mut files = Files { client: &mut client, sandbox: ground.workspace_write() };
-        for name in [".git/hooks/pre-commit", ".git/config", ".bashrc", ".codex/config.toml", ".git"] {
+        for name in [".git/hooks/pre-commit", ".git/config", ".agents/x", ".codex/config.toml", ".git"] {
             let path = ground.path(name);
             for (method, answer) in files.changes(&path, &ground.path("")).await {
                 assert!(answer.get("error").is_some(), "{method} {name}: {answer}");
             }
             assert!(files.write(&path, "x").await.unwrap_err().contains(" is read-only ("));
         }
-        assert!(!ground.path(".bashrc").is_file() && !ground.path(".git/config").exists());
+        assert!(!ground.path(".agents/x").is_file() && !ground.path(".git/config").exists());
         assert_eq!(fs::read_dir(ground.path(".git/hooks")).unwrap().count(), 0);
     }
 
