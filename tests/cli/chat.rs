@@ -327,3 +327,57 @@ async fn piped_lines_are_never_answers() {
     assert!(told.contains("$ touch made") && told.contains("no answer can be given here: no"), "{told}");
     assert!(!scene.work.path().join("made").exists());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_thread_is_told_when_it_is_opened() {
+    let scene = Scene::new(vec![Reply::message("one"), Reply::message("two")]).await;
+    let mut terminal = scene.chat(&[]);
+    terminal.wait_for("> ");
+    terminal.type_keys("first words\r");
+    terminal.wait_for("one");
+    terminal.type_keys("\u{4}");
+    terminal.exit_code();
+    let mut folders = vec![scene.home.path().join("threads")];
+    let mut journals = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() { folders.push(path) } else { journals.push(path) }
+        }
+    }
+    let journal = journals.into_iter().find(|path| path.extension().is_some_and(|end| end == "jsonl")).unwrap();
+    let mut bytes = std::fs::read(&journal).unwrap();
+    let at = bytes.windows(11).position(|window| window == b"first words").unwrap();
+    bytes[at] ^= 1;
+    std::fs::write(&journal, bytes).unwrap();
+    let mut terminal = scene.chat(&["resume", "--last"]);
+    terminal.wait_for("cannot be read");
+    terminal.type_keys("\u{4}");
+    terminal.exit_code();
+}
+
+/// What is typed into a command that was allowed is asked about, and shown with the command that it goes to.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_typed_into_a_command_is_asked_about() {
+    let begin = call("a", "exec_command", &json!({"cmd": "cat > typed", "yield_time_ms": 250}));
+    let scene = Scene::new(vec![Reply::Items(vec![begin]), Reply::message("it waits")]).await;
+    let mut terminal = scene.chat(&[]);
+    terminal.wait_for("> ");
+    terminal.type_keys("begin\r");
+    terminal.wait_for("Run this command?");
+    terminal.type_keys("y\r");
+    terminal.wait_for("it waits");
+    let body = scene.model.requests().pop().unwrap().body.to_string();
+    let session: u64 = body.split("session id: ").nth(1).unwrap().split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap();
+    scene.model.push(Reply::call("b", "write_stdin", &json!({"session_id": session, "chars": "evil\n"})));
+    scene.model.push(Reply::message("no then"));
+    terminal.type_keys("type\r");
+    terminal.wait_for("Type this into a running command?");
+    terminal.wait_for("typed into");
+    assert!(terminal.text().contains("evil") && terminal.text().contains("cat > typed"), "{}", terminal.text());
+    terminal.type_keys("n\r");
+    terminal.wait_for("no then");
+    assert_eq!(std::fs::read_to_string(scene.work.path().join("typed")).unwrap(), "");
+    terminal.type_keys("\u{4}");
+    terminal.exit_code();
+}

@@ -560,3 +560,55 @@ async fn what_other_programs_put_before_the_verb_is_understood() {
         assert!(!output.status.success() && text(&output.stderr).contains(why), "{output:?}");
     }
 }
+
+/// The journal of the only thread of a home, with one line of it spoiled.
+fn spoil(home: &Path, line_with: &str) {
+    fn find(folder: &Path) -> Option<std::path::PathBuf> {
+        std::fs::read_dir(folder).ok()?.flatten().find_map(|entry| {
+            let path = entry.path();
+            if path.is_dir() { find(&path) } else { path.extension().is_some_and(|end| end == "jsonl").then_some(path) }
+        })
+    }
+    let journal = find(&home.join("threads")).unwrap();
+    let text = std::fs::read_to_string(&journal).unwrap();
+    let at = text.find(line_with).unwrap();
+    let mut bytes = text.into_bytes();
+    bytes[at] ^= 1;
+    std::fs::write(&journal, bytes).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_thread_is_told_when_it_is_resumed() {
+    let scene = Scene::new(vec![Reply::message("one"), Reply::message("two"), Reply::message("three"), Reply::message("four")]).await;
+    let id = scene.lines(&["exec", "--json", "first words"])[0]["thread_id"].as_str().unwrap().to_owned();
+    spoil(scene.home.path(), "first words");
+    let lines = scene.lines(&["exec", "--json", "resume", &id, "second"]);
+    let told = lines.iter().find(|line| line["item"]["type"] == "error").unwrap_or_else(|| panic!("{lines:?}"));
+    assert!(told["item"]["message"].as_str().unwrap().contains("cannot be read"), "{told}");
+    // Each time that it is opened, and for people, too.
+    let output = scene.run(&["exec", "resume", &id, "third"]);
+    assert!(output.status.success() && text(&output.stderr).contains("cannot be read"), "{output:?}");
+    let verified = scene.run(&["thread", "verify"]);
+    assert_eq!(verified.status.code(), Some(1), "{verified:?}");
+    assert!(text(&scene.run(&["thread", "list"]).stdout).contains("damaged"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_sandbox_lost_is_told() {
+    let waits = "echo x > ready; until [ -e go ]; do sleep 0.02; done";
+    let scene =
+        Scene::new(vec![Reply::call("a", "exec_command", &json!({"cmd": waits, "yield_time_ms": 30000})), Reply::message("done")]).await;
+    std::fs::write(scene.work.path().join(".envrc"), "old").unwrap();
+    let mut command = scene.command(&["exec", "--json", "--sandbox", "workspace-write", "--skip-git-repo-check", "go"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let at = |name: &str| scene.work.path().join(name);
+    outpost_testkit::executor::eventually("the command runs", || at("ready").exists()).await;
+    std::fs::write(at("aside"), "new").unwrap();
+    std::fs::rename(at("aside"), at(".envrc")).unwrap();
+    let told = lines.find(|line| line.contains(".envrc")).expect("nothing was told");
+    assert!(told.contains("\"error\"") && told.contains("held again"), "{told}");
+    std::fs::write(at("go"), "").unwrap();
+    lines.for_each(drop);
+    assert!(child.wait().unwrap().success());
+}

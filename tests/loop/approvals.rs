@@ -109,6 +109,53 @@ async fn leaving_the_sandbox_is_asked_or_refused() {
 }
 
 /// A question waits through a restart, under the same id.
+/// A yes to a shell is no yes to everything that is typed into it later.
+#[tokio::test]
+async fn what_is_typed_into_an_allowed_shell_is_asked_about() {
+    let escalated = json!({"cmd": "sh", "sandbox_permissions": "require_escalated", "justification": "must", "yield_time_ms": 250});
+    let plain = json!({"cmd": "sh", "yield_time_ms": 250});
+    for (policy, shell, is_asked) in [
+        (ApprovalPolicy::OnRequest, &escalated, true),
+        (ApprovalPolicy::OnRequest, &plain, false),
+        (ApprovalPolicy::Untrusted, &plain, true),
+        (ApprovalPolicy::Never, &plain, false),
+    ] {
+        let mut setup = Setup::new(&[LinkKind::Memory], vec![Reply::call("a", "exec_command", shell), Reply::message("it runs")]);
+        setup.config.approval = policy;
+        setup.config.sandbox = SandboxMode::workspace_write();
+        let harness = Harness::new(setup).await;
+        let thread = harness.start(&[0]).await;
+        let mut feed = thread.subscribe();
+        thread.input(NewInput::text("go")).await.unwrap();
+        if shell == &escalated || policy == ApprovalPolicy::Untrusted {
+            let question = next_fact(&mut feed, asked).await;
+            thread.answer(question.approval, Decision::Approved, None).await.unwrap();
+        }
+        settled(&thread).await;
+        let output = harness.outputs(thread.id()).await[0].1.clone();
+        let session: u64 = output.split("session id: ").nth(1).unwrap().split_whitespace().next().unwrap().parse().unwrap();
+        let typed =
+            |id: &str, chars: &str| Reply::call(id, "write_stdin", &json!({"session_id": session, "chars": chars, "yield_time_ms": 1000}));
+        harness.model.push(typed("b", "touch typed\n"));
+        harness.model.push(typed("c", "touch more\n"));
+        thread.input(NewInput::text("type")).await.unwrap();
+        if is_asked {
+            let question = next_fact(&mut feed, asked).await;
+            let detail = question.detail.as_ref().unwrap().get().to_owned();
+            assert!(detail.contains("touch typed") && detail.contains("\"typedInto\":\"sh\""), "{detail}");
+            assert!(!harness.work(0).join("typed").exists());
+            thread.answer(question.approval, Decision::Approved, None).await.unwrap();
+            // Each text is a question of its own.
+            let question = next_fact(&mut feed, asked).await;
+            assert!(question.detail.as_ref().unwrap().get().contains("touch more"));
+            thread.answer(question.approval, Decision::Denied, None).await.unwrap();
+        }
+        settled(&thread).await;
+        assert!(harness.work(0).join("typed").exists(), "{policy:?}");
+        assert_eq!(harness.work(0).join("more").exists(), !is_asked, "{policy:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_question_survives_a_restart() {
     let harness = asking(ApprovalPolicy::Untrusted, vec![Reply::call("a", "exec_command", &json!({"cmd": "touch ran"}))]).await;

@@ -38,6 +38,7 @@
 //! no sandbox, the shared loopback (`loopback`), the process table that is read-only for root by name (`levels`).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
 
+mod attack;
 mod ceiling;
 mod daemons;
 mod debugging;

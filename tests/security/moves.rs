@@ -6,6 +6,7 @@ use std::path::Path;
 
 use outpost_testkit::Client;
 use outpost_testkit::bench::{connect, with};
+use outpost_testkit::executor::eventually;
 use outpost_wire::PathUri;
 use serde_json::{Value, json};
 
@@ -281,6 +282,33 @@ as_root_and_user! {
         // What the path leads to now is denied, and what it led to is still hidden where it went.
         assert_secret(&ground, &mut client, &denied, &ground.path("a/key")).await;
         assert_secret(&ground, &mut client, &denied, &ground.path("b/key")).await;
+    }
+
+    async fn what_another_executor_needs_no_more_is_no_loss(who: Who) {
+        let (first, second) = (Ground::new(who), Ground::new(who));
+        // The second works where the first does.
+        let sandbox = policy(&first, &[entry(&first.path(".env"), "deny")]);
+        let mut other = first.client().await;
+        assert_eq!(first.run(&mut other, &sandbox, "true").await.0, 0);
+        assert!(first.path(".codex").is_dir() && first.path(".env").is_dir());
+        let mut client = listening(&second).await;
+        let id = number();
+        let waits = "cd $0; echo ready; until [ -e go ]; do sleep 0.01; done; mkdir .codex/x .env/x; echo x > .codex; echo end";
+        let root = first.path("").display().to_string();
+        let start = with(second.shell(&id, waits), json!({"sandbox": sandbox, "argv": ["/bin/sh", "-c", waits, root]}));
+        client.start(start).await;
+        client.until(|message| message["method"] == "process/output" && message["params"]["processId"] == id.as_str()).await;
+        other.result("session/end", json!({})).await;
+        // Our own come to stand where the other executor's went, for what already runs as well.
+        eventually("placeholders are back", || first.path(".codex").is_dir() && first.path(".env").is_dir()).await;
+        assert_eq!(second.run(&mut client, &sandbox, "true").await.0, 0);
+        fs::write(first.path("go"), "").unwrap();
+        let (_, output) = client.outcome(&id).await;
+        assert!(String::from_utf8_lossy(&output).contains("end"));
+        assert!(!first.path(".codex/x").exists() && !first.path(".codex").is_file() && !first.path(".env/x").exists());
+        let told = client.quiet(std::time::Duration::from_millis(300)).await;
+        let losses: Vec<_> = told.iter().filter(|message| message["method"] == "sandbox/loss").collect();
+        assert!(losses.is_empty(), "{losses:?}");
     }
 
     async fn attributes_and_links_are_those_of_the_sandbox(who: Who) {

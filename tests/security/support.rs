@@ -53,6 +53,8 @@ macro_rules! as_root_and_user {
 pub struct Ground {
     pub executor: ExecutorProcess,
     work: TempDir,
+    /// What a shell does before it starts the executor.
+    before: Option<String>,
 }
 
 /// A directory that belongs to whoever runs the executor.
@@ -88,7 +90,7 @@ fn program() -> PathBuf {
 }
 
 /// Where somebody can run the program.
-fn program_for(who: Who) -> PathBuf {
+pub fn program_for(who: Who) -> PathBuf {
     if who == Who::User && is_root() { program() } else { OUTPOST.into() }
 }
 
@@ -115,14 +117,19 @@ impl Ground {
     pub fn at_home(who: Who, home: &Path, arguments: &[&str]) -> Self {
         let mut command = as_who(who, &program_for(who));
         command.args(["executor", "--no-auth"]).args(arguments).env("HOME", home);
-        Self { executor: ExecutorProcess::start_command(command, directory(who)), work: directory(who) }
+        Self { executor: ExecutorProcess::start_command(command, directory(who)), work: directory(who), before: None }
     }
 
     /// An executor that is started by a shell once the shell has done something.
     pub fn after(who: Who, script: &str) -> Self {
+        let command = Self::behind(who, script);
+        Self { executor: ExecutorProcess::start_command(command, directory(who)), work: directory(who), before: Some(script.to_owned()) }
+    }
+
+    fn behind(who: Who, script: &str) -> Command {
         let mut command = as_who(who, Path::new("/bin/sh"));
         command.args(["-c", &format!("{script}; exec \"$0\" executor --no-auth")]).arg(program_for(who)).env("HOME", "/nonexistent");
-        Self { executor: ExecutorProcess::start_command(command, directory(who)), work: directory(who) }
+        command
     }
 
     /// An executor that keeps its own files on this disk.
@@ -131,7 +138,7 @@ impl Ground {
         give(who, own.path());
         let mut command = as_who(who, &program_for(who));
         command.args(["executor", "--no-auth"]).args(arguments).env("HOME", "/nonexistent");
-        Self { executor: ExecutorProcess::start_command(command, own), work: directory(who) }
+        Self { executor: ExecutorProcess::start_command(command, own), work: directory(who), before: None }
     }
 
     /// An executor that keeps its own files below the directory that is worked in.
@@ -144,15 +151,20 @@ impl Ground {
         give(who, own.path());
         let mut command = as_who(who, &program_for(who));
         command.args(["executor", "--no-auth"]).env("HOME", "/nonexistent");
-        Self { executor: ExecutorProcess::start_command(command, own), work }
+        Self { executor: ExecutorProcess::start_command(command, own), work, before: None }
     }
 
-    /// Kills the executor with signal 9 and starts the next one on the same files.
+    /// Kills the executor with signal 9 and starts the next one on the same files, in the same way.
     pub fn killed(mut self, who: Who) -> Self {
         let home = self.executor.kill_and_keep_home();
-        let mut command = as_who(who, &program_for(who));
-        command.args(["executor", "--no-auth"]).env("HOME", "/nonexistent");
-        Self { executor: ExecutorProcess::start_command(command, home), work: self.work }
+        let command = if let Some(script) = &self.before {
+            Self::behind(who, script)
+        } else {
+            let mut command = as_who(who, &program_for(who));
+            command.args(["executor", "--no-auth"]).env("HOME", "/nonexistent");
+            command
+        };
+        Self { executor: ExecutorProcess::start_command(command, home), ..self }
     }
 
     pub async fn client(&self) -> Client {

@@ -1,7 +1,7 @@
 //! What a client hears of a turn, and in which order.
 
 use outpost_testkit::Client;
-use outpost_testkit::app::{AppServer, begin, thread, turn};
+use outpost_testkit::app::{AppServer, begin, completed, notice, thread, turn};
 use outpost_testkit::model::Reply;
 use serde_json::{Value, json};
 
@@ -295,4 +295,24 @@ async fn a_long_output_is_told_with_both_ends_and_what_is_missing() {
     let output = command["params"]["item"]["aggregatedOutput"].as_str().unwrap();
     assert!(output.starts_with("1\n2\n") && output.ends_with("\n6000\n"), "{output}");
     assert!(output.contains("bytes left out") && output.len() < 10_000, "{}", output.len());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_sandbox_lost_is_told_to_those_who_hear_of_the_thread() {
+    let waits = "echo x > ready; until [ -e go ]; do sleep 0.02; done";
+    let command = Reply::call("a", "exec_command", &json!({"cmd": waits, "yield_time_ms": 30000}));
+    let app = AppServer::start(OUTPOST, vec![command, Reply::message("done")]).await;
+    let at = |name: &str| app.work().join(name);
+    std::fs::write(at(".envrc"), "old").unwrap();
+    let mut client = app.client().await;
+    let id = thread(&mut client, json!({"sandbox": "workspace-write"})).await;
+    let turn = begin(&mut client, &id, "go").await;
+    outpost_testkit::executor::eventually("the command runs", || at("ready").exists()).await;
+    std::fs::write(at("aside"), "new").unwrap();
+    std::fs::rename(at("aside"), at(".envrc")).unwrap();
+    let warning = notice(&mut client, "warning").await;
+    let message = warning["message"].as_str().unwrap();
+    assert!(warning["threadId"] == id.as_str() && message.contains(".envrc") && message.contains("read-only"), "{warning}");
+    std::fs::write(at("go"), "").unwrap();
+    completed(&mut client, &turn).await;
 }

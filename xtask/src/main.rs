@@ -1,5 +1,6 @@
-//! Chores of the project: `cargo xtask test | everyday | soak NAME | bench NAME | docs | schema | dist`. Whatever a chore needs it installs by itself.
+//! Chores of the project: `cargo xtask test | everyday | attack | soak NAME | bench NAME | docs | schema | dist`. Whatever a chore needs it installs by itself.
 
+mod attack;
 mod bench;
 mod dist;
 mod docs;
@@ -26,6 +27,9 @@ usage: cargo xtask test            install what the tests need and run all of th
                                    N (default 5,000) threads one after the other in one server with 1,024 files
        cargo xtask soak properties [N]
                                    N (default 20,000) cases of every property, from a seed of this run
+       cargo xtask attack [--minutes N] [--seed S] [--as root|user] [--level full|mounts|landlock] [--family NAME] [--with-tests]
+                                   attack families with random interleavings, one minute by default; a finding is printed with its seed
+                                   and its steps. --with-tests runs tests/security first
        cargo xtask bench exec [--rounds N] [--only SCENARIO] [--markdown]
                                    figures of the executor against a bare server and the peer, 3 rounds by default
        cargo xtask bench environments [--rounds N]
@@ -69,6 +73,7 @@ fn run() -> anyhow::Result<()> {
         ["soak", "cuts", count] => soak::cuts(count.parse().with_context(|| format!("`{count}` is no number"))?),
         ["soak", "files"] => soak::files(1_000_000),
         ["soak", "files", count] => soak::files(count.parse().with_context(|| format!("`{count}` is no number"))?),
+        ["attack", options @ ..] => attack::run(options),
         ["bench", "sandbox"] => bench::sandbox(),
         ["soak", "store"] => soak::store(1_000, 100_000),
         ["soak", "threads"] => soak::threads(5_000),

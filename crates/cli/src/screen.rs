@@ -95,7 +95,7 @@ impl Screen {
                 self.say(Style::Note, &format!("{}; asking again ({attempt} of {of})", remark(reason)));
             }
             Event::Mcp(McpEvent::Startup { state, error: Some(error), .. }) if state == "failed" => self.say(Style::Note, &remark(error)),
-            Event::Mcp(McpEvent::Warning { message }) => self.say(Style::Note, &remark(message)),
+            Event::Mcp(McpEvent::Warning { message }) | Event::Warning { message } => self.say(Style::Note, &remark(message)),
             Event::Output { call, bytes } => self.output(call, bytes),
             _ => {}
         }

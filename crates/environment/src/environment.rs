@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use outpost_rpc::CallError;
 use outpost_wire::exec::environment::{EnvironmentInfo, Unit};
+use outpost_wire::exec::policy::SandboxLossParams;
 use outpost_wire::exec::process::List;
 use outpost_wire::exec::session::{Empty, SessionEnd};
 use outpost_wire::{EnvironmentId, Fault, Method};
 use thiserror::Error;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, broadcast, watch};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -146,6 +147,9 @@ pub enum Repeat {
     Never,
 }
 
+/// So many losses of sandboxes wait for a listener; beyond that it learns how many there were.
+const LOSSES: usize = 64;
+
 /// Cheap to clone; all clones are one handle and share one connection, which ends with the last of them.
 #[derive(Clone)]
 pub struct Environment(Arc<Shared>);
@@ -164,6 +168,7 @@ pub(crate) struct Shared {
     pub processes: Arc<Processes>,
     pub bodies: Arc<Bodies>,
     pub watches: Arc<Watches>,
+    losses: broadcast::Sender<SandboxLossParams>,
     use_count: Arc<Use>,
     /// What stops it, and when, if this program has ended.
     leave: Option<(Connector, Duration)>,
@@ -183,6 +188,7 @@ impl Environment {
         let (wanted, stop) = (Arc::new(Notify::new()), CancellationToken::new());
         let (processes, identity) = (Arc::new(Processes::default()), Arc::new(Mutex::new(None)));
         let (bodies, watches) = (Arc::new(Bodies::default()), Arc::new(Watches::default()));
+        let losses = broadcast::Sender::new(LOSSES);
         let (policy, is_program) = (options.connect, connector.needs_keeper());
         let use_count = Arc::new(Use::default());
         let leave = options.idle_stop.map(|idle| (connector.clone(), idle));
@@ -196,6 +202,7 @@ impl Environment {
             processes: processes.clone(),
             bodies: bodies.clone(),
             watches: watches.clone(),
+            losses: losses.clone(),
             identity: identity.clone(),
             wanted: wanted.clone(),
             stop: stop.clone(),
@@ -215,11 +222,17 @@ impl Environment {
             processes,
             bodies,
             watches,
+            losses,
             use_count,
             leave,
             stop: stop.clone(),
             _stop: stop.drop_guard(),
         }))
+    }
+
+    /// What programs outside take away, from now on, from the sandboxes of the session that all clones share.
+    pub fn losses(&self) -> broadcast::Receiver<SandboxLossParams> {
+        self.0.losses.subscribe()
     }
 
     /// Its id where it has one, else the address that it is reached by.

@@ -14,7 +14,7 @@ use outpost_wire::exec::process::{Closed, ClosedParams, Exited, ExitedParams, Ou
 use outpost_wire::exec::session::{INITIALIZED, Initialize, InitializeParams, InitializeResponse, OUTPUT_GAPS, SANDBOX_LOSSES};
 use outpost_wire::exec::watch::Changed;
 use outpost_wire::{Fault, Notification, envelope, fault};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, broadcast};
 
 use crate::http::Bodies;
 use crate::inbox::{Inbox, Pushed};
@@ -133,6 +133,8 @@ pub struct Listener {
     pub processes: Arc<Processes>,
     pub bodies: Arc<Bodies>,
     pub watches: Arc<Watches>,
+    /// What programs outside took away from sandboxes of the session.
+    pub losses: broadcast::Sender<SandboxLossParams>,
 }
 
 impl Service for Listener {
@@ -164,8 +166,11 @@ impl Service for Listener {
             }
             Changed::NAME => self.watches.push(frame::decode_value(params).map_err(nonsense)?),
             SandboxLoss::NAME => {
-                let SandboxLossParams { path, held, outcome } = frame::decode_value(params).map_err(nonsense)?;
+                let loss: SandboxLossParams = frame::decode_value(params).map_err(nonsense)?;
+                let SandboxLossParams { path, held, outcome } = &loss;
                 tracing::warn!(%path, ?held, ?outcome, "a program outside the sandbox took away something that the sandbox held");
+                // Without a listener it is only logged.
+                let _ = self.losses.send(loss);
             }
             // An executor newer than us may have more to say.
             _ => {}

@@ -12,10 +12,11 @@ use futures_util::FutureExt;
 use outpost_rpc::peer::LinkEnd;
 use outpost_rpc::{CallError, Close, LinkError, Peer, PeerOptions};
 use outpost_wire::exec::environment::{Status, Unit};
+use outpost_wire::exec::policy::SandboxLossParams;
 use outpost_wire::exec::process::{Read, ReadParams};
 use outpost_wire::exec::session::{Empty, SessionEnd};
 use outpost_wire::fault;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, broadcast, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -39,6 +40,7 @@ pub struct Supervisor {
     pub processes: Arc<Processes>,
     pub bodies: Arc<Bodies>,
     pub watches: Arc<Watches>,
+    pub losses: broadcast::Sender<SandboxLossParams>,
     pub identity: Arc<Mutex<Option<Identity>>>,
     pub wanted: Arc<Notify>,
     pub stop: CancellationToken,
@@ -339,7 +341,12 @@ impl Supervisor {
             Err(_) => return Err(Refused::Absent(format!("no connection within {:?}", self.options.connect_timeout))),
         };
         let (peer, driver) = Peer::new(link, PeerOptions::default(), |_| {
-            Arc::new(Listener { processes: self.processes.clone(), bodies: self.bodies.clone(), watches: self.watches.clone() })
+            Arc::new(Listener {
+                processes: self.processes.clone(),
+                bodies: self.bodies.clone(),
+                watches: self.watches.clone(),
+                losses: self.losses.clone(),
+            })
         });
         let mut driver = AbortOnDropHandle::new(tokio::spawn(driver));
         let now = Instant::now() + self.options.initialize_timeout;

@@ -7,6 +7,7 @@
 mod calls;
 mod commands;
 mod compaction;
+mod losses;
 mod queue;
 mod repeats;
 mod revert;
@@ -130,6 +131,8 @@ pub(crate) struct Driver {
     elicitations: HashMap<ApprovalId, servers::Waiting>,
     /// While the thread has neither subscribers nor work.
     bed: Option<Bed>,
+    /// Who hears what sandboxes lose, for each environment that is worked in.
+    losses: losses::Hearings,
 }
 
 /// What a driver needs to begin.
@@ -177,6 +180,7 @@ impl Driver {
             questions: mpsc::unbounded_channel(),
             elicitations: HashMap::new(),
             bed: None,
+            losses: losses::Hearings::default(),
         }
     }
 

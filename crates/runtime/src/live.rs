@@ -38,6 +38,10 @@ pub enum Event {
     Status(Status),
     /// Of its MCP servers.
     Mcp(McpEvent),
+    /// Something that its users should know, and that ends nothing.
+    Warning {
+        message: String,
+    },
 }
 
 /// What a thread is doing, in a word.

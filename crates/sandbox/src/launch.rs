@@ -6,7 +6,7 @@ mod idle;
 mod losses;
 mod streams;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -311,6 +311,8 @@ pub(crate) struct State {
     network: Vec<OwnedFd>,
     /// Placeholders that our cells need.
     places: HashMap<Policy, Vec<PathBuf>>,
+    /// What looks like a placeholder and is not ours: another executor may have made it, and takes it away when it ends.
+    borrowed: BTreeSet<PathBuf>,
     has_temporary: bool,
     /// A task ends cells that are not used.
     is_tended: bool,

@@ -105,6 +105,15 @@ impl Scratch {
         Ok(held)
     }
 
+    /// Whether something is what an executor puts where nothing is. Nothing is lost when it goes.
+    pub fn looks_like_placeholder(path: &Path) -> bool {
+        let Ok(metadata) = path.symlink_metadata() else { return false };
+        if metadata.is_dir() {
+            return fs::read_dir(path).is_ok_and(|mut names| names.next().is_none());
+        }
+        is_startup_placeholder(path, &metadata)
+    }
+
     pub fn is_placeholder(&self, path: &Path) -> bool {
         self.lock().placeholders.contains_key(path)
     }
@@ -186,11 +195,14 @@ fn startup_text(path: &Path) -> Option<&'static str> {
 
 /// Only if it is still as it was made: otherwise somebody made it theirs.
 fn remove_placeholder(place: &Path) {
-    let is_file = place.symlink_metadata().is_ok_and(|metadata| metadata.is_file() && metadata.len() < 64);
-    let _ = match startup_text(place) {
-        Some(text) if is_file && fs::read(place).is_ok_and(|found| found == text.as_bytes()) => fs::remove_file(place),
-        _ => fs::remove_dir(place),
-    };
+    let is_file = place.symlink_metadata().is_ok_and(|metadata| is_startup_placeholder(place, &metadata));
+    let _ = if is_file { fs::remove_file(place) } else { fs::remove_dir(place) };
+}
+
+/// Whether a file says what a placeholder for a start-up file says, and nothing else.
+fn is_startup_placeholder(path: &Path, metadata: &fs::Metadata) -> bool {
+    let text = startup_text(path).filter(|text| metadata.is_file() && metadata.len() == text.len() as u64);
+    text.is_some_and(|text| fs::read(path).is_ok_and(|found| found == text.as_bytes()))
 }
 
 /// One after the other: a directory that is just being made is not locked yet, and looks as if nobody had it. The turn lasts as

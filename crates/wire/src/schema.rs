@@ -12,7 +12,7 @@ use crate::app::{self, AppMethod};
 use crate::base64::{Base64, Unchecked};
 use crate::exec::environment::Unit;
 use crate::exec::process::{OutputParams, OutputPiece, Stream};
-use crate::exec::{attributes, discovery, environment, files, http, process, session, streams, walk, watch};
+use crate::exec::{attributes, discovery, environment, files, http, policy, process, session, streams, walk, watch};
 use crate::path::{Escaped, PathUri};
 use crate::{Method, Notification};
 
@@ -224,7 +224,7 @@ pub fn exec() -> String {
         http::{HttpRequest},
         discovery::{Discover, DiscoverInstalled, ReadConfig},
     );
-    enter!(book.notification: process::{Output, Exited, Closed}, watch::{MissingChanged, Changed}, http::{BodyDelta});
+    enter!(book.notification: process::{Output, Exited, Closed}, policy::{SandboxLoss}, watch::{MissingChanged, Changed}, http::{BodyDelta});
     book.text(
         "The exec protocol of Outpost",
         "What an executor is asked (methods) and tells (notifications). `initialized` is the only notification that a client sends.",

@@ -269,7 +269,7 @@ impl Chat {
                 self.screen.stream(delta)?;
                 self.streamed.push_str(delta);
             }
-            Event::Progress { progress: Progress::Retrying { .. }, .. } | Event::Mcp(_) | Event::Output { .. } => {
+            Event::Progress { progress: Progress::Retrying { .. }, .. } | Event::Mcp(_) | Event::Warning { .. } | Event::Output { .. } => {
                 self.end_stream();
                 self.screen.show(event);
             }

@@ -103,6 +103,7 @@ impl Driver {
         let captured = self.shared.capture(&self.thread, self.processes.clone()).await;
         let tools = Arc::new(StepTools { seen, ..captured });
         self.keep_servers(tools.mcp.clone());
+        self.losses.hear(&tools.view, &self.feed);
         self.step = Some(tools.clone());
         tools
     }

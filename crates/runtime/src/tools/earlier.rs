@@ -4,6 +4,8 @@ use outpost_thread::{Call, CallId, Entry, Fact, Raw};
 use outpost_wire::intent::EnvironmentId;
 use serde::Deserialize;
 
+use super::processes::Terms;
+
 /// The tool that writes to a command. Its writes go under the name of its call, so that one that is taken up again is the
 /// same write.
 pub(crate) const WRITE_STDIN: &str = "write_stdin";
@@ -46,6 +48,7 @@ pub(crate) struct EarlierCommand {
     pub process: String,
     /// So many bytes of its output has the model been shown, or told that they were left out.
     pub shown: u64,
+    pub terms: Terms,
 }
 
 /// Goes through the journal from the answer that asked for a command.
@@ -87,6 +90,7 @@ impl EarlierSearch {
                     environment,
                     process,
                     shown: 0,
+                    terms: Terms::read(started.detail.as_ref()),
                 });
             }
             Fact::CallFinished(finished) => {

@@ -19,14 +19,14 @@ use super::earlier::{EarlierCommand, session_of};
 use super::output::HeadTail;
 use super::patching::named_once;
 use super::permit::{SandboxPermissions, additional};
-use super::processes::{End, Processes, Running};
+use super::processes::{End, Processes, Running, Terms};
 use super::{Asked, CallContext, CallEnd, Plan, ResultType, Run, StepTools, USER_COMMAND, Work};
 use crate::approvals::Bound;
 use crate::denial::{self, Around};
 use crate::patch;
 use crate::permissions::UNENFORCEABLE;
 use crate::permits::Permits;
-use crate::policy::{Course, Request};
+use crate::policy::{ApprovalPolicy, Course, Request, decide};
 use crate::rules::{self, Verdict};
 
 const DEFAULT_YIELD: u64 = 10_000;
@@ -83,6 +83,7 @@ pub struct WriteStdin {
 pub(crate) struct ExecRun {
     origin: Origin,
     processes: Arc<Processes>,
+    terms: Terms,
     /// What it is called while it outlives its call.
     session: u64,
     yield_time: Duration,
@@ -177,6 +178,7 @@ impl StepTools {
                 return asked.refuse(&format!("This command may not run: {why}."), command_detail(&exec.cmd, &cwd, &id, "agent"));
             }
         };
+        let beyond = why.is_some() || request.widened || !sandboxed && !request.full_access;
         let process = self.processes.name(session_of(call), &call.id);
         let flag = if exec.login.unwrap_or(true) { "-lc" } else { "-c" };
         let start = ProcessStart {
@@ -219,15 +221,17 @@ impl StepTools {
                 silence: self.silence_in(place.handle),
             })
         });
+        let mut detail = command_detail(&exec.cmd, &cwd, &id, "agent");
+        detail["beyondSandbox"] = beyond.into();
         let run = ExecRun {
             origin: Origin::Start { environment: place.handle.clone(), start: Box::new(start), sandbox, around },
             processes: self.processes.clone(),
+            terms: Terms::read(Some(&Raw::from(detail.clone()))),
             session: session_of(call),
             yield_time: if self.scripted { UNTIL_IT_ENDS } else { yield_time(exec.yield_time_ms) },
             output_tokens: exec.max_output_tokens.unwrap_or(DEFAULT_OUTPUT_TOKENS).min(DEFAULT_OUTPUT_TOKENS),
             result: asked.result(),
         };
-        let mut detail = command_detail(&exec.cmd, &cwd, &id, "agent");
         if self.scripted {
             detail["untilItEnds"] = true.into();
         }
@@ -244,10 +248,14 @@ impl StepTools {
 
     pub(super) fn plan_stdin(&self, asked: &Asked<'_>, write: WriteStdin) -> Plan {
         let call = asked.call;
-        let here = self.processes.get(write.session_id).map(|running| running.call.clone());
-        let Some(command) = here.or_else(|| asked.earlier.as_ref().map(|earlier| earlier.call.clone())) else {
+        let here = self.processes.get(write.session_id).map(|running| (running.call.clone(), running.terms.clone()));
+        let earlier = || asked.earlier.as_ref().map(|earlier| (earlier.call.clone(), earlier.terms.clone()));
+        let Some((command, terms)) = here.or_else(earlier) else {
             return asked.fail(&not_running(write.session_id, &self.processes));
         };
+        if let Some(first) = self.before_typing(asked, &write, &command, &terms) {
+            return first;
+        }
         let (least, most, usual) = if write.chars.is_empty() { (5_000, 300_000, 5_000) } else { (250, 30_000, 250) };
         let run = StdinRun {
             session: write.session_id,
@@ -270,6 +278,36 @@ impl StepTools {
         }))
     }
 
+    /// What comes before something is typed into a command. A yes to a command, or a rule that allows it, says nothing of what is
+    /// typed into it later: a shell carries out whatever that is. Where it could do more than every command of the agent can, the
+    /// user is asked again.
+    fn before_typing(&self, asked: &Asked<'_>, write: &WriteStdin, command: &CallId, terms: &Terms) -> Option<Plan> {
+        // Interrupts and ends of input carry nothing out.
+        if write.chars.chars().all(|c| matches!(c, '\u{3}' | '\u{4}' | '\u{1c}')) {
+            return None;
+        }
+        let beyond = terms.beyond_sandbox.unwrap_or(true);
+        let why = match self.approval {
+            ApprovalPolicy::Never => return None,
+            ApprovalPolicy::Untrusted => "no rule can allow what is typed into a command that runs",
+            _ if !beyond => return None,
+            ApprovalPolicy::Granular(own) if !own.granular.sandbox_approval => {
+                return Some(asked.fail(
+                    "This may not be typed: the command has more than the sandbox allows, and such questions are switched off; \
+                     start another command without escalation.",
+                ));
+            }
+            ApprovalPolicy::OnRequest | ApprovalPolicy::Granular(_) => "it is typed into a command that has more than the sandbox allows",
+        };
+        let typed = json!(["stdin", write.session_id, command, terms.environment_id]);
+        let bound = Bound::within(typed.to_string(), &json!([typed, write.chars]), None);
+        let detail = json!({
+            "command": write.chars, "cwd": terms.cwd, "environmentId": terms.environment_id, "typedInto": terms.command,
+            "why": format!("{why}: {}", terms.command),
+        });
+        (!asked.is_granted(&bound)).then(|| asked.bound_question("command", terms.environment_id.clone(), &bound, detail))
+    }
+
     /// A command that the user typed. It runs as the user, not as the agent: without a sandbox.
     pub(crate) fn user_command(&self, call: &CallId, command: &str, id: &EnvironmentId) -> Run {
         let process = self.processes.name(0, call);
@@ -289,6 +327,7 @@ impl StepTools {
                 Work::Exec(Box::new(ExecRun {
                     origin: Origin::Start { environment: place.handle.clone(), start: Box::new(start), sandbox: None, around: None },
                     processes: self.processes.clone(),
+                    terms: Terms::default(),
                     session: 0,
                     yield_time: UNTIL_IT_ENDS,
                     output_tokens: DEFAULT_OUTPUT_TOKENS,
@@ -393,6 +432,7 @@ impl ExecRun {
         Some(Self {
             origin: Origin::Adopt { environment: started.environment.clone()?, process: started.process.clone()? },
             processes,
+            terms: Terms::read(started.detail.as_ref()),
             session: 0,
             yield_time: if was_awaited(started) { UNTIL_IT_ENDS } else { yield_time(exec.as_ref().and_then(|exec| exec.yield_time_ms)) },
             output_tokens: exec.and_then(|exec| exec.max_output_tokens).unwrap_or(DEFAULT_OUTPUT_TOKENS).min(DEFAULT_OUTPUT_TOKENS),
@@ -402,7 +442,7 @@ impl ExecRun {
 
     pub async fn execute(self, call: &CallId, context: &CallContext) -> CallEnd {
         let session = if self.session == 0 { context.session_of(call) } else { self.session };
-        let Self { origin, processes, yield_time, output_tokens, result, .. } = self;
+        let Self { origin, processes, terms, yield_time, output_tokens, result, .. } = self;
         let (process, around) = match origin {
             Origin::Start { environment, start, sandbox, around } => {
                 let (id, cwd) = (start.id.clone(), start.cwd.clone());
@@ -430,7 +470,7 @@ impl ExecRun {
                 None => return CallEnd::lost(result, call),
             },
         };
-        let running = processes.follow(call.clone(), process, around);
+        let running = processes.follow(call.clone(), process, terms, around);
         let end = tokio::select! {
             end = running.wait(yield_time) => end,
             () = context.cancel.cancelled() => {
@@ -541,7 +581,7 @@ impl StdinRun {
                 self.session
             )
         })?;
-        let running = self.processes.follow_after(earlier.call.clone(), process, earlier.shown);
+        let running = self.processes.follow_after(earlier.call.clone(), process, earlier.terms.clone(), earlier.shown);
         if let Some(evicted) = self.processes.keep(self.session, running.clone()) {
             let _ = tokio::time::timeout(Duration::from_secs(2), evicted.process.terminate()).await;
         }

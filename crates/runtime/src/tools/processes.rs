@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use outpost_environment::{ProcessEvent, RemoteProcess};
-use outpost_thread::{CallId, ThreadId};
+use outpost_thread::{CallId, Raw, ThreadId};
 use outpost_wire::exec::environment::Limit;
+use outpost_wire::intent::EnvironmentId;
+use serde::Deserialize;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
@@ -46,10 +48,28 @@ pub enum End {
     Lost(String),
 }
 
+/// What the journal says of a command that was started.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Terms {
+    pub command: String,
+    pub cwd: Option<String>,
+    pub environment_id: Option<EnvironmentId>,
+    /// The user or a rule gave it more than every command has. Unknown for those of older versions.
+    pub beyond_sandbox: Option<bool>,
+}
+
+impl Terms {
+    pub fn read(started: Option<&Raw>) -> Self {
+        started.and_then(|detail| detail.read().ok()).unwrap_or_default()
+    }
+}
+
 /// A command that was started or found again.
 pub struct Running {
     pub process: Arc<RemoteProcess>,
     pub call: CallId,
+    pub terms: Terms,
     started: Instant,
     touched: Mutex<Instant>,
     /// Output that no call has shown yet.
@@ -83,16 +103,17 @@ impl Processes {
     }
 
     /// Reads a command's output from its beginning.
-    pub(crate) fn follow(&self, call: CallId, process: RemoteProcess, around: Option<Box<Around>>) -> Arc<Running> {
-        self.follow_from(call, process, 0, around)
+    pub(crate) fn follow(&self, call: CallId, process: RemoteProcess, terms: Terms, around: Option<Box<Around>>) -> Arc<Running> {
+        self.follow_from(call, process, 0, (terms, around))
     }
 
     /// The same without the first bytes of it, which the model has seen.
-    pub fn follow_after(&self, call: CallId, process: RemoteProcess, seen: u64) -> Arc<Running> {
-        self.follow_from(call, process, seen, None)
+    pub fn follow_after(&self, call: CallId, process: RemoteProcess, terms: Terms, seen: u64) -> Arc<Running> {
+        self.follow_from(call, process, seen, (terms, None))
     }
 
-    fn follow_from(&self, call: CallId, process: RemoteProcess, seen: u64, around: Option<Box<Around>>) -> Arc<Running> {
+    fn follow_from(&self, call: CallId, process: RemoteProcess, seen: u64, known: (Terms, Option<Box<Around>>)) -> Arc<Running> {
+        let (terms, around) = known;
         let process = Arc::new(process);
         let fresh = Arc::new(Mutex::new(HeadTail::default()));
         let (sender, end) = watch::channel(None);
@@ -110,7 +131,7 @@ impl Processes {
         let now = Instant::now();
         let reader = AbortOnDropHandle::new(reader);
         let taken = AtomicU64::new(seen);
-        Arc::new(Running { process, call, started: now, touched: Mutex::new(now), fresh, taken, end, around, _reader: reader })
+        Arc::new(Running { process, call, terms, started: now, touched: Mutex::new(now), fresh, taken, end, around, _reader: reader })
     }
 
     /// Keeps a command that outlives its call. Returns one that had to go for it.

@@ -16,6 +16,7 @@ use crate::message::Cause;
 use crate::meter::Meter;
 use crate::plan::{Confinement, Identity, Place, Plan, Rights, Shape};
 use crate::policy::{Access, Policy, Rules};
+use crate::scratch::Scratch;
 
 /// In which way a policy is held.
 #[derive(Debug, Clone, Copy)]
@@ -193,6 +194,8 @@ impl Owner {
             if level > Level::Landlock && around == Access::Write && is_free {
                 let held = scratch.hold_place(&rule.path, user_home.as_deref())?;
                 state.places.entry(policy.clone()).or_default().extend(held);
+            } else if level > Level::Landlock && around == Access::Write && Scratch::looks_like_placeholder(&rule.path) {
+                state.borrowed.insert(rule.path.clone());
             }
         }
         for workspace in rules.workspaces().iter().filter(|path| rules.access(path).access == Access::Read && !is_of_the_system(path)) {

@@ -83,11 +83,22 @@ impl Keeping {
         runtime.spawn(async move {
             let refilling = Arc::new(Mutex::new(BTreeSet::new()));
             while let Some(loss) = next(&reports).await {
-                if loss.outcome == Outcome::Missing && refilling.lock().unwrap_or_else(PoisonError::into_inner).insert(loss.path.clone()) {
-                    tokio::spawn(self.clone().refill(cell.clone(), loss.path.clone(), refilling.clone()));
+                let Some(state) = self.state.upgrade() else { return };
+                let is_missing = loss.outcome == Outcome::Missing;
+                let (sink, is_borrowed) = {
+                    let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+                    (state.losses.clone(), is_missing && state.borrowed.remove(&loss.path))
+                };
+                if is_missing && refilling.lock().unwrap_or_else(PoisonError::into_inner).insert(loss.path.clone()) {
+                    // No editor puts back what another executor needs no more.
+                    let after = if is_borrowed { Duration::ZERO } else { REFILL };
+                    tokio::spawn(self.clone().refill(cell.clone(), loss.path.clone(), refilling.clone(), after));
                 }
-                let sink = self.state.upgrade().map(|state| state.lock().unwrap_or_else(PoisonError::into_inner).losses.clone());
-                if let Some(LossSink(Some(tell))) = sink {
+                // A placeholder of another executor went, and ours comes: nothing was lost.
+                if is_borrowed {
+                    continue;
+                }
+                if let LossSink(Some(tell)) = sink {
                     tell(loss);
                 }
             }
@@ -95,8 +106,8 @@ impl Keeping {
     }
 
     /// What is missing is about to be made again as a rule, by whoever took it away.
-    async fn refill(self, cell: Weak<Cell>, path: PathBuf, refilling: Arc<Mutex<BTreeSet<PathBuf>>>) {
-        tokio::time::sleep(REFILL).await;
+    async fn refill(self, cell: Weak<Cell>, path: PathBuf, refilling: Arc<Mutex<BTreeSet<PathBuf>>>, after: Duration) {
+        tokio::time::sleep(after).await;
         refilling.lock().unwrap_or_else(PoisonError::into_inner).remove(&path);
         let _ = tokio::task::spawn_blocking(move || {
             if let Some(cell) = cell.upgrade() {

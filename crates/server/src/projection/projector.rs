@@ -233,6 +233,7 @@ impl Projector {
                 Vec::new()
             }
             Event::Mcp(event) => self.mcp(event),
+            Event::Warning { message } => vec![event::Warning { thread_id: Some(self.name.clone()), message: message.clone() }.into()],
             Event::Status(status) => self.status(status),
         }
     }

@@ -184,6 +184,7 @@ impl Consent {
     fn new(asked: &ApprovalAsked, detail: &Value) -> Self {
         let script = |value: &Value| lines(&text(value), Form::Script);
         let (title, what) = match asked.kind.as_str() {
+            "command" if detail["typedInto"].is_string() => ("Type this into a running command?", numbered(script(&detail["command"]))),
             "command" => ("Run this command?", numbered(script(&detail["command"]))),
             "fileChange" => ("Change these files?", detail["changes"].as_array().into_iter().flatten().flat_map(change).collect()),
             "permissions" => ("The agent asks for more than the sandbox allows:", vec![]),
@@ -204,6 +205,7 @@ impl Consent {
             ("asked again", again),
             ("environment", asked.environment.as_ref().map(|id| word(id.as_str()))),
             ("directory", path(&detail["cwd"])),
+            ("typed into", path(&detail["typedInto"])),
             ("sandbox", remark(&detail["sandbox"])),
             ("run by", program.map(|program| cut(&program, REMARK))),
             ("asked because", remark(&detail["why"])),

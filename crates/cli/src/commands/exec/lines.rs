@@ -72,7 +72,7 @@ impl Lines {
             Event::Mcp(McpEvent::Startup { server, error: Some(error), .. }) => {
                 vec![self.warning(format!("MCP server `{server}`: {error}"))]
             }
-            Event::Mcp(McpEvent::Warning { message }) => vec![self.warning(message.clone())],
+            Event::Mcp(McpEvent::Warning { message }) | Event::Warning { message } => vec![self.warning(message.clone())],
             Event::Progress { .. } | Event::Mcp(_) | Event::Status(_) => vec![],
         }
     }

@@ -188,14 +188,23 @@ impl Keeper {
     }
 
     fn deal_with(&mut self, heard: &Heard, losses: &mut Vec<Loss>) {
-        let bases = self.globs.iter().filter(|_| heard.is_overflown).map(|glob| glob.base().to_owned());
         let mut is_touched = heard.is_touched;
-        for path in bases.collect::<Vec<_>>().iter().chain(&heard.new) {
+        if heard.is_overflown {
+            is_touched |= self.search_all();
+        }
+        for path in &heard.new {
             is_touched |= self.search(path);
         }
-        if is_touched {
+        // Below a root that was replaced everything is new, and nobody heard of it.
+        if is_touched && self.verify(losses) && self.search_all() {
             self.verify(losses);
         }
+    }
+
+    /// Hides what patterns deny, wherever it is. False if there is nothing.
+    fn search_all(&mut self) -> bool {
+        let bases: Vec<PathBuf> = self.globs.iter().map(|glob| glob.base().to_owned()).collect();
+        bases.iter().fold(false, |found, base| self.search(base) || found)
     }
 
     /// Hides what patterns deny at a path and below it. False if there is nothing.
@@ -243,8 +252,9 @@ impl Keeper {
         }
     }
 
-    /// Puts back what is not in place.
-    fn verify(&mut self, losses: &mut Vec<Loss>) {
+    /// Puts back what is not in place. True if a root of the view was replaced.
+    fn verify(&mut self, losses: &mut Vec<Loss>) -> bool {
+        let mut has_new_root = false;
         for index in 0..self.masks.len() {
             let mut mask = self.masks[index].clone();
             match masks::mount_at(&mask.path) {
@@ -253,6 +263,7 @@ impl Keeper {
                 Err(Errno::ACCESS) => continue,
                 _ => {}
             }
+            has_new_root |= mask.kind == Kind::Root;
             let had_been = mask.mount.is_some();
             let outcome = self.put(&mut mask);
             // What was not there has not been lost.
@@ -262,6 +273,7 @@ impl Keeper {
             self.masks[index] = mask;
         }
         self.masks.retain(|mask| !mask.by_pattern || mask.mount.is_some());
+        has_new_root
     }
 
     /// Covers what is at the path of a mask now.
@@ -273,6 +285,11 @@ impl Keeper {
         }
         let Some(nothing) = &self.nothing else { return Outcome::Open };
         for _ in 0..TRIES {
+            // The directories around it may be others by now, in which nobody hears yet. Before it is looked at, so that nothing is
+            // missed in between.
+            if let Some(watch) = &mut self.watch {
+                watch.around(&mask.path);
+            }
             // What a link leads to can only be said by the next policy.
             let kind = match mask.kind {
                 Kind::Link(Access::Deny) => Kind::Hide,
