@@ -7,7 +7,7 @@ use std::time::Duration;
 use outpost_executor::{ExecutorConfig, Grounds, HttpTarget, InputLimits, OutputLimits, WorkerPatience};
 use outpost_rpc::PeerOptions;
 use outpost_sandbox::policy::Policy;
-use outpost_sandbox::{Launcher, LauncherSettings, Level, Limits};
+use outpost_sandbox::{IdleCells, Launcher, LauncherSettings, Level, Limits};
 use uuid::Uuid;
 
 use crate::home::Home;
@@ -51,6 +51,7 @@ pub fn executor_config(settings: ExecutorSettings, variables: &Variables) -> any
         open_files: variables.open_files(),
         minimum: settings.confinement.minimum,
         tried: seat.as_ref().map(|seat| seat.state.join("tried.json")),
+        idle: IdleCells::default(),
     };
     let grounds = Grounds {
         temporary: std::env::var_os("TMPDIR").filter(|path| !path.is_empty()).map(Into::into),
