@@ -183,7 +183,7 @@ as_root_and_user! {
         }
     }
 
-    /// The rows have an effect where sandboxed code has the repository itself: otherwise the test above would show nothing.
+    // The rows have an effect where sandboxed code has the repository itself: otherwise the test above would show nothing.
     async fn planted_in_the_repository_itself_it_runs(who: Who) {
         let ground = Ground::with(who, &["-c", "git=full"]);
         let mut client = ground.client().await;
