@@ -14,15 +14,15 @@ use serde_json::{Value, json};
 use crate::support::{Ground, OUTPOST, Who, directory, entry, is_root, number};
 
 /// As an ordinary user in a world of its own, where it can forbid itself something; it has no rights afterwards.
-fn in_a_world(forbid: &str) -> String {
+pub fn in_a_world(forbid: &str) -> String {
     let user = if is_root() { 54_321 } else { rustix::process::geteuid().as_raw() };
     format!(
         "exec unshare -U --map-user={user} --map-group={user} --keep-caps -m -- sh -c '{forbid}; exec setpriv --inh-caps=-all --ambient-caps=-all \"$0\" executor --no-auth' \"$0\""
     )
 }
 
-const NO_NAMESPACES: &str = "echo 0 > /proc/sys/user/max_user_namespaces";
-const MASKED: &str = "mount -t tmpfs none /proc/acpi || mount --bind /dev/null /proc/kcore";
+pub const NO_NAMESPACES: &str = "echo 0 > /proc/sys/user/max_user_namespaces";
+pub const MASKED: &str = "mount -t tmpfs none /proc/acpi || mount --bind /dev/null /proc/kcore";
 
 async fn row(client: &mut Client, promise: &str) -> Value {
     let info = client.result("environment/info", json!({})).await;

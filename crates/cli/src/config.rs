@@ -174,7 +174,11 @@ impl Config {
 
     /// The sandbox of threads that choose none.
     pub fn sandbox(&self) -> anyhow::Result<SandboxMode> {
-        let name = self.sandbox_mode.as_deref().unwrap_or("workspace-write");
+        self.sandbox_named(self.sandbox_mode.as_deref().unwrap_or("workspace-write"))
+    }
+
+    /// A sandbox by its short name, with what is configured for it.
+    pub fn sandbox_named(&self, name: &str) -> anyhow::Result<SandboxMode> {
         let Some(mode) = SandboxMode::named(name) else {
             bail!("sandbox_mode is one of read-only, workspace-write and danger-full-access, not `{name}`");
         };

@@ -7,7 +7,7 @@ use std::time::Duration;
 use outpost_executor::{ExecutorConfig, GitMode, GitSettings, Grounds, HttpTarget, InputLimits, OutputLimits, WorkerPatience};
 use outpost_rpc::PeerOptions;
 use outpost_sandbox::policy::Policy;
-use outpost_sandbox::{Launcher, LauncherSettings, Level, Limits};
+use outpost_sandbox::{IdleCells, Launcher, LauncherSettings, Level, Limits};
 use uuid::Uuid;
 
 use crate::home::Home;
@@ -33,6 +33,8 @@ pub struct Confinement {
     pub limits: Limits,
     pub minimum: Level,
     pub git: GitMode,
+    /// The administrator's file, if that is where the minimum is from.
+    pub minimum_from: Option<String>,
 }
 
 /// An executor's configuration as this program runs it, home and all.
@@ -51,6 +53,9 @@ pub fn executor_config(settings: ExecutorSettings, variables: &Variables) -> any
         limits: settings.confinement.limits,
         open_files: variables.open_files(),
         minimum: settings.confinement.minimum,
+        minimum_from: settings.confinement.minimum_from,
+        tried: seat.as_ref().map(|seat| seat.state.join("tried.json")),
+        idle: IdleCells::default(),
     };
     let grounds = Grounds {
         temporary: std::env::var_os("TMPDIR").filter(|path| !path.is_empty()).map(Into::into),

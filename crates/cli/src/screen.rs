@@ -405,10 +405,14 @@ impl Style {
 /// How a call ended, if that is worth a word.
 fn ending(finished: &CallFinished, detail: &Value) -> Option<String> {
     Some(match finished.outcome {
-        CallOutcome::Completed => match (detail["exitCode"].as_i64().filter(|code| *code != 0)?, detail["limit"].as_str()) {
-            (code, Some(limit)) => format!("exit code {code}: stopped by {}", remark(limit)),
-            (code, None) => format!("exit code {code}"),
-        },
+        CallOutcome::Completed => {
+            let code = detail["exitCode"].as_i64().filter(|code| *code != 0)?;
+            match (detail["limit"].as_str(), detail["sandboxHint"].as_str()) {
+                (Some(limit), _) => format!("exit code {code}: stopped by {}", remark(limit)),
+                (None, Some(hint)) => format!("exit code {code}: {}", remark(hint)),
+                (None, None) => format!("exit code {code}"),
+            }
+        }
         CallOutcome::Failed => remark(detail["error"].as_str().unwrap_or("it failed")),
         CallOutcome::Declined => "declined".into(),
         CallOutcome::Lost => "lost: its outcome is unknown".into(),

@@ -9,6 +9,7 @@ pub mod ceiling;
 mod config;
 mod connection;
 mod denial;
+mod devices;
 mod discovery;
 mod executor;
 mod fault;

@@ -15,6 +15,7 @@ use outpost_wire::exec::policy::{Entry, EntryPath, FileSystem, Grant, MissingPat
 use outpost_wire::{PathError, PathUri};
 use thiserror::Error;
 
+use crate::devices::{self, DeviceError};
 use crate::trails::Trails;
 
 /// What a system needs to run programs at all.
@@ -64,6 +65,8 @@ pub enum PolicyError {
     Unknown(String),
     #[error("the subpath `{0}` of a project root leads out of it")]
     Subpath(String),
+    #[error("sandbox devices: {0}")]
+    Device(#[from] DeviceError),
     #[error(transparent)]
     Ceiling(#[from] Exceeds),
 }
@@ -134,6 +137,7 @@ impl Grounds {
             rules = rules.led_by(led.links, Access::Deny);
         }
         let rules = shown.into_iter().fold(rules, Rules::showing);
+        let rules = rules.with_devices(devices::find(&context.devices)?);
         Ok(Policy::Confined(Arc::new(rules)))
     }
 

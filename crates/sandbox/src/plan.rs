@@ -22,6 +22,15 @@ pub enum Identity {
 }
 
 impl Identity {
+    /// The user and group that a process of root becomes, if it becomes another one.
+    pub fn other_user(self) -> Option<(u32, u32)> {
+        match self {
+            Self::Mapped { id } => Some((id, id)),
+            Self::Named { uid, gid } | Self::Owner { uid: uid @ 1.., gid, .. } => Some((uid, gid)),
+            Self::Own | Self::Owner { .. } => None,
+        }
+    }
+
     /// Whether what runs is root to the kernel, although it has none of its rights.
     pub fn is_root_by_name(self) -> bool {
         matches!(self, Self::Owner { uid: 0, .. })
@@ -81,6 +90,8 @@ pub struct Confinement {
     pub identity: Identity,
     /// What the cell sees as `/tmp`; without it, something that goes with the cell.
     pub temporary: Option<PathBuf>,
+    /// Devices that are shown besides the harmless ones.
+    pub devices: Vec<PathBuf>,
 }
 
 /// One limit of the kernel for every process.
@@ -149,6 +160,7 @@ impl Plan {
         if let Some(path) = &confinement.temporary {
             out.text(path.as_os_str());
         }
+        out.list(&confinement.devices, |out, path| out.text(path.as_os_str()));
         out.0
     }
 
@@ -195,7 +207,8 @@ impl Plan {
             _ => Identity::Owner { uid: id(&mut input)?, gid: id(&mut input)?, id: id(&mut input)? },
         };
         let temporary = if input.byte()? == 1 { Some(input.path()?) } else { None };
-        Ok(Self { confinement: Some(Confinement { level, places, globs, network, identity, temporary }), rlimits, cgroups })
+        let devices = input.list(Reader::path)?;
+        Ok(Self { confinement: Some(Confinement { level, places, globs, network, identity, temporary, devices }), rlimits, cgroups })
     }
 }
 
@@ -221,6 +234,7 @@ mod tests {
             network: Network::Enabled,
             identity: Identity::Mapped { id: 7 },
             temporary: Some("/x".into()),
+            devices: vec!["/dev/dri/card0".into()],
         };
         let plan = Plan {
             confinement: Some(confinement),
@@ -235,6 +249,7 @@ mod tests {
             network: Network::Restricted,
             identity: Identity::Owner { uid: 0, gid: 1, id: 2 },
             temporary: None,
+            devices: Vec::new(),
         };
         let plan = Plan { confinement: Some(other), ..Plan::default() };
         assert_eq!(Plan::decode(&plan.encode()).unwrap(), plan);

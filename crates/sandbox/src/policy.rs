@@ -11,7 +11,7 @@ mod layer;
 mod protect;
 mod trace;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -144,6 +144,8 @@ pub enum Exceeds {
     Path { path: PathBuf, wanted: Access, rule: String },
     #[error("the policy asks for the network, but the operator's ceiling says network = \"restricted\"")]
     Network,
+    #[error("the policy asks for the device {}, but the operator's ceiling does not name it in `devices`", .0.display())]
+    Device(PathBuf),
     #[error("running without a sandbox is more than the operator's ceiling allows; ask for a `sandbox` within it: {rule}")]
     Unconfined { rule: String },
 }
@@ -170,13 +172,26 @@ pub struct Rules {
     links: BTreeMap<PathBuf, Access>,
     /// What is seen in the place of the machine's.
     substitutes: Vec<Substitute>,
+    /// Devices that are shown besides the harmless ones.
+    devices: BTreeSet<PathBuf>,
 }
 
 impl Rules {
+    /// Shows these devices as well.
+    #[must_use]
+    pub fn with_devices(mut self, devices: impl IntoIterator<Item = PathBuf>) -> Self {
+        self.devices.extend(devices);
+        self
+    }
+
+    pub fn devices(&self) -> impl Iterator<Item = &PathBuf> {
+        self.devices.iter()
+    }
+
     /// Of two rules for one path the later one counts.
     pub fn new(rules: impl IntoIterator<Item = Rule>, globs: Vec<Glob>, network: Network) -> Self {
         let rules = rules.into_iter().map(|rule| (rule.path.clone(), rule)).collect();
-        Self { rules, globs, network, workspaces: Vec::new(), links: BTreeMap::new(), substitutes: Vec::new() }
+        Self { rules, globs, network, workspaces: Vec::new(), links: BTreeMap::new(), substitutes: Vec::new(), devices: BTreeSet::new() }
     }
 
     /// Everything may be read, nothing written.
@@ -331,6 +346,9 @@ impl Rules {
         if self.network > ceiling.network {
             return Err(Exceeds::Network);
         }
+        if let Some(device) = self.devices.difference(&ceiling.devices).next() {
+            return Err(Exceeds::Device(device.clone()));
+        }
         let mut rules = self.rules.clone();
         for rule in self.rules.values() {
             let allowed = ceiling.access(&rule.path);
@@ -362,6 +380,7 @@ impl Rules {
             workspaces: self.workspaces.clone(),
             links: self.links.clone(),
             substitutes: self.substitutes.clone(),
+            devices: self.devices.clone(),
         };
         Ok(ceiling.links.iter().fold(held, |held, (link, access)| held.led_by([link.clone()], *access)))
     }

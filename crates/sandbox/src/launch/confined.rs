@@ -50,7 +50,12 @@ impl Owner {
         let first = known.clone().unwrap_or(Capacity { level: Some(Level::Full), why: None, maps_users: true });
         let refused = match self.cell_within(&first, rules, policy, meter, state) {
             Err(LaunchError::Unenforceable(reason)) if known.is_none() => reason,
-            made => return made,
+            made => {
+                if made.is_ok() && known.is_none() {
+                    self.shared.tried.noted_full();
+                }
+                return made;
+            }
         };
         let found = self.shared.capacity();
         if found == first {
@@ -95,7 +100,8 @@ impl Owner {
         let minimum = self.shared.settings.minimum;
         if level < minimum {
             return Err(LaunchError::Unenforceable(format!(
-                "this machine holds sandboxes of the level `{level}`, and sandbox_minimum = \"{minimum}\" asks for more ({}){}",
+                "this machine holds sandboxes of the level `{level}`, and {} asks for more ({}){}",
+                self.shared.settings.minimum_named(),
                 why(),
                 raise()
             )));
@@ -155,9 +161,9 @@ impl Owner {
         let (ends, reports) = self.shared.zygote.cell(&plan.encode(), &state.network)?;
         // Only mounts have a guard that keeps them in place.
         let is_guarded = plan.confinement.as_ref().is_some_and(|confinement| confinement.level > Level::Landlock);
-        let requests = is_guarded.then_some(ends.requests);
-        let made = Cell::adopt(ends.control, requests, meter.clone())?;
-        Ok(made.map(|(cell, network)| Made { cell, network, reports: is_guarded.then_some(reports) }))
+        let made = Cell::adopt(ends, is_guarded, meter.clone())?;
+        let user = plan.confinement.as_ref().and_then(|confinement| confinement.identity.other_user());
+        Ok(made.map(|(cell, network)| Made { cell: cell.of(user), network, reports: is_guarded.then_some(reports) }))
     }
 
     fn plan(
@@ -185,7 +191,8 @@ impl Owner {
             let around = rule.path.parent().map_or(Access::Deny, |parent| rules.access(parent).access);
             let is_free = rule.path.symlink_metadata().is_err() || scratch.is_placeholder(&rule.path);
             if level > Level::Landlock && around == Access::Write && is_free {
-                state.places.extend(scratch.hold_place(&rule.path, user_home.as_deref())?);
+                let held = scratch.hold_place(&rule.path, user_home.as_deref())?;
+                state.places.entry(policy.clone()).or_default().extend(held);
             }
         }
         for workspace in rules.workspaces().iter().filter(|path| rules.access(path).access == Access::Read && !is_of_the_system(path)) {
@@ -235,7 +242,8 @@ impl Owner {
         if let Some(temporary) = temporary.as_ref().filter(|_| rules.access(Path::new("/tmp")).access == Access::Write) {
             meter.watch_directory(temporary);
         }
-        let confinement = Confinement { level, places, globs: rules.globs().to_vec(), network: rules.network, identity, temporary };
+        let (globs, devices) = (rules.globs().to_vec(), rules.devices().cloned().collect());
+        let confinement = Confinement { level, places, globs, network: rules.network, identity, temporary, devices };
         Ok(Plan { confinement: Some(confinement), ..Plan::default() })
     }
 }
