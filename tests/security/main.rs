@@ -22,6 +22,7 @@
 //! | protected paths; our own home | `what_runs_later_outside…`, `x2_what_runs_later…`; `x1_the_executors_own_things…` |
 //! | links are pinned and remembered; mounts are compared and put back; what comes to match is hidden | `moves` (run against the program before: 8 of 9 failed), `layouts` (2 of 3), `leftovers` (1 of 2) |
 //! | file calls are made inside the cell | `x2_no_race_gets_out` (in round 41, and 116), `x1_the_executors_own_things…` |
+//! | the layer in the place of a gitdir (`git = "full"`) | `planted_in_the_repository_itself_it_runs` shows what then happens |
 //! | refusals name their rule | `x4_…`, `x2_files_are_written…`, `x2_what_runs_later…` |
 //! | children of the dead are killed | `terminate_leaves_nothing` |
 //! | rlimits; control groups; the watchdog | `a_file_does_not_grow…`, `whoever_forks…`; `a_memory_hog…`, `whoever_forks…`; `a_disk_filler…` |

@@ -183,6 +183,23 @@ as_root_and_user! {
         }
     }
 
+    // The rows have an effect where sandboxed code has the repository itself: otherwise the test above would show nothing.
+    async fn planted_in_the_repository_itself_it_runs(who: Who) {
+        let ground = Ground::with(who, &["-c", "git=full"]);
+        let mut client = ground.client().await;
+        for row in ["1 config", "2 hooks", "3 config.worktree", "9 rebase todo"] {
+            let outside = directory(who);
+            let mark = outside.path().canonicalize().unwrap().join("mark");
+            let root = ground.path(&row.replace([' ', '.'], "-"));
+            repository(who, &root);
+            let script = ROWS.iter().find(|(name, _)| *name == row).unwrap().1;
+            let done = sandboxed(&ground, &mut client, &root, &format!("M='touch {}'; C=/nonexistent; {script}", mark.display())).await;
+            assert!(!mark.exists(), "{row}: {}", done.output);
+            USER.iter().for_each(|arguments| drop(try_git(who, &root, arguments)));
+            assert!(mark.exists(), "{row} has no effect: {}", done.output);
+        }
+    }
+
     async fn what_misleads_is_not_carried_over(who: Who) {
         let ground = Ground::new(who);
         let root = ground.path("work");
