@@ -20,13 +20,13 @@ use super::output::HeadTail;
 use super::patching::named_once;
 use super::permit::{SandboxPermissions, additional};
 use super::processes::{End, Processes, Running, Terms};
-use super::{Asked, CallContext, CallEnd, Plan, ResultType, Run, StepTools, USER_COMMAND, Work};
+use super::{Asked, CallContext, CallEnd, Plan, ResultType, Run, StepTools, USER_COMMAND, Work, narrow};
 use crate::approvals::Bound;
 use crate::denial::{self, Around};
 use crate::patch;
 use crate::permissions::UNENFORCEABLE;
 use crate::permits::Permits;
-use crate::policy::{ApprovalPolicy, Course, Request, decide};
+use crate::policy::{ApprovalPolicy, Course, Request};
 use crate::rules::{self, Verdict};
 
 const DEFAULT_YIELD: u64 = 10_000;
@@ -287,9 +287,18 @@ impl StepTools {
             return None;
         }
         let beyond = terms.beyond_sandbox.unwrap_or(true);
+        let place = terms.environment_id.as_ref().and_then(|id| self.place(Some(id.as_str())).ok());
+        let asks_there = place.and_then(|place| narrow::approval(place.handle)) == Some(ApprovalPolicy::Untrusted);
         let why = match self.approval {
+            ApprovalPolicy::Never if asks_there => {
+                return Some(asked.fail(
+                    "This may not be typed: the entry of the environment in environments.toml says `untrusted`, and the approval policy of \
+                     the thread is `never`.",
+                ));
+            }
             ApprovalPolicy::Never => return None,
             ApprovalPolicy::Untrusted => "no rule can allow what is typed into a command that runs",
+            _ if asks_there => "the entry of the environment in environments.toml says `untrusted`",
             _ if !beyond => return None,
             ApprovalPolicy::Granular(own) if !own.granular.sandbox_approval => {
                 return Some(asked.fail(
