@@ -80,6 +80,15 @@ impl GitSettings {
             if modified.elapsed().is_ok_and(|age| age > KEPT) {
                 let _ = fs::remove_dir_all(entry.path());
             }
+            // What something that was still running kept from being removed.
+            for left in fs::read_dir(entry.path()).into_iter().flatten().flatten() {
+                let is_old =
+                    Stamp::of(&left.path()).is_some_and(|stamp| stamp.is_older_than(SystemTime::now() - Duration::from_secs(3600)));
+                if is_old && !left.path().join("known").exists() {
+                    let _ = fs::remove_dir_all(left.path());
+                }
+            }
+            let _ = fs::remove_dir(entry.path());
         }
     }
 }
@@ -317,6 +326,8 @@ impl Git {
     pub fn leave(&self) {
         let repositories = std::mem::take(&mut self.lock().repositories);
         for (_, repository) in repositories.values().filter(|(_, repository)| !repository.has_unfinished_work()) {
+            // Without it nobody takes the rest for a layer.
+            let _ = fs::remove_file(repository.own.join("known"));
             let _ = fs::remove_dir_all(&repository.own);
         }
         if let Some(directory) = self.settings.directory.as_ref().filter(|_| !repositories.is_empty()) {

@@ -321,6 +321,7 @@ impl Session {
     /// Ends what is left after [`Self::stop`].
     pub fn let_go(self: &Arc<Self>) {
         self.end_owner();
+        self.git.leave();
     }
 
     /// Closes the connection, if there is one, once everything that was said on it has been taken.
