@@ -11,6 +11,7 @@ mod permits;
 mod recovery;
 mod scenarios;
 mod selection;
+mod servers;
 mod strays;
 mod tools;
 mod turns;

@@ -46,6 +46,7 @@ mod devices;
 mod doors;
 mod file_calls;
 mod files;
+mod git;
 mod http;
 mod layouts;
 mod leftovers;

@@ -66,7 +66,7 @@ impl Assembly {
         let lock = Lock::read()?;
         let approval = config.approval_policy.unwrap_or_default();
         lock.check_policy(approval)?;
-        let mut options = EnvironmentOptions { narrowing: lock.narrowing(), ..caller.options() };
+        let mut options = EnvironmentOptions { narrowing: lock.narrowing(), ..caller.options(own) };
         if keeps_sessions {
             options.sessions = Some(Arc::new(SessionMemory::new(home.seat(&own.variables)?.run.join("sessions"))));
         }
@@ -124,6 +124,7 @@ impl Assembly {
     /// Ends what runs here.
     pub async fn shut_down(self) {
         self.runtime.shutdown(Duration::from_secs(10)).await;
+        self.runtime.store().close().await;
         // What a sandbox needs in a workspace elsewhere goes with its session; it should not lie there until the grace is over.
         let registry = self.runtime.registry();
         let elsewhere = registry.list().into_iter().filter(|status| !status.id.is_local()).filter_map(|status| registry.get(&status.id));

@@ -207,6 +207,13 @@ impl Screen {
         if let Some(end) = ending(finished, &detail) {
             self.say(Style::Bad, &format!("  {end}"));
         }
+        self.notices(&detail);
+    }
+
+    /// What its executor had to say besides.
+    fn notices(&mut self, detail: &Value) {
+        let notices: Vec<&str> = detail["notices"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        notices.into_iter().for_each(|notice| self.say(Style::Note, &line(notice)));
     }
 
     /// The end of a command whose output was shown as it came.
@@ -222,6 +229,7 @@ impl Screen {
             self.line_of(&finished.call, Style::Bad, &end);
         }
         self.running.remove(&finished.call);
+        self.notices(detail);
     }
 
     /// The answer.

@@ -205,7 +205,7 @@ impl Definition {
     pub fn connector(&self, means: &Means) -> Connector {
         match &self.way {
             Way::Listening { target, token } => Connector::target(target.clone(), token.clone()),
-            Way::Program(line) => Connector::program(line.clone()),
+            Way::Program(line) => Connector::program(CommandLine { open_files: means.open_files, ..line.clone() }),
             Way::Ssh(_) | Way::Inside(_) => match self.route() {
                 Some(route) => {
                     Connector::route(Journey { route, ceiling: self.ceiling.clone(), setup: self.setup.clone(), means: means.clone() })

@@ -45,6 +45,9 @@ pub struct RuntimeConfig {
     pub reattach_patience: Duration,
     /// A thread in which nothing happens for so long is unloaded.
     pub unload_after: Duration,
+    /// So many threads without subscribers and work stay loaded that long; of more, those that have rested longest
+    /// are unloaded at once.
+    pub most_resting: usize,
     /// The state of a thread is kept aside every so many turns.
     pub checkpoint_every: u64,
     /// Which MCP servers there are, and how patient we are with them.
@@ -87,6 +90,7 @@ impl Default for RuntimeConfig {
             skill_choices: Vec::new(),
             reattach_patience: Duration::from_secs(600),
             unload_after: Duration::from_secs(600),
+            most_resting: 64,
             checkpoint_every: 16,
             mcp: McpConfig::default(),
         }

@@ -21,6 +21,7 @@ pub mod permits;
 pub mod pictures;
 pub mod plugins;
 pub mod policy;
+mod resting;
 pub mod rules;
 pub mod runtime;
 pub mod settings;

@@ -2,6 +2,7 @@
 
 mod capacity;
 mod confined;
+mod idle;
 mod losses;
 mod streams;
 
@@ -20,10 +21,11 @@ use thiserror::Error;
 use tokio::task::JoinHandle;
 
 use self::confined::{Made, works_at};
+pub use self::idle::IdleCells;
 use self::losses::Keeping;
 pub use self::losses::LossSink;
 use self::streams::Streams;
-use crate::cell::{Cell, Started, Worker};
+use crate::cell::{Cell, Engaged, Started, Worker};
 use crate::cgroup::{Group, Hierarchies};
 use crate::child::Child;
 use crate::level::{Capacity, Level};
@@ -33,6 +35,7 @@ use crate::meter::Meter;
 use crate::plan::{Identity, Plan};
 use crate::policy::Policy;
 use crate::scratch::Scratch;
+use crate::tried::Tried;
 use crate::watchdog::Watchdog;
 use crate::zygote::Zygote;
 
@@ -108,6 +111,9 @@ pub struct LauncherSettings {
     pub minimum: Level,
     /// Where that is written down, if not in the configuration of the user.
     pub minimum_from: Option<String>,
+    /// A file of our own that keeps what was tried here for the next start.
+    pub tried: Option<PathBuf>,
+    pub idle: IdleCells,
 }
 
 impl LauncherSettings {
@@ -133,6 +139,7 @@ struct Shared {
     hierarchies: Mutex<Option<Arc<Hierarchies>>>,
     capacity: Mutex<Option<Capacity>>,
     capacity_as_owner: Mutex<Option<Capacity>>,
+    tried: Tried,
     watchdog: Watchdog,
     owners: AtomicU64,
     clean_ups: Mutex<Vec<JoinHandle<()>>>,
@@ -142,7 +149,9 @@ impl Launcher {
     /// `stage` is a program that calls [`crate::stage::run_if_asked`] first thing.
     pub fn new(stage: impl Into<PathBuf>, settings: LauncherSettings) -> Self {
         let limits = &settings.limits;
-        let zygote = Zygote::new(stage.into(), limits.processes.is_some() || limits.memory.is_some(), settings.open_files);
+        let stage = stage.into();
+        let tried = Tried::new(&stage, &settings);
+        let zygote = Zygote::new(stage, limits.processes.is_some() || limits.memory.is_some(), settings.open_files);
         if let Some(scratch) = &settings.scratch {
             Scratch::clean_up(scratch);
         }
@@ -154,6 +163,7 @@ impl Launcher {
             hierarchies: Mutex::default(),
             capacity: Mutex::default(),
             capacity_as_owner: Mutex::default(),
+            tried,
             watchdog: Watchdog::default(),
             owners: AtomicU64::new(1),
             clean_ups: Mutex::default(),
@@ -197,6 +207,11 @@ impl Launcher {
         self.0.capacity()
     }
 
+    /// The same, perhaps by an earlier start under the same conditions.
+    pub(crate) fn told_capacity(&self) -> Capacity {
+        self.0.told_capacity()
+    }
+
     /// Whom sandboxed code runs as, if the executor is root and none is mapped: nobody was named.
     pub(crate) fn has_sandbox_user(&self) -> bool {
         self.0.settings.sandbox_user.is_some()
@@ -225,7 +240,7 @@ impl Shared {
 
     fn hierarchies(&self) -> Arc<Hierarchies> {
         let mut known = self.hierarchies.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get_or_insert_with(|| Arc::new(self.zygote.find_groups())).clone()
+        known.get_or_insert_with(|| Arc::new(self.zygote.find_groups(&self.tried))).clone()
     }
 
     /// From now on nobody is put into groups: it was tried, and it worked, but it does not any more.
@@ -295,8 +310,10 @@ pub(crate) struct State {
     /// The network that cells without any other share, once one of them has made it.
     network: Vec<OwnedFd>,
     /// Placeholders that our cells need.
-    places: Vec<PathBuf>,
+    places: HashMap<Policy, Vec<PathBuf>>,
     has_temporary: bool,
+    /// A task ends cells that are not used.
+    is_tended: bool,
     ended: bool,
 }
 
@@ -326,6 +343,9 @@ impl Owner {
                 meter.watch_directory(&launch.cwd);
             }
             let standing = Standing { was_checked, ..cell.standing() };
+            if let Some(user) = cell.user() {
+                streams.give_to(user);
+            }
             match cell.start(|job| message::encode_start(job, terminal, launch, &standing), &streams.theirs()) {
                 Ok(Started::Running(running)) => {
                     self.shared.watchdog.wake();
@@ -398,13 +418,13 @@ impl Owner {
         Ok(self.shared.scratch()?.temporary(self.number)?)
     }
 
-    fn cell(&self, policy: &Policy) -> Result<Arc<Cell>, LaunchError> {
+    fn cell(&self, policy: &Policy) -> Result<Engaged, LaunchError> {
         let mut state = self.lock();
         if state.ended {
             return Err(LaunchError::Ended);
         }
-        if let Some(cell) = state.cells.get(policy).filter(|cell| cell.is_there()) {
-            return Ok(cell.clone());
+        if let Some(cell) = state.cells.get(policy).filter(|cell| cell.is_there()).and_then(Cell::engage) {
+            return Ok(cell);
         }
         let meter = self.meter()?;
         let Made { cell, network, reports } = match policy {
@@ -422,8 +442,10 @@ impl Owner {
             let keeping = Keeping { shared: self.shared.clone(), state: Arc::downgrade(&self.state) };
             keeping.listen(reports, &cell);
         }
-        state.cells.insert(policy.clone(), cell.clone());
-        Ok(cell)
+        let engaged = cell.engage().ok_or(LaunchError::Ended)?;
+        state.cells.insert(policy.clone(), cell);
+        self.tend(&mut state);
+        Ok(engaged)
     }
 
     fn meter(&self) -> Result<Arc<Meter>, LaunchError> {
@@ -453,22 +475,15 @@ impl Owner {
             let retired = std::mem::take(&mut state.retired);
             let cells: Vec<Arc<Cell>> =
                 std::mem::take(&mut state.cells).into_values().chain(retired.iter().filter_map(Weak::upgrade)).collect();
-            (cells, std::mem::take(&mut state.places), std::mem::take(&mut state.has_temporary))
+            let places = std::mem::take(&mut state.places).into_values().flatten().collect();
+            (cells, places, std::mem::take(&mut state.has_temporary))
         };
         for cell in &cells {
             cell.end();
         }
-        let clean_up = CleanUp {
-            shared: self.shared.clone(),
-            cells,
-            group: self.meter.get().and_then(|meter| meter.take_group()),
-            places,
-            temporary: has_temporary.then_some(self.number),
-        };
-        match tokio::runtime::Handle::try_current() {
-            Ok(runtime) => self.shared.clean_ups().push(runtime.spawn(clean_up.run())),
-            Err(_) => clean_up.release(),
-        }
+        let group = self.meter.get().and_then(|meter| meter.take_group());
+        let temporary = has_temporary.then_some(self.number);
+        CleanUp { shared: self.shared.clone(), cells, group, places, temporary }.begin();
     }
 }
 
@@ -482,6 +497,14 @@ struct CleanUp {
 }
 
 impl CleanUp {
+    fn begin(self) {
+        let shared = self.shared.clone();
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => shared.clean_ups().push(runtime.spawn(self.run())),
+            Err(_) => self.release(),
+        }
+    }
+
     async fn run(mut self) {
         for _ in 0..500 {
             if !self.cells.iter().any(|cell| cell.is_there()) {

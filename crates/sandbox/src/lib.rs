@@ -20,13 +20,14 @@ mod pty;
 mod scratch;
 pub mod stage;
 mod sys;
+mod tried;
 mod watchdog;
 mod zygote;
 
 pub use cell::Worker;
 pub use channel::{Channel, Message};
 pub use child::{Child, ChildEnd, Exit, Input, Kin, Output, Signal, Terminal};
-pub use launch::{Launch, LaunchError, LaunchIo, Launcher, LauncherSettings, LossSink, Owner, TerminalSize};
+pub use launch::{IdleCells, Launch, LaunchError, LaunchIo, Launcher, LauncherSettings, LossSink, Owner, TerminalSize};
 pub use level::{Capacity, LEVELS, Level};
 pub use limits::{Limit, Limits, Mechanism};
 pub use message::{Held, Loss, Outcome};

@@ -127,6 +127,10 @@ impl Meter {
         state.cells.push(cell);
     }
 
+    pub fn forget_cell(&self, pid: u32) {
+        self.lock().cells.retain(|known| known.pid != pid);
+    }
+
     /// Which limit a program ran into that ended like this, if that can be told.
     pub fn reached(&self, program: Program, exit: Exit) -> Option<Limit> {
         let mut state = self.lock();

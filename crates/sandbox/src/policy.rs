@@ -7,6 +7,7 @@
 //! over every rule.
 
 mod glob;
+mod layer;
 mod protect;
 mod trace;
 
@@ -16,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use glob::{Glob, GlobError};
+pub use layer::Substitute;
 pub use protect::{KEY_DIRECTORY, PROTECTED_IF_PRESENT, PROTECTED_NAMES, STARTUP_FILES, is_protected_name, protected_paths};
 use thiserror::Error;
 pub use trace::{Trace, trace};
@@ -64,6 +66,8 @@ pub enum Origin {
     Own,
     /// The operator's ceiling.
     Ceiling,
+    /// A directory of ours that is seen instead of the machine's.
+    Layer,
 }
 
 impl fmt::Display for Origin {
@@ -73,6 +77,7 @@ impl fmt::Display for Origin {
             Self::Protected => "protected inside a writable root",
             Self::Own => "the executor's own files",
             Self::Ceiling => "the operator's ceiling",
+            Self::Layer => "a private layer of the sandbox",
         })
     }
 }
@@ -165,6 +170,8 @@ pub struct Rules {
     /// Links on the way to something that is denied or read-only, and which of the two: they have to lead where they led when
     /// the rules were made.
     links: BTreeMap<PathBuf, Access>,
+    /// What is seen in the place of the machine's.
+    substitutes: Vec<Substitute>,
     /// Devices that are shown besides the harmless ones.
     devices: BTreeSet<PathBuf>,
 }
@@ -184,7 +191,7 @@ impl Rules {
     /// Of two rules for one path the later one counts.
     pub fn new(rules: impl IntoIterator<Item = Rule>, globs: Vec<Glob>, network: Network) -> Self {
         let rules = rules.into_iter().map(|rule| (rule.path.clone(), rule)).collect();
-        Self { rules, globs, network, workspaces: Vec::new(), links: BTreeMap::new(), devices: BTreeSet::new() }
+        Self { rules, globs, network, workspaces: Vec::new(), links: BTreeMap::new(), substitutes: Vec::new(), devices: BTreeSet::new() }
     }
 
     /// Everything may be read, nothing written.
@@ -237,6 +244,15 @@ impl Rules {
     #[must_use]
     pub fn about(mut self, workspaces: Vec<PathBuf>) -> Self {
         self.workspaces = workspaces;
+        self
+    }
+
+    /// Says that the work is about this as well.
+    #[must_use]
+    pub fn also_about(mut self, workspace: PathBuf) -> Self {
+        if !self.workspaces.contains(&workspace) {
+            self.workspaces.push(workspace);
+        }
         self
     }
 
@@ -363,6 +379,7 @@ impl Rules {
             network: self.network,
             workspaces: self.workspaces.clone(),
             links: self.links.clone(),
+            substitutes: self.substitutes.clone(),
             devices: self.devices.clone(),
         };
         Ok(ceiling.links.iter().fold(held, |held, (link, access)| held.led_by([link.clone()], *access)))

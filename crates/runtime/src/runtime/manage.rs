@@ -417,7 +417,8 @@ impl Shared {
     }
 
     pub async fn unload(&self, id: ThreadId, reason: InterruptReason) {
-        let Some(live) = self.live(id) else { return };
+        self.resting.forget(id);
+        let Some(live) = self.in_slot(id) else { return };
         // If it is not taken any more, the thread is ending already.
         let _ = live.mailbox.send(Command::Shutdown(reason)).await;
         live.ended().await;

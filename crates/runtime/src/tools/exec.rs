@@ -567,17 +567,18 @@ fn report(result: ResultType, call: &CallId, running: &Running, end: Option<End>
         Some(End::Lost(reason)) => format!("Lost: its outcome is unknown ({reason})"),
         None => format!("Still running, session id: {session}"),
     };
-    let text = format!("Time: {seconds:.3} s\n{state}\nTokens: {}\nOutput:\n{}", shown.original_tokens, shown.text);
+    let (exit_code, denied, limit, notices) = match &end {
+        Some(End::Exited { code, denied, limit, notices }) => (Some(*code), *denied, limit.as_ref(), &notices[..]),
+        _ => (None, false, None, &[][..]),
+    };
+    let notes: String = notices.iter().map(|notice| format!("\nNote: {notice}")).collect();
+    let text = format!("Time: {seconds:.3} s\n{state}{notes}\nTokens: {}\nOutput:\n{}", shown.original_tokens, shown.text);
     let mut later = HeadTail::default();
     later.push(shown.text.as_bytes());
-    let (exit_code, denied, limit) = match &end {
-        Some(End::Exited { code, denied, limit }) => (Some(*code), *denied, limit.as_ref()),
-        _ => (None, false, None),
-    };
     let detail = json!({
         "exitCode": exit_code, "durationMs": (seconds * 1000.0) as u64, "aggregatedOutput": later.show(SHOWN_LATER_TOKENS).text,
         "sessionId": end.is_none().then_some(session), "sandboxDenied": denied, "session": session, "outputBytes": running.taken(),
-        "limit": limit.map(ToString::to_string), "sandboxHint": hint.map(|hint| hint.user),
+        "limit": limit.map(ToString::to_string), "sandboxHint": hint.map(|hint| hint.user), "notices": notices,
     });
     let outcome = match end {
         Some(End::Lost(_)) => CallOutcome::Lost,

@@ -39,6 +39,8 @@ pub enum End {
         denied: bool,
         /// What ended it.
         limit: Option<Limit>,
+        /// What else its executor has to say.
+        notices: Vec<String>,
     },
     /// Unknown.
     Lost(String),
@@ -193,7 +195,7 @@ impl Reader<'_> {
                     lock(self.fresh).lose(bytes - known);
                 }
                 Some(ProcessEvent::Gap { bytes: None }) => lock(self.fresh).lose(1),
-                Some(ProcessEvent::Exited { code, denied, limit }) => exit = Some(End::Exited { code, denied, limit }),
+                Some(ProcessEvent::Exited { code, denied, limit, notices }) => exit = Some(End::Exited { code, denied, limit, notices }),
                 Some(ProcessEvent::Lost { reason }) => return End::Lost(reason),
                 Some(ProcessEvent::Closed) | None => {
                     return exit.unwrap_or_else(|| End::Lost("it ended without an exit code".into()));

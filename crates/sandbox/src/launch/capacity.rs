@@ -17,7 +17,17 @@ impl Shared {
     /// Tries one level after the other with a policy that lets everything be read.
     pub(super) fn capacity(&self) -> Capacity {
         let mut known = self.capacity.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get_or_insert_with(|| self.find_capacity()).clone()
+        let find = || {
+            let found = self.find_capacity();
+            self.tried.keep_capacity(&found);
+            found
+        };
+        known.get_or_insert_with(find).clone()
+    }
+
+    /// What people and clients read; nothing is confined by it.
+    pub(super) fn told_capacity(&self) -> Capacity {
+        self.known_capacity().or_else(|| self.tried.capacity()).unwrap_or_else(|| self.capacity())
     }
 
     fn find_capacity(&self) -> Capacity {
@@ -54,7 +64,15 @@ impl Shared {
     }
 
     fn try_level(&self, level: Level, identity: Identity) -> Result<(), String> {
-        let place = |path: PathBuf, access, rights| Place { path, access, rights, fixed: false, shape: Shape::Tree, by_pattern: false };
+        let place = |path: PathBuf, access, rights| Place {
+            path,
+            access,
+            rights,
+            fixed: false,
+            shape: Shape::Tree,
+            by_pattern: false,
+            source: None,
+        };
         let mut places = vec![place("/".into(), Access::Read, Rights::Others)];
         // Whether users can be mapped depends on the file system; that of our own files stands for the others.
         let own = self.settings.scratch.as_ref().and_then(|path| path.ancestors().find(|path| path.is_dir())?.canonicalize().ok());

@@ -9,6 +9,7 @@ mod guard;
 mod idmap;
 mod masks;
 mod matches;
+mod names;
 mod network;
 mod ruleset;
 mod view;
@@ -114,7 +115,8 @@ pub fn confine(confinement: &Confinement, shared: Network, ends: Ends) -> Result
     let mut watch = Watch::open().ok();
     let confinement = with_matches(confinement, watch.as_mut())?;
     if let Some(watch) = &mut watch {
-        confinement.places.iter().for_each(|place| watch.around(&place.path));
+        let places = confinement.places.iter().filter(|place| !view::is_in_layer(&confinement.places, &place.path));
+        places.for_each(|place| watch.around(&place.path));
     }
     let quiet = match &watch {
         Some(watch) => watch.quiet().during("hearing of changes")?,
@@ -155,11 +157,12 @@ fn with_matches(confinement: &Confinement, mut watch: Option<&mut Watch>) -> Res
     };
     let found = matches::find(&confinement.globs, matches::BOUNDS, &mut visit)?;
     let mut places: BTreeMap<_, _> = confinement.places.iter().map(|place| (place.path.clone(), place.clone())).collect();
-    for found in &found {
+    for found in found.iter().filter(|found| !view::is_in_layer(&confinement.places, &found.path)) {
         let path = found.path.clone();
         let fixed = !found.is_found_anywhere(&confinement.places);
         let by_pattern = !places.contains_key(&path);
-        let place = Place { path: path.clone(), access: Access::Deny, rights: Rights::Others, fixed, shape: Shape::Tree, by_pattern };
+        let place =
+            Place { path: path.clone(), access: Access::Deny, rights: Rights::Others, fixed, shape: Shape::Tree, by_pattern, source: None };
         places.insert(path, place);
     }
     Ok(Confinement { places: places.into_values().collect(), ..confinement.clone() })

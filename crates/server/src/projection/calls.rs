@@ -52,6 +52,8 @@ pub struct Ended {
     sandbox_hint: Option<String>,
     /// The command goes on under this name.
     pub session_id: Option<u64>,
+    /// What its executor had to say besides.
+    pub notices: Vec<String>,
     error: Option<Value>,
     result: Option<Value>,
     answer: Option<Value>,

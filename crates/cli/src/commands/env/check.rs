@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 
 use super::{print, say, table};
 use crate::Process;
-use crate::args::CheckArguments;
 use crate::commands::{FAILED, UNREACHABLE};
+use crate::env_args::CheckArguments;
 use crate::environments::{self, Known};
 use crate::out;
 use crate::reach::{self, Caller};
