@@ -25,7 +25,7 @@ const WAYS: [&str; 8] = ["attach", "seize", "readv", "writev", "read-mem", "writ
 const ATTACK: &str = r#"
 use Errno qw(EPERM EACCES ESRCH ENOENT);
 my ($ptrace, $readv, $writev, $kcmp) = (PTRACE, READV, WRITEV, KCMP);
-my @victims = map { $_ eq 'ours' ? (map { m{(\d+)} && $1 } grep { open(my $f, '<', $_) && <$f> =~ /^outpost/ } glob '/proc/[0-9]*/comm') : $_ } @ARGV;
+my @victims = map { $_ eq 'ours' ? (map { m{(\d+)} && $1 } grep { my $f; open($f, '<', $_) && (readline($f) // '') =~ /^outpost/ } glob '/proc/[0-9]*/comm') : $_ } @ARGV;
 print scalar(@victims), " victims\n";
 my $refused = sub { grep { $! == $_ } EPERM, EACCES, ESRCH, ENOENT };
 for my $pid (@victims) {
@@ -43,7 +43,7 @@ for my $pid (@victims) {
     $in->('write-mem') if open(my $g, '+<', "/proc/$pid/mem") || !$refused->();
     my $handle = syscall(434, $pid + 0, 0);
     $in->('getfd') if $handle >= 0 && (syscall(438, $handle, 0, 0) >= 0 || !$refused->());
-    $in->('kcmp') if syscall($kcmp, $$, $pid + 0, 1, 0, 0) >= 0 || !$refused->();
+    $in->('kcmp') if syscall($kcmp, $$ + 0, $pid + 0, 1, 0, 0) >= 0 || !$refused->();
 }
 "#;
 
