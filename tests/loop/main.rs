@@ -6,6 +6,7 @@ mod approvals;
 mod faults;
 mod harness;
 mod histories;
+mod narrowing;
 mod permits;
 mod recovery;
 mod scenarios;

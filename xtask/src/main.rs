@@ -22,6 +22,8 @@ usage: cargo xtask test            install what the tests need and run all of th
        cargo xtask soak files [N]  N (default 1,000,000) file calls while another process swaps links, a thousandth of it
                                    kills during fs/writeFile
        cargo xtask soak store      1,000 writers killed, 100,000 bits flipped: nothing lost, everything named
+       cargo xtask soak threads [N]
+                                   N (default 5,000) threads one after the other in one server with 1,024 files
        cargo xtask soak properties [N]
                                    N (default 20,000) cases of every property, from a seed of this run
        cargo xtask bench exec [--rounds N] [--only SCENARIO] [--markdown]
@@ -67,6 +69,8 @@ fn run() -> anyhow::Result<()> {
         ["soak", "files", count] => soak::files(count.parse().with_context(|| format!("`{count}` is no number"))?),
         ["bench", "sandbox"] => bench::sandbox(),
         ["soak", "store"] => soak::store(1_000, 100_000),
+        ["soak", "threads"] => soak::threads(5_000),
+        ["soak", "threads", count] => soak::threads(count.parse().with_context(|| format!("`{count}` is no number"))?),
         ["soak", "properties"] => soak::properties(20_000),
         ["soak", "properties", count] => soak::properties(count.parse().with_context(|| format!("`{count}` is no number"))?),
         ["bench", "exec", options @ ..] => bench::exec(options),

@@ -112,6 +112,7 @@ fn start(arguments: &RunArguments, info: &EnvironmentInfo, is_here: bool) -> any
         env: BTreeMap::new(),
         tty: arguments.tty,
         pipe_stdin: false,
+        profiles: None,
     })
 }
 
@@ -176,7 +177,7 @@ pub async fn copy_output(process: &RemoteProcess, passing: Passing) -> anyhow::R
             }
             ProcessEvent::Gap { bytes: Some(bytes) } => lost.push(format!("{bytes} bytes")),
             ProcessEvent::Gap { bytes: None } => lost.push("an unknown number of bytes".into()),
-            ProcessEvent::Exited { code: exit, limit, .. } => {
+            ProcessEvent::Exited { code: exit, limit, notices, .. } => {
                 if exit < 0 {
                     say("the exit status of the command is not known: the process that waited for it was killed");
                 }
@@ -184,6 +185,7 @@ pub async fn copy_output(process: &RemoteProcess, passing: Passing) -> anyhow::R
                 if let Some(limit) = limit {
                     tracing::warn!("the command was stopped by {limit}");
                 }
+                notices.iter().for_each(|notice| tracing::warn!("{notice}"));
             }
             ProcessEvent::Closed => break,
             ProcessEvent::Lost { reason } => bail!("the outcome of the command is unknown: {reason}"),

@@ -63,7 +63,7 @@ impl Streams {
     }
 
     pub(super) fn child(self, running: Running) -> Child {
-        let kin = Kin(running.clone());
+        let kin = Kin(running.remembered());
         let end = ChildEnd::new(running);
         match self {
             Self::Pipes { input, output, errors, .. } => Child { kin, input, output, errors: Some(errors), terminal: None, end },
