@@ -52,6 +52,12 @@ fn standard_input_is_passed_on_to_its_end() {
     assert_eq!(String::from_utf8(output.stdout).unwrap().trim(), "3000000");
 }
 
+/// Some programs look at what their input is, and do other things if it could have something to say.
+#[test]
+fn an_empty_input_is_passed_on_as_such() {
+    assert_eq!(String::from_utf8(shell("readlink /proc/self/fd/0").stdout).unwrap(), "/dev/null\n");
+}
+
 #[test]
 fn signals_are_passed_on() {
     for (signal, number, code) in [("INT", 2, 11), ("TERM", 15, 12), ("HUP", 1, 13)] {
@@ -163,9 +169,15 @@ fn a_sandbox_can_be_asked_for() {
         let output = command.stdin(Stdio::null()).output().unwrap();
         (work.path().join("inside").exists(), elsewhere.path().join("outside").exists(), output)
     };
-    for (mode, inside, outside) in
-        [(&[][..], true, true), (&["--sandbox", "workspace-write"], true, false), (&["--sandbox", "read-only"], false, false)]
-    {
+    // What is configured for an agent's commands holds here as well.
+    let root = format!("sandbox_workspace_write.writable_roots=[\"{}\"]", elsewhere.path().display());
+    let configured = ["--sandbox", "workspace-write", "-c", &root];
+    for (mode, inside, outside) in [
+        (&[][..], true, true),
+        (&["--sandbox", "workspace-write"], true, false),
+        (&["--sandbox", "read-only"], false, false),
+        (&configured, true, true),
+    ] {
         let (made, escaped, output) = run(mode);
         assert_eq!((made, escaped), (inside, outside), "{mode:?}: {output:?}");
         assert_eq!(output.status.success(), inside && outside, "{mode:?}: {output:?}");

@@ -31,7 +31,7 @@ done
 
 prelude='until_ok() { tries=0; until "$@" >/dev/null 2>&1; do tries=$((tries + 1)); [ $tries -lt 100 ] || { echo "never: $*" >&2; return 1; }; sleep 0.2; done; }'
 has() { for program in $(cat "$1/needs" 2>/dev/null); do command -v "$program" >/dev/null || { echo "no $program"; return 1; }; done; }
-last() { cat "$W/out" "$W/err" 2>/dev/null | grep . | tail -n 1 | cut -c 1-160 | tr '\t|' '  '; }
+last() { cat "$W/out" "$W/err" 2>/dev/null | grep . | tail -n 1 | sed "s|$W/scene/||g; s|$W/||g" | cut -c 1-160 | tr '\t|' '  '; }
 
 # What is there before a task: an empty workspace, a home of a developer, a directory elsewhere.
 scene() {

@@ -24,7 +24,7 @@ meson setup build >/dev/null && meson test -C build >/dev/null
 
 ## AddressSanitizer finds an overflow
 # needs: cc
-# test
+# soon
 ### inside
 printf '#include <stdlib.h>\nint main(int n, char **v) { (void)v; char *p = malloc(8); p[7 + n] = 1; return p[7 + n] - 1; }\n' >app.c
 cc -g -fsanitize=address app.c -o app && ./app 2>report && exit 1
@@ -32,7 +32,7 @@ grep -q heap-buffer-overflow report
 
 ## LeakSanitizer finds a leak
 # needs: cc
-# test
+# soon
 ### inside
 printf '#include <stdlib.h>\nint main(void) { void * volatile p = malloc(8); p = 0; return p != 0; }\n' >app.c
 cc -g -fsanitize=address app.c -o app && ./app 2>report && exit 1
@@ -75,7 +75,7 @@ gdb -q -batch -ex 'target remote 127.0.0.1:4711' -ex 'break main' -ex continue -
 
 ## strace a program and its children
 # needs: strace
-# test
+# soon
 ### inside
 strace -f -o trace sh -c 'cat /etc/hostname >/dev/null; true' && grep -q execve trace && grep -q /etc/hostname trace
 

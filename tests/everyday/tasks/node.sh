@@ -13,7 +13,7 @@ echo 'require("node:test")("adds", () => require("node:assert").equal(1 + 1, 2))
 
 ## npm pack and npm install of a tarball
 # needs: npm node
-# test
+# soon
 ### inside
 mkdir dep app && cd dep && npm init -y >/dev/null && echo 'module.exports = 42' >index.js && npm pack --silent >/dev/null
 cd ../app && npm init -y >/dev/null && npm install --silent --no-audit --no-fund --offline ../dep/dep-1.0.0.tgz && [ "$(node -p 'require("dep")')" = 42 ]

@@ -66,3 +66,15 @@ fn entry<'a>(table: &'a [u8], name: &str) -> Option<Vec<&'a [u8]>> {
     let mut lines = table.split(|byte| *byte == b'\n').map(|line| line.split(|byte| *byte == b':').collect::<Vec<_>>());
     lines.find(|fields| fields.first() == Some(&name.as_bytes()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::entry;
+
+    #[test]
+    fn a_line_is_found_by_its_whole_name() {
+        let table = b"rooty:x:9:9::/nowhere:/bin/false\nroot:x:0:0:root:/root:/bin/bash\n+nis\n";
+        assert_eq!(entry(table, "root").and_then(|fields| fields.get(5).copied()), Some(&b"/root"[..]));
+        assert_eq!(entry(table, "sandbox"), None);
+    }
+}
