@@ -135,12 +135,16 @@ impl Zygote {
         Ok(ours)
     }
 
-    /// Ends it until it is needed again, unless cells of it are left. The group of a unit of its own would go with it.
-    pub fn rest(&self) {
-        let is_free = |zygote: &mut Running| zygote.unit == Unit::Same && self.uses.load(Ordering::Acquire) == 0;
-        let Some(mut zygote) = self.lock().take_if(is_free) else { return };
-        let _ = shutdown(&zygote.control, Shutdown::Both);
-        tokio::task::spawn_blocking(move || zygote.process.wait());
+    /// Ends it until it is needed again; the group of a unit of its own would go with it, so that it stays there. False if cells of it
+    /// are left.
+    pub fn rest(&self) -> bool {
+        let mut running = self.lock();
+        let in_use = self.uses.load(Ordering::Acquire) > 0;
+        if let Some(mut zygote) = running.take_if(|zygote| zygote.unit == Unit::Same && !in_use) {
+            let _ = shutdown(&zygote.control, Shutdown::Both);
+            tokio::task::spawn_blocking(move || zygote.process.wait());
+        }
+        !in_use
     }
 
     /// Where cells can be put into control groups, found out by doing it.

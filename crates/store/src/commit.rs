@@ -186,7 +186,9 @@ struct Log {
 impl Log {
     fn run(mut self, requests: &Receiver<Message>) {
         let mut closed = None;
-        while let (None, Ok(first)) = (&closed, requests.recv()) {
+        while closed.is_none()
+            && let Ok(first) = requests.recv()
+        {
             let mut commits = Vec::new();
             for message in std::iter::once(first).chain(requests.try_iter()) {
                 match message {

@@ -42,10 +42,8 @@ async fn tend(shared: Weak<Shared>, state: Weak<Mutex<State>>, patience: Duratio
             return;
         }
         shared.shed(&mut state);
-        if state.cells.is_empty() {
+        if state.cells.is_empty() && shared.zygote.rest() {
             state.is_tended = false;
-            drop(state);
-            shared.zygote.rest();
             return;
         }
     }
