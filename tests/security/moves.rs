@@ -284,6 +284,77 @@ as_root_and_user! {
         assert_secret(&ground, &mut client, &denied, &ground.path("b/key")).await;
     }
 
+    // The system gives the number of a mount that is gone to the next one: a file that lost its mount is not taken for one that has it
+    // because the directory around it was held anew.
+    async fn numbers_of_mounts_that_are_used_again_hide_nothing(who: Who) {
+        let ground = Ground::new(who);
+        let fill = || {
+            make_directory(who, &ground.path("deep"));
+            save(who, &ground.path("deep/key"), "secret");
+        };
+        fill();
+        let mut client = ground.client().await;
+        let denied = policy(&ground, &[entry(&ground.path("deep/key"), "deny")]);
+        assert_eq!(ground.run(&mut client, &denied, "true").await.0, 0);
+        for round in 0..40 {
+            save(who, &ground.path("deep/key"), "secret");
+            fs::rename(ground.path("deep"), ground.path(&format!("old-{round}"))).unwrap();
+            fs::remove_dir_all(ground.path(&format!("old-{round}"))).unwrap();
+            fill();
+            let (_, output) = ground.run(&mut client, &denied, "cat deep/key; echo end").await;
+            assert!(output.contains("end") && !output.contains("secret"), "in round {round}: {output}");
+        }
+    }
+
+    // A directory that was replaced is heard in like the first one, also by a guard that nobody asks.
+    async fn changes_in_a_directory_that_was_replaced_are_heard(who: Who) {
+        let ground = Ground::new(who);
+        make_directory(who, &ground.path("deep"));
+        save(who, &ground.path("deep/key"), "secret");
+        let mut client = listening(&ground).await;
+        let denied = policy(&ground, &[entry(&ground.path("deep/key"), "deny")]);
+        let runs = waiting(&ground, &mut client, &denied, "cat deep/key; echo end").await;
+        for round in 0..3 {
+            fs::rename(ground.path("deep"), ground.path(&format!("old-{round}"))).unwrap();
+            fs::remove_file(ground.path(&format!("old-{round}/key"))).unwrap();
+            make_directory(who, &ground.path("deep"));
+            save(who, &ground.path("deep/key"), "secret");
+            loss(&mut client, &ground.path("deep/key")).await;
+        }
+        // Nothing is started meanwhile: only what the guard hears counts.
+        save(who, &ground.path("deep/key"), "secret");
+        assert_eq!(loss(&mut client, &ground.path("deep/key")).await["outcome"], "restored");
+        fs::write(ground.path("go"), "").unwrap();
+        let (_, output) = client.outcome(&runs).await;
+        let output = String::from_utf8_lossy(&output);
+        assert!(output.contains("end") && !output.contains("secret"), "{output}");
+    }
+
+    // In a workspace that is made anew, what matches a pattern is hidden from what already runs, too.
+    async fn patterns_hold_in_a_workspace_that_was_made_anew(who: Who) {
+        let ground = Ground::new(who);
+        let root = ground.path("project");
+        let fill = || {
+            make_directory(who, &root);
+            save(who, &root.join("x.pem"), "secret");
+        };
+        fill();
+        let uri = PathUri::from_native(&root).unwrap().to_string();
+        let about = json!({"cwd": uri, "workspaceRoots": [uri]});
+        let denied = with(policy(&ground, &[pattern("**/*.pem")]), about);
+        let mut client = listening(&ground).await;
+        let id = number();
+        // It ends as soon as it is refused, or when it has read for ten seconds.
+        let reading = format!("echo ready; until [ -e {0}/go ]; do sleep 0.01; done; for i in $(seq 1000); do cat {0}/x.pem || exit 7; sleep 0.01; done", root.display());
+        client.start(with(ground.shell(&id, &reading), json!({"sandbox": denied, "cwd": "file:///"}))).await;
+        client.until(|message| message["method"] == "process/output" && message["params"]["processId"] == id.as_str()).await;
+        fs::rename(&root, ground.path("old")).unwrap();
+        fs::remove_file(ground.path("old/x.pem")).unwrap();
+        fill();
+        fs::write(root.join("go"), "").unwrap();
+        assert_eq!(client.outcome(&id).await.0, 7);
+    }
+
     async fn what_another_executor_needs_no_more_is_no_loss(who: Who) {
         let (first, second) = (Ground::new(who), Ground::new(who));
         // The second works where the first does.

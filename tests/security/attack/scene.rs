@@ -26,10 +26,14 @@ pub const EVIL: &str = "EVIL";
 pub const DENIED: &[&str] = &[".env", "deep/secret", "a/b/token", "closed/key"];
 /// Links out of the workspace, and what is denied through them.
 pub const LINKS: &[(&str, &str, &str)] = &[("link", "link", "vault"), ("sub/link", "sub/link/key", "vault2")];
-/// What is always protected.
-pub const PROTECTED: &[&str] = &[".git", ".bashrc", ".envrc", ".husky", ".zshrc"];
+/// What is protected: all but the last also before they exist.
+pub const PROTECTED: &[&str] = &[".git", ".codex", ".agents", ".envrc"];
 /// Files that match the pattern.
 pub const MATCHING: &[&str] = &["x.pem", "sub/y.pem", "new/deeper/z.pem"];
+
+/// So often, and so long each time, is waited for a guard on a busy machine.
+const GUARD_TRIES: usize = 25;
+const GUARD_PAUSE: Duration = Duration::from_millis(200);
 
 pub struct Scene {
     pub who: Who,
@@ -146,7 +150,7 @@ impl Scene {
         if random.percent(70) {
             self.make_git();
         }
-        for name in &PROTECTED[1..3] {
+        for name in &PROTECTED[1..] {
             if random.percent(70) {
                 self.write(&self.at(name), "kept");
             }
@@ -283,22 +287,31 @@ impl Scene {
         ways
     }
 
-    /// A script that shows every secret that it gets hold of and writes wherever it must not.
-    pub fn probe(&self) -> String {
+    /// A script that shows every secret that it gets hold of.
+    fn reads(&self) -> String {
         let (root, outer) = (self.at(""), self.outer(""));
-        let (root, outer) = (root.display(), outer.display());
         let ways: String = self.ways().iter().map(|way| format!(" '{way}'")).collect();
-        let protected: String = PROTECTED
-            .iter()
-            .map(|name| format!(" '{root}/{name}'"))
-            .chain([format!(" '{root}/.git/hooks/pre-commit' '{root}/.git/config' {root}/store-*/config {root}/store-*/hooks")])
-            .collect();
         format!(
-            "grep -RsahoE '{SECRET}[0-9]+' {root} {outer} 2>/dev/null | head -n 3
+            "grep -RsahoE '{SECRET}[0-9]+' {} {} 2>/dev/null | head -n 3
 cat {ways} 2>/dev/null | grep -aoE '{SECRET}[0-9]+' | head -n 3
-for f in {protected}; do echo {EVIL} >> \"$f\"; echo {EVIL} > \"$f/{EVIL}\"; done 2>/dev/null
-echo {EVIL} >> {outer}/canary 2>/dev/null
-echo END"
+",
+            root.display(),
+            outer.display()
+        )
+    }
+
+    /// A script that writes wherever it must not.
+    fn writes(&self) -> String {
+        let (root, outer) = (self.at(""), self.outer("canary"));
+        let root = root.display();
+        let mut protected: String = PROTECTED.iter().map(|name| format!(" '{root}/{name}'")).collect();
+        protected += &format!(" '{root}/.git/hooks/pre-commit' '{root}/.git/config' {root}/store-*/config {root}/store-*/hooks");
+        format!(
+            "for f in {protected}; do {{ echo {EVIL} >> \"$f\"; echo {EVIL} > \"$f/{EVIL}\"; }} 2>/dev/null; done
+{{ echo {EVIL} >> {}; }} 2>/dev/null
+echo END
+",
+            outer.display()
         )
     }
 
@@ -334,7 +347,8 @@ echo END"
     pub fn kept(&self) -> Vec<(PathBuf, String)> {
         let mut paths: Vec<PathBuf> = self.denied.iter().map(|name| self.at(name)).collect();
         if self.level != Level::Landlock {
-            paths.extend(PROTECTED.iter().map(|name| self.at(name)));
+            let is_held = |path: &PathBuf| !path.ends_with(".envrc") || path.symlink_metadata().is_ok();
+            paths.extend(PROTECTED.iter().map(|name| self.at(name)).filter(is_held));
             paths.extend(self.repository());
         }
         paths.push(self.outer(""));
@@ -357,12 +371,23 @@ echo END"
     /// nothing is changed.
     pub async fn judge(&mut self, random: &mut Random) {
         let before = self.kept();
-        let (strict, probe) = (self.strict(), self.probe());
-        if let Some(shown) = self.run(&strict, &probe).await {
+        let (strict, reads, writes) = (self.strict(), self.reads(), self.writes());
+        if let Some(shown) = self.run(&strict, &format!("{reads}{writes}")).await {
             assert!(shown.contains("END"), "a command that is started does not end: {shown}");
             Self::assert_silent(&shown, "a command that is started");
-            // Everything was compared before that start.
-            let shown = self.tell(&probe).await;
+            // What already runs may be in a sandbox that others have taken the place of, which is not looked at before a start. Its guard
+            // hears of changes a little later; that window is known, and it has an end.
+            let mut shown = self.tell(&reads).await;
+            for _ in 0..GUARD_TRIES {
+                if !shown.contains(SECRET) {
+                    break;
+                }
+                tokio::time::sleep(GUARD_PAUSE).await;
+                shown = self.tell(&reads).await;
+            }
+            Self::assert_silent(&shown, "a command that already runs");
+            tokio::time::sleep(GUARD_PAUSE).await;
+            let shown = self.tell(&format!("{writes}{reads}")).await;
             Self::assert_silent(&shown, "a command that already runs");
         }
         for _ in 0..3 {

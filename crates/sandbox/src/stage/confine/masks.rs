@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags, fstat, openat2, statx};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxAttributes, StatxFlags, fstat, openat2, statx};
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen,
@@ -119,17 +119,26 @@ pub fn limit(mount: &OwnedFd, recursive: bool, attributes: u64) -> io::Result<()
     sys::mount_setattr(mount.as_fd(), recursive, &libc::mount_attr { attr_set: attributes, attr_clr: 0, propagation: 0, userns_fd: 0 })
 }
 
+/// A number that the system never gives to another mount (Linux 6.8); before that it uses those of mounts that are gone again.
+const NUMBERS: StatxFlags = StatxFlags::MNT_ID.union(StatxFlags::from_bits_retain(0x4000));
+
+/// The number of a mount, and whether something is the top of it. Without the latter a file that lost its mount could be taken for
+/// one that has it: a mount that was put around it since may have been given the same number.
+const fn number(mount: u64, is_top: bool) -> u64 {
+    mount << 1 | is_top as u64
+}
+
 /// Puts a mount on what a handle is of; returns the number of the mount.
 pub fn mount_on(place: &OwnedFd, mount: &OwnedFd) -> io::Result<u64> {
-    let number = statx(mount, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID)?.stx_mnt_id;
+    let number = number(statx(mount, "", AtFlags::EMPTY_PATH, NUMBERS)?.stx_mnt_id, true);
     move_mount(mount, "", place, "", MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH)?;
     Ok(number)
 }
 
 /// The number of the mount that a path leads to; nothing if there is nothing.
 pub fn mount_at(path: &Path) -> Result<Option<u64>, Errno> {
-    match statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT, StatxFlags::MNT_ID) {
-        Ok(stat) => Ok(Some(stat.stx_mnt_id)),
+    match statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT, NUMBERS) {
+        Ok(stat) => Ok(Some(number(stat.stx_mnt_id, stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT)))),
         Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
         Err(error) => Err(error),
     }
