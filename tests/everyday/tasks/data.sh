@@ -23,7 +23,7 @@ psql -h 127.0.0.1 -p 8912 -U postgres -Atc 'select 42' | grep -q 42 && psql -h /
 ## memcached
 # needs: memcached python3
 ### inside
-memcached -l 127.0.0.1 -p 8913 & pid=$!; until_ok python3 -c 'import socket; s = socket.create_connection(("127.0.0.1", 8913)); s.sendall(b"stats\r\n"); assert b"STAT pid" in s.recv(99)'; kill $pid
+memcached -u "$(id -un)" -l 127.0.0.1 -p 8913 & pid=$!; until_ok python3 -c 'import socket; s = socket.create_connection(("127.0.0.1", 8913)); s.sendall(b"stats\r\n"); assert b"STAT pid" in s.recv(99)'; kill $pid
 
 ## nginx serves the workspace
 # needs: nginx curl

@@ -2,7 +2,7 @@
 
 ## commit in a repository that is there
 # needs: git
-# soon
+# test
 ### before
 git init -q -b main . && echo one >file && git add file && git commit -q -m one
 ### inside
@@ -12,7 +12,7 @@ git log --oneline | grep -q two && [ -z "$(git status --porcelain)" ] && git fsc
 
 ## init in an empty directory and commit
 # needs: git
-# soon
+# test
 ### inside
 git init -q -b main . && git config core.autocrlf input && echo one >file && git add . && git commit -q -m one
 ### after
@@ -20,7 +20,7 @@ git log --oneline | grep -q one && [ -z "$(git status --porcelain)" ]
 
 ## branch, switch, merge
 # needs: git
-# soon
+# test
 ### before
 git init -q -b main . && echo one >file && git add file && git commit -q -m one
 ### inside
@@ -31,7 +31,7 @@ git log --oneline | grep -q merged && [ -f two ]
 
 ## stash and pop
 # needs: git
-# soon
+# test
 ### before
 git init -q -b main . && echo one >file && git add file && git commit -q -m one
 ### inside
@@ -39,7 +39,7 @@ echo two >file && git stash -q && [ "$(cat file)" = one ] && git stash pop -q &&
 
 ## rebase with a conflict
 # needs: git
-# soon
+# test
 ### before
 git init -q -b main . && echo one >file && git add file && git commit -q -m one
 git switch -q -c topic && echo topic >file && git commit -q -a -m topic
