@@ -1,8 +1,9 @@
-//! Chores of the project: `cargo xtask test | soak NAME | bench NAME | docs | schema | dist`. Whatever a chore needs it installs by itself.
+//! Chores of the project: `cargo xtask test | everyday | soak NAME | bench NAME | docs | schema | dist`. Whatever a chore needs it installs by itself.
 
 mod bench;
 mod dist;
 mod docs;
+mod everyday;
 mod hosts;
 mod install;
 mod interop;
@@ -41,6 +42,9 @@ usage: cargo xtask test            install what the tests need and run all of th
                                    turns of an agent whose model answers at once: latency, CPU, many at once, long histories
        cargo xtask hosts [NAME...]  the same checks on this machine, in containers and in a virtual machine with systemd; without
                                    names it writes docs/hosts.md. Needs root, podman, docker.io, qemu-system-x86, debootstrap
+       cargo xtask everyday [--list] [--only PATTERN] [--as root|user]
+                                   everyday work of developers, bare and sandboxed; without options it writes docs/everyday.md
+                                   and the table of docs/sandbox.md. Exit code 1 if a task goes otherwise than its row says
        cargo xtask bench sandbox   the same calls with and without a sandbox";
 
 #[expect(clippy::print_stderr, reason = "this is a program for a terminal")]
@@ -75,6 +79,7 @@ fn run() -> anyhow::Result<()> {
         ["dist", options @ ..] => dist::run(&dist::Options::parse(options)?),
         ["interop", "--latest"] => interop::latest(),
         ["hosts", names @ ..] => hosts::run(names),
+        ["everyday", options @ ..] => everyday::run(options),
         ["schema"] => schema::run(),
         ["bench", "threads", options @ ..] => bench::threads(options),
         ["bench", "turns", options @ ..] => bench::turns(options),

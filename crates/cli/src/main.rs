@@ -17,6 +17,7 @@ mod frame;
 mod habits;
 mod home;
 mod local;
+mod lock;
 mod logging;
 mod out;
 mod outages;

@@ -14,7 +14,7 @@ use outpost_wire::exec::environment::EnvironmentInfo;
 use crate::Process;
 use crate::args::PlaceArguments;
 use crate::commands::env;
-use crate::confinement::{configured_limits, configured_minimum, http_allow};
+use crate::confinement::{configured_git, configured_limits, configured_minimum, http_allow};
 use crate::environments::{Known, token};
 use crate::home::local_directories;
 use crate::local::{Confinement, ExecutorSettings, executor_config};
@@ -116,6 +116,7 @@ pub fn here(caller: Caller, own: &Process) -> anyhow::Result<Reached> {
 /// An executor of this very process, and the way to it.
 pub fn local(limits: Limits, own: &Process) -> anyhow::Result<(Connector, Executor)> {
     let http_allow = http_allow(Vec::new(), &own.settings)?;
+    let (minimum, minimum_from) = configured_minimum(&own.settings)?;
     let settings = ExecutorSettings {
         grace: Duration::from_secs(600),
         spool: 64 << 20,
@@ -123,7 +124,7 @@ pub fn local(limits: Limits, own: &Process) -> anyhow::Result<(Connector, Execut
         keeps_fates: false,
         listener: "this process".into(),
         http_allow,
-        confinement: Confinement { limits, minimum: configured_minimum(&own.settings)?, ..Confinement::default() },
+        confinement: Confinement { limits, minimum, minimum_from, git: configured_git(&own.settings)?, ..Confinement::default() },
     };
     let executor = Executor::new(executor_config(settings, &own.variables)?);
     let serving = executor.clone();

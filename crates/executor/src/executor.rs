@@ -87,6 +87,7 @@ impl Executor {
         if let Some(redo) = &redo {
             redo.finish();
         }
+        config.git.clean_up();
         let shared = Arc::new(Shared {
             config: Arc::new(config),
             info: OnceLock::new(),

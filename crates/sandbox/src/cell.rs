@@ -16,6 +16,7 @@ use tokio::net::unix::pipe;
 use crate::channel::{self, Channel, Message};
 use crate::child::Exit;
 use crate::limits::Limit;
+use crate::memory::{Program, Root};
 use crate::message::{Cause, Checked, News, Order, Standing, Task};
 use crate::meter::Meter;
 use crate::zygote::{CellEnds, InUse};
@@ -30,6 +31,8 @@ const KILL: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub struct Cell {
+    /// Its number on this machine.
+    pid: u32,
     control: Channel,
     meter: Arc<Meter>,
     state: Mutex<State>,
@@ -39,8 +42,8 @@ pub struct Cell {
     standing: Mutex<Standing>,
     /// Another one has taken its place: what runs in it goes on, and nothing new is started.
     retired: AtomicBool,
-    /// Its number on this machine.
-    pid: u32,
+    /// Whom it runs as, if that is not the executor's own user.
+    user: Option<(u32, u32)>,
     /// The zygote that forked it lives as long as it does.
     _zygote: InUse,
 }
@@ -97,18 +100,20 @@ impl Cell {
         let CellEnds { control, requests, zygote } = ends;
         let requests = guarded.then_some(requests);
         Ok(hear(&control)?.map(|(pid, network)| {
-            meter.watch_cell(pid);
+            // The cell and its reapers, and the guard before them if it has one.
+            meter.watch_cell(Root { pid, helpers: if requests.is_some() { 3 } else { 2 } });
             let state = State { spare: Vec::new(), busy: HashMap::new(), engaged: 0, used: Instant::now(), ended: false };
             let cell = Self {
+                pid,
                 control,
                 meter,
-                pid,
                 _zygote: zygote,
                 state: Mutex::new(state),
                 next: AtomicU64::new(1),
                 requests: Mutex::new(requests),
                 standing: Mutex::default(),
                 retired: AtomicBool::new(false),
+                user: None,
             };
             (cell, network)
         }))
@@ -172,9 +177,24 @@ impl Cell {
         Ok(checked)
     }
 
+    /// The same, of a cell that runs as another user.
+    pub fn of(mut self, user: Option<(u32, u32)>) -> Self {
+        self.user = user;
+        self
+    }
+
+    pub fn user(&self) -> Option<(u32, u32)> {
+        self.user
+    }
+
     /// What has to be in place before something is started.
     pub fn standing(&self) -> Standing {
         self.standing.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether something runs in it that was started.
+    pub fn is_busy(&self) -> bool {
+        !self.lock().busy.is_empty()
     }
 
     pub fn retire(&self) {
@@ -364,7 +384,8 @@ impl Running {
     /// The same for those who remember it after its end.
     pub fn remembered(&self) -> Remembered {
         let (cell, meter) = (Arc::downgrade(&self.cell), self.cell.meter.clone());
-        Remembered { cell, meter, reaper: self.reaper.number, job: self.job, pid: self.pid }
+        let program = Program { cell: self.cell.pid, leader: self.pid };
+        Remembered { cell, meter, reaper: self.reaper.number, job: self.job, program }
     }
 
     /// After a kill: if no end is told, the reaper itself was stopped, and is killed as well.
@@ -446,12 +467,12 @@ pub struct Remembered {
     meter: Arc<Meter>,
     reaper: u64,
     job: u64,
-    pid: u32,
+    program: Program,
 }
 
 impl Remembered {
     pub fn pid(&self) -> u32 {
-        self.pid
+        self.program.leader
     }
 
     pub fn signal(&self, signal: i32) {
@@ -460,7 +481,7 @@ impl Remembered {
 
     /// Which limit the program ran into that ended like this.
     pub fn limit_reached(&self, exit: Exit) -> Option<Limit> {
-        self.meter.reached(exit)
+        self.meter.reached(self.program, exit)
     }
 
     /// Kills the program and everything that came of it, wherever it hid.

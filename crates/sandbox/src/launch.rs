@@ -109,9 +109,19 @@ pub struct LauncherSettings {
     pub open_files: Option<u64>,
     /// Sandboxes that hold less are refused.
     pub minimum: Level,
+    /// Where that is written down, if not in the configuration of the user.
+    pub minimum_from: Option<String>,
     /// A file of our own that keeps what was tried here for the next start.
     pub tried: Option<PathBuf>,
     pub idle: IdleCells,
+}
+
+impl LauncherSettings {
+    /// The setting that refuses lower levels, as it is named to people.
+    pub(crate) fn minimum_named(&self) -> String {
+        let place = self.minimum_from.as_ref().map(|file| format!(" in {file}")).unwrap_or_default();
+        format!("sandbox_minimum = \"{}\"{place}", self.minimum)
+    }
 }
 
 /// Starts children. Cheap to clone; all clones share one zygote.
@@ -211,6 +221,10 @@ impl Launcher {
         self.0.settings.minimum
     }
 
+    pub(crate) fn minimum_named(&self) -> String {
+        self.0.settings.minimum_named()
+    }
+
     /// Why control groups do not hold all of them; empty if they do.
     pub fn why_no_groups(&self) -> String {
         self.0.hierarchies().why()
@@ -303,6 +317,13 @@ pub(crate) struct State {
     ended: bool,
 }
 
+impl State {
+    /// Every cell in which something may run.
+    pub(crate) fn all_cells(&self) -> Vec<Arc<Cell>> {
+        self.cells.values().cloned().chain(self.retired.iter().filter_map(Weak::upgrade)).collect()
+    }
+}
+
 impl Owner {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -322,8 +343,14 @@ impl Owner {
                 meter.watch_directory(&launch.cwd);
             }
             let standing = Standing { was_checked, ..cell.standing() };
+            if let Some(user) = cell.user() {
+                streams.give_to(user);
+            }
             match cell.start(|job| message::encode_start(job, terminal, launch, &standing), &streams.theirs()) {
-                Ok(Started::Running(running)) => return Ok(streams.child(running)),
+                Ok(Started::Running(running)) => {
+                    self.shared.watchdog.wake();
+                    return Ok(streams.child(running));
+                }
                 Ok(Started::Failed(error)) | Err(error) => return Err(self.refused(error)),
                 Ok(Started::Doubtful) => self.put_in_order(&launch.policy, &cell)?,
             }

@@ -110,7 +110,8 @@ pub fn needed(rules: &Rules) -> (Level, Option<String>) {
     };
     let inner = rules.iter().find(|rule| {
         let around = rule.path.parent().map_or(Access::Deny, |parent| rules.access(parent).access);
-        let is_protected = rule.access == Access::Read && (rule.origin == Origin::Protected || name_is_protected(&rule.path));
+        let is_protected =
+            rule.access == Access::Read && (matches!(rule.origin, Origin::Protected | Origin::Layer) || name_is_protected(&rule.path));
         around == Access::Write && rule.access != Access::Write && !is_protected
     });
     let pattern = || {

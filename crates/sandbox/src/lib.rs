@@ -9,6 +9,7 @@ mod child;
 mod launch;
 mod level;
 mod limits;
+mod memory;
 mod message;
 mod meter;
 mod plan;

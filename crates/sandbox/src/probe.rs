@@ -110,7 +110,7 @@ pub fn told(launcher: &Launcher) -> Verdict {
     let (capacity, minimum) = (launcher.told_capacity(), launcher.minimum());
     let refused = match capacity.level {
         None => Some(capacity.why.clone().unwrap_or_default()),
-        Some(level) if level < minimum => Some(format!("the level `{level}` is less than sandbox_minimum = \"{minimum}\"")),
+        Some(level) if level < minimum => Some(format!("the level `{level}` is less than {}", launcher.minimum_named())),
         Some(_) => None,
     };
     rows(&capacity, (None, refused.as_deref()), launcher)
@@ -198,6 +198,9 @@ fn limits(launcher: &Launcher, rows: &mut Vec<Row>) {
             reason: match limit.map(|limit| limit.mechanism.name()) {
                 None => Some(format!("it was taken off, or root without control groups cannot be held to it ({why})")),
                 Some("rlimit") => Some(format!("counted per user or per process instead of per session, without a control group: {why}")),
+                Some("watchdog") => Some(format!(
+                    "watched and not held: the program that uses most is stopped when a session uses more, without a control group: {why}"
+                )),
                 Some(_) => None,
             },
         });

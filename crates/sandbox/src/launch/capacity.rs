@@ -64,14 +64,23 @@ impl Shared {
     }
 
     fn try_level(&self, level: Level, identity: Identity) -> Result<(), String> {
-        let place = |path: PathBuf, access, rights| Place { path, access, rights, fixed: false, shape: Shape::Tree, by_pattern: false };
+        let place = |path: PathBuf, access, rights| Place {
+            path,
+            access,
+            rights,
+            fixed: false,
+            shape: Shape::Tree,
+            by_pattern: false,
+            source: None,
+        };
         let mut places = vec![place("/".into(), Access::Read, Rights::Others)];
         // Whether users can be mapped depends on the file system; that of our own files stands for the others.
         let own = self.settings.scratch.as_ref().and_then(|path| path.ancestors().find(|path| path.is_dir())?.canonicalize().ok());
         if let (Some(path), Identity::Mapped { .. }) = (own.filter(|own| own != Path::new("/")), identity) {
             places.push(place(path, Access::Write, Rights::Owners));
         }
-        let confinement = Confinement { level, places, globs: Vec::new(), network: Network::Restricted, identity, temporary: None };
+        let (globs, network, devices) = (Vec::new(), Network::Restricted, Vec::new());
+        let confinement = Confinement { level, places, globs, network, identity, temporary: None, devices };
         let plan = Plan { confinement: Some(confinement), ..Plan::default() };
         let (ends, _reports) = self.zygote.cell(&plan.encode(), &[]).map_err(|error| error.to_string())?;
         // It ends with its socket.

@@ -107,6 +107,7 @@ async fn try_sandbox(environment: &Environment, info: &EnvironmentInfo) -> anyho
         env: BTreeMap::new(),
         tty: false,
         pipe_stdin: false,
+        profiles: None,
     };
     let sandbox = SandboxMode::ReadOnly { network_access: false }.context(&attachment);
     let process = environment.start_within(start, sandbox).await;
