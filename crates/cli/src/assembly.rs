@@ -19,7 +19,7 @@ use outpost_runtime::{Parts, Runtime};
 use outpost_sandbox::Limits;
 use outpost_store::{Clock, MemoryStore, Store};
 use outpost_thread::ThreadId;
-use outpost_wire::PathUri;
+use outpost_wire::{EnvironmentId, PathUri};
 use serde::Deserialize;
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
@@ -36,6 +36,7 @@ use crate::{Process, servers, store};
 pub struct Assembly {
     pub runtime: Runtime,
     executor: Executor,
+    sessions: Option<Arc<SessionMemory>>,
     /// Why the provider is not the one that a newcomer expects, if so.
     pub note: Option<String>,
     /// Follows environments.toml for as long as this is here.
@@ -67,9 +68,11 @@ impl Assembly {
         let approval = config.approval_policy.unwrap_or_default();
         lock.check_policy(approval)?;
         let mut options = EnvironmentOptions { narrowing: lock.narrowing(), ..caller.options(own) };
-        if keeps_sessions {
-            options.sessions = Some(Arc::new(SessionMemory::new(home.seat(&own.variables)?.run.join("sessions"))));
-        }
+        let sessions = match keeps_sessions {
+            true => Some(Arc::new(SessionMemory::new(home.seat(&own.variables)?.run.join("sessions")))),
+            false => None,
+        };
+        options.sessions.clone_from(&sessions);
         let changes = if follows_environments { environments::watch() } else { None };
         let known = Known::load(&own.variables)?;
         let registry: Registry = known.registry(options, connector)?;
@@ -113,7 +116,7 @@ impl Assembly {
         let runtime = Runtime::new(parts);
         let file = home.rules();
         runtime.keep_rules_with(Arc::new(move |rule| keep_rule(&file, rule).map_err(|error| error.to_string())));
-        Ok(Self { runtime, executor, note, _environments: followed })
+        Ok(Self { runtime, executor, sessions, note, _environments: followed })
     }
 
     /// What the sandbox of this machine does not hold, unless agents run without one.
@@ -135,6 +138,11 @@ impl Assembly {
         }))
         .await;
         self.executor.shut_down().await;
+        if let Some(sessions) = &self.sessions {
+            // That of this machine has ended with its executor.
+            sessions.forget(EnvironmentId::local().as_str());
+            sessions.leave();
+        }
     }
 }
 

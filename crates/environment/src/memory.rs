@@ -62,6 +62,22 @@ impl SessionMemory {
         self.remember(environment, "");
     }
 
+    /// Removes what says nothing any more. For a program that ends.
+    pub fn leave(&self) {
+        for (environment, mut file) in self.held().drain() {
+            let is_over = matches!(read(&mut file), Ok(None));
+            let own = rustix::fs::fstat(&file).ok();
+            let mut paths = (0..SLOTS).map(|number| self.directory.join(format!("{environment}.{number}")));
+            let is_own = |path: &PathBuf| {
+                let there = rustix::fs::stat(path).ok();
+                own.zip(there).is_some_and(|(own, there)| (own.st_dev, own.st_ino) == (there.st_dev, there.st_ino))
+            };
+            if let Some(path) = paths.find(is_own).filter(|_| is_over) {
+                let _ = std::fs::remove_file(path);
+            }
+        }
+    }
+
     /// A free slot, preferably one with a session left in it.
     fn slot(&self, environment: &str) -> io::Result<Option<(File, Option<String>)>> {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
@@ -125,5 +141,17 @@ mod tests {
         let fourth = program();
         assert_eq!(fourth.recall("box").as_deref(), Some("s2"));
         assert_eq!(fourth.recall("other"), None);
+        // The one that still has a session leaves it to the next program.
+        fourth.remember("box", "s3");
+        fourth.leave();
+        let left: Vec<_> = std::fs::read_dir(directory.path().join("sessions")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert!(left.iter().all(|name| name.to_string_lossy().starts_with("box.")), "{left:?}");
+        let fifth = program();
+        assert_eq!(fifth.recall("box").as_deref(), Some("s3"));
+        fifth.forget("box");
+        fifth.leave();
+        drop(fourth);
+        let sixth = program();
+        assert_eq!(sixth.recall("box"), None);
     }
 }
