@@ -117,7 +117,7 @@ async fn with_a_masked_process_table_mounts_hold() {
     let (policy, pid) = (ground.workspace_write(), ground.executor.pid());
     let attacks = [
         ("the workspace can be written", "echo x > here && cat here".to_owned(), true),
-        ("protected names cannot", "touch .git/x || touch .codex/x".to_owned(), false),
+        ("protected names cannot", "mv .git x || touch .codex/x".to_owned(), false),
         ("nothing else can", "touch /var/tmp/x || echo 1 > /proc/sys/kernel/panic".to_owned(), false),
         ("/tmp is its own", "test -z \"$(ls -A /tmp)\" && touch /tmp/x".to_owned(), true),
         ("the executor cannot be looked into", format!("cat /proc/{pid}/environ || ls /proc/{pid}/root/ || cat /proc/{pid}/mem"), false),
@@ -227,8 +227,9 @@ async fn root_without_the_right_to_mount_works_as_the_owner() {
         Ground::after(Who::Root, "exec setpriv --bounding-set=-sys_admin,-sys_ptrace --inh-caps=-all -- \"$0\" executor --no-auth");
     let mut client = ground.client().await;
     assert_eq!(row(&mut client, "a level of the sandbox").await["mechanism"], json!("full"));
-    let script = format!("test $(id -u) -ne 0 && echo x > made && ! touch .git/x && ! touch /usr/x && {SETTINGS}");
+    let script = format!("test $(id -u) -ne 0 && echo x > made && touch .git/x && ! touch .codex/x && ! touch /usr/x && {SETTINGS}");
     let (code, output) = ground.run(&mut client, &ground.workspace_write(), &script).await;
     assert_eq!(code, 0, "{output}");
     assert_eq!(std::fs::metadata(ground.path("made")).unwrap().uid(), 0);
+    assert!(!ground.path(".git/x").exists());
 }
