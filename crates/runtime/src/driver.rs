@@ -129,10 +129,10 @@ pub(crate) struct Driver {
     /// What running calls ask the user.
     questions: (mpsc::UnboundedSender<CallQuestion>, mpsc::UnboundedReceiver<CallQuestion>),
     elicitations: HashMap<ApprovalId, servers::Waiting>,
-    /// While the thread has neither subscribers nor work.
-    bed: Option<Bed>,
     /// Who hears what sandboxes lose, for each environment that is worked in.
     losses: losses::Hearings,
+    /// While the thread has neither subscribers nor work.
+    bed: Option<Bed>,
 }
 
 /// What a driver needs to begin.
@@ -179,8 +179,8 @@ impl Driver {
             servers: None,
             questions: mpsc::unbounded_channel(),
             elicitations: HashMap::new(),
-            bed: None,
             losses: losses::Hearings::default(),
+            bed: None,
         }
     }
 

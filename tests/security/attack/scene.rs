@@ -328,7 +328,8 @@ echo END
             names.sort();
             let within: String = names
                 .iter()
-                .map(|path| (path, Self::state(path)))
+                // Where a link in it leads is not its own.
+                .map(|path| (path, fs::read_link(path).map_or_else(|_| Self::state(path), |target| format!("-> {}", target.display()))))
                 .filter(|(_, state)| !state.is_empty())
                 .map(|(path, state)| format!("{}: {state}; ", path.file_name().unwrap_or_default().to_string_lossy()))
                 .collect();

@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
 use super::earlier::{EarlierCommand, session_of};
+use super::narrow;
 use super::output::HeadTail;
 use super::patching::named_once;
 use super::permit::{SandboxPermissions, additional};
@@ -212,6 +213,8 @@ impl StepTools {
                 return asked.bound_question("command", Some(id), &bound, detail);
             }
         }
+        let mut detail = command_detail(&exec.cmd, &cwd, &id, "agent");
+        detail["beyondSandbox"] = beyond.into();
         let around = sandbox.as_ref().map(|sandbox| {
             Box::new(Around {
                 mode: self.mode_in(place.handle),
@@ -221,8 +224,6 @@ impl StepTools {
                 silence: self.silence_in(place.handle),
             })
         });
-        let mut detail = command_detail(&exec.cmd, &cwd, &id, "agent");
-        detail["beyondSandbox"] = beyond.into();
         let run = ExecRun {
             origin: Origin::Start { environment: place.handle.clone(), start: Box::new(start), sandbox, around },
             processes: self.processes.clone(),
@@ -287,26 +288,31 @@ impl StepTools {
             return None;
         }
         let beyond = terms.beyond_sandbox.unwrap_or(true);
-        let place = terms.environment_id.as_ref().and_then(|id| self.place(Some(id.as_str())).ok());
-        let asks_there = place.and_then(|place| narrow::approval(place.handle)) == Some(ApprovalPolicy::Untrusted);
-        let why = match self.approval {
-            ApprovalPolicy::Never if asks_there => {
-                return Some(asked.fail(
-                    "This may not be typed: the entry of the environment in environments.toml says `untrusted`, and the approval policy of \
-                     the thread is `never`.",
-                ));
-            }
-            ApprovalPolicy::Never => return None,
-            ApprovalPolicy::Untrusted => "no rule can allow what is typed into a command that runs",
-            _ if asks_there => "the entry of the environment in environments.toml says `untrusted`",
-            _ if !beyond => return None,
-            ApprovalPolicy::Granular(own) if !own.granular.sandbox_approval => {
-                return Some(asked.fail(
-                    "This may not be typed: the command has more than the sandbox allows, and such questions are switched off; \
-                     start another command without escalation.",
-                ));
-            }
-            ApprovalPolicy::OnRequest | ApprovalPolicy::Granular(_) => "it is typed into a command that has more than the sandbox allows",
+        let place = terms.environment_id.as_ref().and_then(|id| self.view.workplace(Some(id.as_str())).ok());
+        let policies: Vec<ApprovalPolicy> =
+            place.and_then(|place| narrow::approval(place.handle)).into_iter().chain([self.approval]).collect();
+        let wants = |policy: &ApprovalPolicy| match policy {
+            ApprovalPolicy::Untrusted => true,
+            ApprovalPolicy::Never => false,
+            ApprovalPolicy::OnRequest | ApprovalPolicy::Granular(_) => beyond,
+        };
+        if !policies.iter().any(wants) {
+            return None;
+        }
+        let is_off = |policy: &ApprovalPolicy| match policy {
+            ApprovalPolicy::Never => true,
+            ApprovalPolicy::Granular(own) => !own.granular.sandbox_approval,
+            ApprovalPolicy::OnRequest | ApprovalPolicy::Untrusted => false,
+        };
+        if policies.iter().any(is_off) {
+            return Some(asked.fail(
+                "This may not be typed into the command: it would have to be asked about, and such questions are switched off; \
+                 start another command instead.",
+            ));
+        }
+        let why = match beyond {
+            true => "it is typed into a command that has more than the sandbox allows",
+            false => "no rule can allow what is typed into a command that runs",
         };
         let typed = json!(["stdin", write.session_id, command, terms.environment_id]);
         let bound = Bound::within(typed.to_string(), &json!([typed, write.chars]), None);

@@ -112,8 +112,7 @@ impl Processes {
         self.follow_from(call, process, seen, (terms, None))
     }
 
-    fn follow_from(&self, call: CallId, process: RemoteProcess, seen: u64, known: (Terms, Option<Box<Around>>)) -> Arc<Running> {
-        let (terms, around) = known;
+    fn follow_from(&self, call: CallId, process: RemoteProcess, seen: u64, (terms, around): (Terms, Option<Box<Around>>)) -> Arc<Running> {
         let process = Arc::new(process);
         let fresh = Arc::new(Mutex::new(HeadTail::default()));
         let (sender, end) = watch::channel(None);
