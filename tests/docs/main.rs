@@ -7,9 +7,5 @@ mod links;
 mod pages;
 mod security;
 mod typed;
-mod typing;
-#[path = "../cli/world.rs"]
-#[allow(dead_code, reason = "shared with the tests of the command line")]
-mod world;
 
 const OUTPOST: &str = env!("CARGO_BIN_EXE_outpost");

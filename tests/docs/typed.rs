@@ -9,10 +9,10 @@ use crate::OUTPOST;
 use crate::pages::{all, project};
 
 /// A piece of code in a page.
-pub struct Block {
-    pub page: String,
-    pub language: String,
-    pub text: String,
+struct Block {
+    page: String,
+    language: String,
+    text: String,
 }
 
 fn read(page: &Path) -> String {
@@ -25,7 +25,7 @@ fn pages() -> Vec<std::path::PathBuf> {
     all().into_iter().filter(is_for_users).collect()
 }
 
-pub fn blocks() -> Vec<Block> {
+fn blocks() -> Vec<Block> {
     let mut blocks = Vec::new();
     for page in pages() {
         let mut open: Option<Block> = None;

@@ -73,5 +73,5 @@ async fn long_session(folder: &Path, store: &Store) {
         assert_eq!((imported[0].turns, imported[0].outcome), (LINES as u64, outcome));
     }
     let grown = peak().saturating_sub(before);
-    assert!(grown < 16 << 20, "{grown} bytes for a session of 40 MB");
+    assert!(grown < 32 << 20, "{grown} bytes for a session of 40 MB; its facts take four times as much");
 }

@@ -32,8 +32,9 @@ enum State {
 struct Writing {
     lease: Lease,
     next: Seq,
-    /// Facts that were taken, and not all of them written: the last ones must be durable.
+    /// Facts that were taken so far.
     facts: u64,
+    /// Those of the last piece are written when it is known whether more come: the last ones must be durable.
     held: Vec<Dated>,
     is_new: bool,
 }
@@ -99,6 +100,10 @@ impl<'a> Target<'a> {
             self.state = State::Writing(Writing { lease, next, facts: 1, held: vec![first], is_new: false });
         }
         let State::Writing(writing) = &mut self.state else { return Ok(()) };
+        // There is more, so that what was held back is not the last of it.
+        if facts.len() > 0 && !writing.held.is_empty() {
+            writing.append(self.store, Need::Stored).await?;
+        }
         for dated in facts {
             writing.facts += 1;
             writing.held.push(dated);

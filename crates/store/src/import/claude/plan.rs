@@ -92,7 +92,6 @@ impl Plan {
     }
 
     /// The conversation of a line: that of the session (`None`), or the first line of the sub-agent's; nothing if it was taken back.
-    #[expect(clippy::option_option, reason = "a line without a conversation is not a line of the session's")]
     pub fn conversation(&self, line: &Line) -> Option<Option<LineId>> {
         if line.uuid.is_empty() {
             return Some(None);
