@@ -13,6 +13,7 @@ mod import;
 mod newcomer;
 mod profiles;
 mod run;
+mod sandbox;
 mod schema;
 mod shell;
 mod shown;

@@ -42,6 +42,7 @@ mod denials;
 mod doors;
 mod file_calls;
 mod files;
+mod home;
 mod http;
 mod layouts;
 mod leftovers;

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, ensure};
 use clap::ValueEnum;
 use outpost_executor::{HttpTarget, ceiling};
+use outpost_sandbox::home::HomeSettings;
 use outpost_sandbox::policy::Policy;
 use outpost_sandbox::{Level, Limits};
 
@@ -20,7 +21,13 @@ impl ConfinementArguments {
         let place = self.ceiling.as_ref().map_or_else(|| "the ceiling of --profile".to_owned(), |file| format!("in {}", file.display()));
         let ceiling = self.ceiling_text()?.map_or(Ok(Policy::Open), |text| ceiling::parse(&text)).context(place)?;
         let sandbox_user = self.sandbox_user.as_deref().map(user).transpose()?;
-        Ok(Confinement { ceiling, sandbox_user, limits: self.limits(settings)?, minimum: configured_minimum(settings)? })
+        Ok(Confinement {
+            ceiling,
+            sandbox_user,
+            limits: self.limits(settings)?,
+            minimum: configured_minimum(settings)?,
+            home: configured_home(settings)?,
+        })
     }
 
     /// The ceiling as a file would say it: the one that is named, or that of the profile.
@@ -54,6 +61,7 @@ impl ConfinementArguments {
                 "open-files" => &mut given.open_files,
                 "file-size" => &mut given.file_size,
                 "free-space" => &mut given.free_space,
+                "home-layer" => &mut given.home_layer,
                 _ => &mut given.cpu_seconds,
             } = Some(*limit);
         }
@@ -140,6 +148,12 @@ pub fn configured_limits(settings: &[String]) -> anyhow::Result<Limits> {
 pub fn configured_minimum(settings: &[String]) -> anyhow::Result<Level> {
     let file = Home::from_environment().map(|home| home.config());
     Ok(Config::read(file.as_deref(), settings)?.sandbox_minimum)
+}
+
+/// What is special in the home of this user, as config.toml has it.
+pub fn configured_home(settings: &[String]) -> anyhow::Result<HomeSettings> {
+    let file = Home::from_environment().map(|home| home.config());
+    Ok(Config::read(file.as_deref(), settings)?.sandbox_home.over(HomeSettings::default()))
 }
 
 /// What HTTP requests may reach besides public addresses: what the command line says, or else what config.toml has.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -17,6 +17,7 @@ use crate::child::Exit;
 use crate::limits::Limit;
 use crate::message::{Cause, Checked, News, Order, Standing, Task};
 use crate::meter::Meter;
+use crate::shares::Shares;
 
 /// How many reapers without work are kept.
 const SPARE: usize = 64;
@@ -64,10 +65,10 @@ pub struct Reaper {
 }
 
 impl Cell {
-    /// Takes over the socket of a cell once that says that it is ready. With it comes the network that it shares with later
-    /// cells of its session, if it has one.
+    /// Takes over the socket of a cell once that says that it is ready. With it comes what it shares with later cells of its
+    /// session.
     pub fn adopt(control: Channel, requests: Option<Channel>, meter: Arc<Meter>) -> io::Result<Adopted> {
-        Ok(hear(&control)?.map(|(pid, network)| {
+        Ok(hear(&control)?.map(|(pid, shares)| {
             meter.watch_cell(pid);
             let cell = Self {
                 control,
@@ -78,7 +79,7 @@ impl Cell {
                 standing: Mutex::default(),
                 retired: AtomicBool::new(false),
             };
-            (cell, network)
+            (cell, shares)
         }))
     }
 
@@ -360,19 +361,19 @@ pub fn answer(control: &Channel) -> io::Result<Result<(), (Cause, String)>> {
     Ok(hear(control)?.map(drop))
 }
 
-/// A cell and the network that it shares, or why there is none.
-pub type Adopted = Result<(Cell, Vec<OwnedFd>), (Cause, String)>;
+/// A cell and what it shares, or why there is none.
+pub type Adopted = Result<(Cell, Shares), (Cause, String)>;
 
-type Heard = Result<(u32, Vec<OwnedFd>), (Cause, String)>;
+type Heard = Result<(u32, Shares), (Cause, String)>;
 
-/// What a new cell says: its number and its network, or why there is none.
+/// What a new cell says: its number and what it shares, or why there is none.
 fn hear(control: &Channel) -> io::Result<Heard> {
-    let (news, network) = match wait_for_message(control.as_fd())? {
+    let (news, descriptors) = match wait_for_message(control.as_fd())? {
         Some(message) => (Some(News::decode(&message.bytes)?), message.descriptors),
         None => (None, Vec::new()),
     };
     Ok(match news {
-        Some(News::Ready { pid }) => Ok((pid, network)),
+        Some(News::Ready { pid, shares }) => Ok((pid, Shares::new(shares, descriptors))),
         Some(News::Refused { cause, reason }) => Err((cause, reason)),
         _ => Err((Cause::Policy, "the process that should hold it ended".into())),
     })

@@ -2,13 +2,13 @@
 
 mod capacity;
 mod confined;
+mod home;
 mod losses;
 mod streams;
 
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,6 +20,8 @@ use thiserror::Error;
 use tokio::task::JoinHandle;
 
 use self::confined::{Made, works_at};
+use self::home::HeldLayers;
+pub use self::home::Layering;
 use self::losses::Keeping;
 pub use self::losses::LossSink;
 use self::streams::Streams;
@@ -33,6 +35,7 @@ use crate::meter::Meter;
 use crate::plan::{Identity, Plan};
 use crate::policy::Policy;
 use crate::scratch::Scratch;
+use crate::shares::Shares;
 use crate::watchdog::Watchdog;
 use crate::zygote::Zygote;
 
@@ -101,6 +104,8 @@ pub struct LauncherSettings {
     pub sandbox_user: Option<(u32, u32)>,
     /// The home of the executor's user, where the tools of that user often are.
     pub home: Option<PathBuf>,
+    /// Where layers over the home are kept.
+    pub layers: Option<PathBuf>,
     pub limits: Limits,
     /// How many files a command may have open that has no limit of its own, where that is less than the executor itself may.
     pub open_files: Option<u64>,
@@ -123,6 +128,9 @@ struct Shared {
     hierarchies: Mutex<Option<Arc<Hierarchies>>>,
     capacity: Mutex<Option<Capacity>>,
     capacity_as_owner: Mutex<Option<Capacity>>,
+    layering: Mutex<Layering>,
+    /// Whether there was a home to try it with.
+    layer_tried: OnceLock<bool>,
     watchdog: Watchdog,
     owners: AtomicU64,
     clean_ups: Mutex<Vec<JoinHandle<()>>>,
@@ -136,6 +144,7 @@ impl Launcher {
         if let Some(scratch) = &settings.scratch {
             Scratch::clean_up(scratch);
         }
+        let layering = home::first_layering(settings.layers.as_deref());
         Self(Arc::new(Shared {
             zygote,
             settings,
@@ -144,6 +153,8 @@ impl Launcher {
             hierarchies: Mutex::default(),
             capacity: Mutex::default(),
             capacity_as_owner: Mutex::default(),
+            layering,
+            layer_tried: OnceLock::new(),
             watchdog: Watchdog::default(),
             owners: AtomicU64::new(1),
             clean_ups: Mutex::default(),
@@ -180,6 +191,12 @@ impl Launcher {
     /// The limits of every owner, and what holds them here.
     pub fn limits(&self) -> Vec<Limit> {
         self.0.settings.limits.held(&self.0.hierarchies())
+    }
+
+    /// How layers over the home are kept here: tried out, once. Nothing if there is no home to put one over.
+    pub fn layering(&self) -> Option<Layering> {
+        let is_tried = *self.0.layer_tried.get_or_init(|| self.try_layer());
+        is_tried.then(|| self.0.layering())
     }
 
     /// What a sandbox holds here: tried out, once.
@@ -278,8 +295,12 @@ pub(crate) struct State {
     retired: Vec<Weak<Cell>>,
     /// Whoever wants to know what programs outside took away.
     losses: LossSink,
-    /// The network that cells without any other share, once one of them has made it.
-    network: Vec<OwnedFd>,
+    /// What cells share, once one of them has made it.
+    shares: Shares,
+    /// The layers over the home that cells use.
+    pub(crate) layers: HeldLayers,
+    /// Layers that were too large: the next cell finds them empty.
+    pub(crate) full_layers: Vec<PathBuf>,
     /// Placeholders that our cells need.
     places: Vec<PathBuf>,
     has_temporary: bool,
@@ -379,17 +400,16 @@ impl Owner {
         if state.ended {
             return Err(LaunchError::Ended);
         }
+        self.empty_full_layers(&mut state);
         if let Some(cell) = state.cells.get(policy).filter(|cell| cell.is_there()) {
             return Ok(cell.clone());
         }
         let meter = self.meter()?;
-        let Made { cell, network, reports } = match policy {
+        let Made { cell, shares, reports } = match policy {
             Policy::Open => self.make_cell(Plan::default(), policy, &meter, &state)?,
             Policy::Confined(rules) => self.confined_cell(rules, policy, &meter, &mut state)?,
         };
-        if state.network.is_empty() {
-            state.network = network;
-        }
+        state.shares.adopt(shares);
         let cell = Arc::new(cell);
         if let Some(reports) = reports {
             if let Some(why) = cell.check()?.stale {
@@ -421,15 +441,15 @@ impl Owner {
 
     /// Kills everything that was started. Nothing can be started any more.
     pub fn end(&self) {
-        let (cells, places, has_temporary) = {
+        let (cells, places, layers, has_temporary) = {
             let mut state = self.lock();
             state.ended = true;
             state.losses = LossSink::default();
-            state.network.clear();
+            state.shares = Shares::default();
             let retired = std::mem::take(&mut state.retired);
             let cells: Vec<Arc<Cell>> =
                 std::mem::take(&mut state.cells).into_values().chain(retired.iter().filter_map(Weak::upgrade)).collect();
-            (cells, std::mem::take(&mut state.places), std::mem::take(&mut state.has_temporary))
+            (cells, std::mem::take(&mut state.places), std::mem::take(&mut state.layers), std::mem::take(&mut state.has_temporary))
         };
         for cell in &cells {
             cell.end();
@@ -439,11 +459,15 @@ impl Owner {
             cells,
             group: self.meter.get().and_then(|meter| meter.take_group()),
             places,
+            layers,
             temporary: has_temporary.then_some(self.number),
         };
         match tokio::runtime::Handle::try_current() {
             Ok(runtime) => self.shared.clean_ups().push(runtime.spawn(clean_up.run())),
-            Err(_) => clean_up.release(),
+            Err(_) => {
+                let mut clean_up = clean_up;
+                clean_up.release();
+            }
         }
     }
 }
@@ -454,6 +478,7 @@ struct CleanUp {
     cells: Vec<Arc<Cell>>,
     group: Option<Group>,
     places: Vec<PathBuf>,
+    layers: HeldLayers,
     temporary: Option<u64>,
 }
 
@@ -472,7 +497,8 @@ impl CleanUp {
         }
     }
 
-    fn release(&self) {
+    fn release(&mut self) {
+        self.layers.drain().for_each(|(_, layer)| layer.release());
         if let Some(scratch) = self.shared.scratch.get() {
             scratch.release_places(&self.places);
             if let Some(number) = self.temporary {

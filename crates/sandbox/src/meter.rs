@@ -10,7 +10,7 @@ use rustix::fs::statvfs;
 
 use crate::cgroup::{Group, Hierarchies};
 use crate::child::Exit;
-use crate::limits::{CPU, FILE_SIZE, FREE_SPACE, Limit, Limits};
+use crate::limits::{CPU, FILE_SIZE, FREE_SPACE, HOME_LAYER, Limit, Limits};
 
 /// What a killed process reports that wrote too much into one file, or used too much time.
 const FILE_TOO_LARGE: i32 = 25;
@@ -37,6 +37,10 @@ struct State {
     written: HashMap<u32, u64>,
     /// The space ran out and everything was killed for it.
     ran_out: bool,
+    /// A layer over the home was full and everything was killed for it.
+    layer_was_full: bool,
+    /// How large layers were when they were last measured, and how much was free on their disk then.
+    measured: HashMap<PathBuf, (u64, u64)>,
 }
 
 impl State {
@@ -92,6 +96,7 @@ impl Meter {
         let what = match exit {
             Exit::Code(0) => return None,
             _ if std::mem::take(&mut state.ran_out) => FREE_SPACE,
+            _ if std::mem::take(&mut state.layer_was_full) => HOME_LAYER,
             // A shell tells of the end of its child in its own way.
             Exit::Signal(FILE_TOO_LARGE) | Exit::Code(BY_SHELL_FILE) => FILE_SIZE,
             Exit::Signal(TOO_MUCH_TIME) | Exit::Code(BY_SHELL_TIME) => CPU,
@@ -149,9 +154,38 @@ impl Meter {
         more
     }
 
+    /// How large a layer over the home may be.
+    pub fn home_layer(&self) -> Option<u64> {
+        self.lock().limit(HOME_LAYER).map(|limit| limit.value)
+    }
+
+    /// Whether a layer may have reached its limit since it was last measured: only then is measuring worth its time. By what was written
+    /// to its disk meanwhile, by anybody.
+    pub fn may_have_grown(&self, layer: &Path, most: u64) -> bool {
+        match (self.lock().measured.get(layer), free(layer)) {
+            (Some((bytes, before)), Some(now)) => before.saturating_sub(now) > most.saturating_sub(*bytes) / 2,
+            _ => true,
+        }
+    }
+
+    pub fn note_size(&self, layer: &Path, bytes: u64) {
+        let now = free(layer).unwrap_or_default();
+        self.lock().measured.insert(layer.to_owned(), (bytes, now));
+    }
+
+    pub fn note_full_layer(&self) {
+        let mut state = self.lock();
+        state.layer_was_full = true;
+        state.measured.clear();
+    }
+
     pub fn note_shortage(&self) {
         self.lock().ran_out = true;
     }
+}
+
+fn free(path: &Path) -> Option<u64> {
+    statvfs(path).ok().map(|stat| stat.f_bfree.saturating_mul(stat.f_frsize))
 }
 
 fn written_by(pid: u32) -> u64 {

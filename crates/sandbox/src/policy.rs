@@ -7,6 +7,7 @@
 //! over every rule.
 
 mod glob;
+mod home;
 mod protect;
 mod trace;
 
@@ -16,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use glob::{Glob, GlobError};
+pub use home::HomeView;
 pub use protect::{KEY_DIRECTORY, PROTECTED_IF_PRESENT, PROTECTED_NAMES, STARTUP_FILES, is_protected_name, protected_paths};
 use thiserror::Error;
 pub use trace::{Trace, trace};
@@ -64,6 +66,10 @@ pub enum Origin {
     Own,
     /// The operator's ceiling.
     Ceiling,
+    /// A directory of the home that is written into a layer of the workspace.
+    Home,
+    /// A store of keys or tokens.
+    Credentials,
 }
 
 impl fmt::Display for Origin {
@@ -73,6 +79,8 @@ impl fmt::Display for Origin {
             Self::Protected => "protected inside a writable root",
             Self::Own => "the executor's own files",
             Self::Ceiling => "the operator's ceiling",
+            Self::Home => "the workspace's layer over the home",
+            Self::Credentials => "a store of credentials, which sandbox_home.show can name",
         })
     }
 }
@@ -163,13 +171,15 @@ pub struct Rules {
     /// Links on the way to something that is denied or read-only, and which of the two: they have to lead where they led when
     /// the rules were made.
     links: BTreeMap<PathBuf, Access>,
+    /// How the home of the executor's user is seen.
+    home: Option<HomeView>,
 }
 
 impl Rules {
     /// Of two rules for one path the later one counts.
     pub fn new(rules: impl IntoIterator<Item = Rule>, globs: Vec<Glob>, network: Network) -> Self {
         let rules = rules.into_iter().map(|rule| (rule.path.clone(), rule)).collect();
-        Self { rules, globs, network, workspaces: Vec::new(), links: BTreeMap::new() }
+        Self { rules, globs, network, workspaces: Vec::new(), links: BTreeMap::new(), home: None }
     }
 
     /// Everything may be read, nothing written.
@@ -321,8 +331,12 @@ impl Rules {
             if rule.access <= allowed.access {
                 continue;
             }
+            // What is written into a layer changes nothing that the ceiling speaks of.
+            if rule.origin == Origin::Home && allowed.access == Access::Read {
+                continue;
+            }
             // What we protect is nothing that somebody asked for.
-            if rule.origin != Origin::Protected {
+            if !matches!(rule.origin, Origin::Protected | Origin::Home) {
                 return Err(Exceeds::Path { path: rule.path.clone(), wanted: rule.access, rule: allowed.reason.to_string() });
             }
             rules.insert(rule.path.clone(), Rule { path: rule.path.clone(), access: allowed.access, origin: Origin::Ceiling });
@@ -339,7 +353,14 @@ impl Rules {
         }
         let mut globs = self.globs.clone();
         globs.extend(ceiling.globs.iter().filter(|glob| !self.globs.contains(glob)).cloned());
-        let held = Self { rules, globs, network: self.network, workspaces: self.workspaces.clone(), links: self.links.clone() };
+        let held = Self {
+            rules,
+            globs,
+            network: self.network,
+            workspaces: self.workspaces.clone(),
+            links: self.links.clone(),
+            home: self.home.clone(),
+        };
         Ok(ceiling.links.iter().fold(held, |held, (link, access)| held.led_by([link.clone()], *access)))
     }
 }

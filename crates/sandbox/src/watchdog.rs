@@ -1,8 +1,10 @@
 //! Keeps some space free for everybody: whoever writes most while there is too little is stopped.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
+use crate::home;
 use crate::launch::State;
 use crate::meter::{self, Meter};
 
@@ -40,7 +42,32 @@ impl Watchdog {
                 }
                 list.iter().filter_map(|(meter, state)| Some((meter.upgrade()?, state.clone()))).collect()
             };
-            was_short = tokio::task::spawn_blocking(move || look(&watched, was_short)).await.unwrap_or(false);
+            let looked = tokio::task::spawn_blocking(move || {
+                look_at_layers(&watched);
+                look(&watched, was_short)
+            });
+            was_short = looked.await.unwrap_or(false);
+        }
+    }
+}
+
+/// Has layers over the home emptied that have become too large: their commands are stopped, and the next ones find them empty.
+fn look_at_layers(watched: &[(Arc<Meter>, Weak<Mutex<State>>)]) {
+    for (meter, state) in watched {
+        let Some((most, state)) = meter.home_layer().zip(state.upgrade()) else { continue };
+        let slots: Vec<PathBuf> = {
+            let state = state.lock().unwrap_or_else(PoisonError::into_inner);
+            state.layers.values().filter_map(|layer| layer.slot()).map(|slot| slot.path().to_owned()).collect()
+        };
+        for slot in slots.iter().filter(|slot| meter.may_have_grown(slot, most)) {
+            let bytes = home::size(slot);
+            meter.note_size(slot, bytes);
+            if bytes > most {
+                meter.note_full_layer();
+                let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+                state.full_layers.push(slot.clone());
+                state.cells.values().for_each(|cell| cell.kill_all());
+            }
         }
     }
 }

@@ -61,7 +61,8 @@ impl Shared {
         if let (Some(path), Identity::Mapped { .. }) = (own.filter(|own| own != Path::new("/")), identity) {
             places.push(place(path, Access::Write, Rights::Owners));
         }
-        let confinement = Confinement { level, places, globs: Vec::new(), network: Network::Restricted, identity, temporary: None };
+        let confinement =
+            Confinement { level, places, globs: Vec::new(), network: Network::Restricted, identity, temporary: None, home: None };
         let plan = Plan { confinement: Some(confinement), ..Plan::default() };
         let (ends, _reports) = self.zygote.cell(&plan.encode(), &[]).map_err(|error| error.to_string())?;
         // It ends with its socket.

@@ -1,7 +1,6 @@
 //! Making the cell of a policy: its level, whom it runs as, and the plan that the stage carries out.
 
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,7 +14,8 @@ use crate::level::{self, Capacity, Level};
 use crate::message::Cause;
 use crate::meter::Meter;
 use crate::plan::{Confinement, Identity, Place, Plan, Rights, Shape};
-use crate::policy::{Access, Policy, Rules};
+use crate::policy::{Access, Origin, Policy, Rule, Rules};
+use crate::shares::Shares;
 
 /// In which way a policy is held.
 #[derive(Debug, Clone, Copy)]
@@ -27,8 +27,8 @@ struct Enforcement {
 /// A cell that was just made.
 pub(super) struct Made {
     pub(super) cell: Cell,
-    /// The network that it shares with those that come later.
-    pub(super) network: Vec<OwnedFd>,
+    /// What it shares with those that come later.
+    pub(super) shares: Shares,
     /// Where its guard reports losses, if it has one.
     pub(super) reports: Option<Channel>,
 }
@@ -72,16 +72,42 @@ impl Owner {
         let is_mapped = matches!(mapped, Identity::Mapped { .. });
         let owner = || self.owner_of(rules);
         let identity = if is_mapped && !capacity.maps_users { owner()? } else { mapped };
-        let plan = self.plan(Enforcement { level, identity }, rules, policy, (meter, &mut *state))?;
-        match self.adopt(plan, policy, meter, state)? {
+        match self.adopt_planned(Enforcement { level, identity }, rules, policy, (meter, &mut *state))? {
             // Only this file system does not do it.
             Err((Cause::Users, reason)) if is_mapped => {
                 let level = self.level(&self.shared.capacity_as_owner(), rules)?;
-                let plan = self.plan(Enforcement { level, identity: owner()? }, rules, policy, (meter, &mut *state))?;
-                let made = self.adopt(plan, policy, meter, state)?;
+                let made = self.adopt_planned(Enforcement { level, identity: owner()? }, rules, policy, (meter, &mut *state))?;
                 made.map_err(|(_, other)| LaunchError::Unenforceable(format!("{reason}; and as its owner: {other}")))
             }
             made => made.map_err(|(_, reason)| LaunchError::Unenforceable(reason)),
+        }
+    }
+
+    /// With a layer over the home as good as this machine has one.
+    fn adopt_planned(
+        &self,
+        enforcement: Enforcement,
+        rules: &Rules,
+        policy: &Policy,
+        (meter, state): (&Arc<Meter>, &mut State),
+    ) -> Result<Outcome, LaunchError> {
+        loop {
+            let plan = self.plan(enforcement, rules, policy, (meter, &mut *state))?;
+            match self.adopt(plan, policy, meter, state)? {
+                Err((Cause::Layer, why)) if self.shared.layer_failed(&why) => {
+                    // Those that other cells use stay as they are.
+                    let unused = state.layers.extract_if(|_, layer| layer.mounts.is_none());
+                    unused.collect::<Vec<_>>().into_iter().for_each(|(_, layer)| layer.release());
+                }
+                made => {
+                    if let (Ok(made), Some(layer)) = (&made, rules.home().and_then(|view| state.layers.get_mut(&view.workspace)))
+                        && layer.mounts.is_none()
+                    {
+                        layer.mounts = made.shares.mounts.as_ref().and_then(|mounts| mounts.try_clone().ok());
+                    }
+                    return Ok(made);
+                }
+            }
         }
     }
 
@@ -112,7 +138,11 @@ impl Owner {
 
     /// The one who owns what the policy is about, where users cannot be mapped.
     fn owner_of(&self, rules: &Rules) -> Result<Identity, LaunchError> {
-        let roots = rules.writable_roots().map(|rule| &rule.path).filter(|path| *path != Path::new("/tmp"));
+        let roots = rules
+            .writable_roots()
+            .filter(|rule| rule.origin != Origin::Home)
+            .map(|rule| &rule.path)
+            .filter(|path| *path != Path::new("/tmp"));
         let mut owners: Vec<((u32, u32), &PathBuf)> = Vec::new();
         for path in roots.chain(rules.workspaces()) {
             let Ok(metadata) = path.metadata() else { continue };
@@ -136,7 +166,11 @@ impl Owner {
     fn adopt(&self, mut plan: Plan, policy: &Policy, meter: &Arc<Meter>, state: &State) -> Result<Outcome, LaunchError> {
         plan.rlimits = self.shared.settings.limits.rlimits(&self.shared.hierarchies(), policy);
         plan.cgroups = meter.doors();
-        Ok(match self.fork_cell(&plan, meter, state)? {
+        let frame = plan.confinement.as_ref().and_then(|confinement| confinement.home.as_ref()).map(|layer| layer.frame.clone());
+        let layer = frame.and_then(|frame| state.layers.values().find(|layer| layer.is_at(&frame)));
+        let shares = state.shares.with_mounts(layer.and_then(|layer| layer.mounts.as_ref()))?;
+        plan.shares = shares.kinds();
+        Ok(match self.fork_cell(&plan, meter, &shares)? {
             Err((Cause::Groups, why)) => {
                 let none = self.shared.do_without_groups(why);
                 if let Some(why) = self.shared.settings.limits.shortfall(&none) {
@@ -145,19 +179,19 @@ impl Owner {
                 meter.without_group(self.shared.settings.limits.held(&none));
                 plan.rlimits = self.shared.settings.limits.rlimits(&none, policy);
                 plan.cgroups = Vec::new();
-                self.fork_cell(&plan, meter, state)?
+                self.fork_cell(&plan, meter, &shares)?
             }
             made => made,
         })
     }
 
-    fn fork_cell(&self, plan: &Plan, meter: &Arc<Meter>, state: &State) -> Result<Outcome, LaunchError> {
-        let (ends, reports) = self.shared.zygote.cell(&plan.encode(), &state.network)?;
+    fn fork_cell(&self, plan: &Plan, meter: &Arc<Meter>, shares: &Shares) -> Result<Outcome, LaunchError> {
+        let (ends, reports) = self.shared.zygote.cell(&plan.encode(), &shares.descriptors())?;
         // Only mounts have a guard that keeps them in place.
         let is_guarded = plan.confinement.as_ref().is_some_and(|confinement| confinement.level > Level::Landlock);
         let requests = is_guarded.then_some(ends.requests);
         let made = Cell::adopt(ends.control, requests, meter.clone())?;
-        Ok(made.map(|(cell, network)| Made { cell, network, reports: is_guarded.then_some(reports) }))
+        Ok(made.map(|(cell, shares)| Made { cell, shares, reports: is_guarded.then_some(reports) }))
     }
 
     fn plan(
@@ -175,12 +209,27 @@ impl Owner {
         }
         // First of all: it removes what a killed executor left behind, and what is missing then is looked for below.
         let scratch = self.shared.scratch()?;
-        let mut places: BTreeMap<PathBuf, Access> = rules.iter().map(|rule| (rule.path.clone(), rule.access)).collect();
+        let layer = self.home_layer(rules, level, identity, state)?;
+        // Without mounts nothing is taken away inside a writable root, and there is no layer.
+        let is_held = |rule: &&Rule| match rule.origin {
+            Origin::Home => layer.is_some(),
+            Origin::Credentials => {
+                level > Level::Landlock || rule.path.parent().is_none_or(|parent| rules.on_machine(parent) != Access::Write)
+            }
+            _ => true,
+        };
+        let held: Vec<&Rule> = rules.iter().filter(is_held).collect();
+        let mut places: BTreeMap<PathBuf, Access> = held.iter().map(|rule| (rule.path.clone(), rule.access)).collect();
+        if let Some(view) = rules.home().filter(|_| layer.is_none()) {
+            for path in view.secrets().filter(|path| !rules.names(path) && rules.on_machine(path) == Access::Read) {
+                places.entry(path).or_insert(Access::Deny);
+            }
+        }
         let user_home = self.shared.settings.home.as_ref().and_then(|home| home.canonicalize().ok());
         for rule in
             rules.iter().filter(|rule| rule.access != Access::Write && !rule.path.starts_with("/tmp") | is_in_root(rules, &rule.path))
         {
-            let around = rule.path.parent().map_or(Access::Deny, |parent| rules.access(parent).access);
+            let around = rule.path.parent().map_or(Access::Deny, |parent| rules.on_machine(parent));
             let is_free = rule.path.symlink_metadata().is_err() || scratch.is_placeholder(&rule.path);
             if level > Level::Landlock && around == Access::Write && is_free {
                 state.places.extend(scratch.hold_place(&rule.path, user_home.as_deref())?);
@@ -189,18 +238,25 @@ impl Owner {
         for workspace in rules.workspaces().iter().filter(|path| rules.access(path).access == Access::Read && !is_of_the_system(path)) {
             places.entry(workspace.clone()).or_insert(Access::Read);
         }
-        let home = self.shared.closed_home().filter(|home| rules.access(home).access == Access::Read && !is_of_the_system(home));
+        let home = self
+            .shared
+            .closed_home()
+            .filter(|home| layer.is_none() && rules.access(home).access == Access::Read && !is_of_the_system(home));
         if let Some(home) = &home {
             places.entry(home.clone()).or_insert(Access::Read);
         }
+        let is_layered = |path: &Path| layer.is_some() && rules.iter().any(|rule| rule.path == path && rule.origin == Origin::Home);
         let rights = |path: &PathBuf, access: Access| match access {
+            Access::Write if is_layered(path) => Rights::Others,
             Access::Write => Rights::Owners,
             Access::Read if rules.workspaces().contains(path) && !is_of_the_system(path) => Rights::Owners,
             Access::Read if home.as_ref() == Some(path) => Rights::OwnersIfPossible,
             _ => Rights::Others,
         };
-        let tree =
-            |(path, access)| Place { rights: rights(&path, access), fixed: true, path, access, shape: Shape::Tree, by_pattern: false };
+        let tree = |(path, access): (PathBuf, Access)| {
+            let shape = if is_layered(&path) { Shape::Home } else { Shape::Tree };
+            Place { rights: rights(&path, access), fixed: true, path, access, shape, by_pattern: false }
+        };
         let link = |(path, access): (&Path, Access)| Place {
             path: path.to_owned(),
             access,
@@ -221,7 +277,11 @@ impl Owner {
         if let Some(temporary) = temporary.as_ref().filter(|_| rules.access(Path::new("/tmp")).access == Access::Write) {
             meter.watch_directory(temporary);
         }
-        let confinement = Confinement { level, places, globs: rules.globs().to_vec(), network: rules.network, identity, temporary };
+        if let Some(store) = layer.as_ref().and_then(|layer| layer.store.as_ref()) {
+            meter.watch_directory(store);
+        }
+        let (globs, network) = (rules.globs().to_vec(), rules.network);
+        let confinement = Confinement { level, places, globs, network, identity, temporary, home: layer };
         Ok(Plan { confinement: Some(confinement), ..Plan::default() })
     }
 }
@@ -236,7 +296,7 @@ fn is_of_the_system(path: &Path) -> bool {
 pub(super) fn works_at(policy: &Policy, path: &Path) -> bool {
     let Policy::Confined(rules) = policy else { return true };
     let has_own_temporary = rules.access(Path::new("/")).access != Access::Write;
-    rules.access(path).access == Access::Write && !(has_own_temporary && path.starts_with("/tmp") && !is_in_root(rules, path))
+    rules.on_machine(path) == Access::Write && !(has_own_temporary && path.starts_with("/tmp") && !is_in_root(rules, path))
 }
 
 /// Whether a path below `/tmp` is also below a writable root there, which is the machine's own and not the sandbox's.
