@@ -131,6 +131,8 @@ struct Shared {
     layering: Mutex<Layering>,
     /// Whether there was a home to try it with.
     layer_tried: OnceLock<bool>,
+    /// Owners that ended and have not given their layers back yet.
+    releasing: AtomicU64,
     watchdog: Watchdog,
     owners: AtomicU64,
     clean_ups: Mutex<Vec<JoinHandle<()>>>,
@@ -155,6 +157,7 @@ impl Launcher {
             capacity_as_owner: Mutex::default(),
             layering,
             layer_tried: OnceLock::new(),
+            releasing: AtomicU64::new(0),
             watchdog: Watchdog::default(),
             owners: AtomicU64::new(1),
             clean_ups: Mutex::default(),
@@ -454,6 +457,7 @@ impl Owner {
         for cell in &cells {
             cell.end();
         }
+        self.shared.releasing.fetch_add(1, Ordering::AcqRel);
         let clean_up = CleanUp {
             shared: self.shared.clone(),
             cells,
@@ -497,8 +501,10 @@ impl CleanUp {
         }
     }
 
+    /// Called once.
     fn release(&mut self) {
         self.layers.drain().for_each(|(_, layer)| layer.release());
+        self.shared.releasing.fetch_sub(1, Ordering::AcqRel);
         if let Some(scratch) = self.shared.scratch.get() {
             scratch.release_places(&self.places);
             if let Some(number) = self.temporary {

@@ -73,7 +73,7 @@ impl Layers {
             // It says when it was last used.
             lock.set_modified(SystemTime::now())?;
             fill(&path)?;
-            return Ok(Slot { path, _lock: lock });
+            return Ok(Slot { path: path.canonicalize()?, _lock: lock });
         }
         Err(io::Error::other(format!("{SLOTS} sessions use the layer of {} already", workspace.display())))
     }

@@ -251,6 +251,8 @@ impl Owner {
             Access::Write => Rights::Owners,
             Access::Read if rules.workspaces().contains(path) && !is_of_the_system(path) => Rights::Owners,
             Access::Read if home.as_ref() == Some(path) => Rights::OwnersIfPossible,
+            // What a policy names in the home is seen as the rest of it is.
+            Access::Read if layer.as_ref().is_some_and(|layer| path.starts_with(&layer.home)) => Rights::OwnersIfPossible,
             _ => Rights::Others,
         };
         let tree = |(path, access): (PathBuf, Access)| {

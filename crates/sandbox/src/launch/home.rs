@@ -5,6 +5,7 @@ use std::fs::DirBuilder;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -17,8 +18,8 @@ use crate::plan::{FileCopy, HomeLayer, Identity};
 use crate::policy::{HomeView, KEY_DIRECTORY, Policy, Rules};
 
 /// How often, and how many times, is looked whether cells are gone.
-const PASS: Duration = Duration::from_millis(10);
-const PASSES: usize = 200;
+const PASS: Duration = Duration::from_millis(5);
+const PASSES: usize = 100;
 
 /// Bytes of a layer in memory, unless less memory is allowed.
 const ROOM: u64 = 1 << 30;
@@ -187,7 +188,18 @@ impl Owner {
         }
     }
 
+    /// A session that begins right after another one is to find what that left: it may still be giving its layer back.
+    fn wait_for_layers(&self) {
+        for _ in 0..PASSES {
+            if self.shared.releasing.load(Ordering::Acquire) == 0 {
+                return;
+            }
+            std::thread::sleep(PASS);
+        }
+    }
+
     fn take_layer(&self, view: &HomeView, number: usize) -> Result<Option<HeldLayer>, LaunchError> {
+        self.wait_for_layers();
         let slot = match (self.shared.layering(), &self.shared.settings.layers) {
             (Layering::Nothing(_), _) => return Ok(None),
             (Layering::Kept, Some(directory)) => Layers::new(directory.clone())
