@@ -105,6 +105,11 @@ impl Ground {
         fs::write(place.join("checks.sh"), CHECKS)?;
         fs::write(place.join("machine.sh"), MACHINE)?;
         fs::write(place.join("containers.conf"), CONTAINERS)?;
+        // The tasks, for hosts that do not see the project.
+        let everyday =
+            format!("rm -rf '{0}/everyday' && cp -r tests/everyday '{0}/everyday' && chmod -R a+rX '{0}/everyday'", place.display());
+        sh(Command::new("sh").args(["-ec", &everyday]))?;
+        sh(Command::new("tar").arg("-C").arg(&place).args(["-cf"]).arg(place.join("everyday.tar")).arg("everyday"))?;
         Ok(Self { place, docker: None, machine: None })
     }
 
@@ -119,8 +124,11 @@ impl Ground {
                 fs::set_permissions(aside, PermissionsExt::from_mode(0o755))?;
                 let mut command = Command::new("setpriv");
                 command.args(["--reuid=54321", "--regid=54321", "--clear-groups", "sh", "-s"]).stdin(File::open(checks)?);
-                let results = read(command.env("OUTPOST", aside).env("HOME", "/nonexistent").current_dir("/"));
+                let tasks = Path::new("/var/tmp/outpost-hosts-everyday");
+                sh(Command::new("cp").arg("-rT").arg(self.place.join("everyday")).arg(tasks))?;
+                let results = read(command.env("OUTPOST", aside).env("EVERYDAY", tasks).env("HOME", "/nonexistent").current_dir("/"));
                 fs::remove_file(aside)?;
+                fs::remove_dir_all(tasks)?;
                 results
             }
             "podman-root" | "podman-user" => {
@@ -150,12 +158,12 @@ impl Ground {
     }
 
     fn here(&self, command: &mut Command) -> anyhow::Result<Results> {
-        read(command.env("OUTPOST", self.place.join("outpost")))
+        read(command.env("OUTPOST", self.place.join("outpost")).env("EVERYDAY", self.place.join("everyday")))
     }
 
     /// A root file system for containers.
     fn image(&self) -> anyhow::Result<()> {
-        let script = "[ -d rootfs/bin ] || debootstrap --variant=minbase --include=perl-base,procps bookworm rootfs; \
+        let script = "[ -d rootfs/bin ] || debootstrap --variant=minbase --include=perl-base,procps,git,python3 bookworm rootfs; \
             [ -f min.tar ] || tar -C rootfs -cf min.tar .";
         sh(Command::new("sh").args(["-ec", script]).current_dir(&self.place))
     }
@@ -165,6 +173,7 @@ impl Ground {
         let user = if name.ends_with("root") { "0" } else { "1000" };
         let words = ["run", "--rm", "--network", "none", "-u", user, "-e", "HOME=/var/tmp", "-e", "OUTPOST=/usr/local/bin/outpost"];
         let mut words: Vec<String> = words.map(str::to_owned).to_vec();
+        words.extend(["-e", "EVERYDAY=/everyday", "-v"].map(str::to_owned).into_iter().chain([volume("everyday", "/everyday")]));
         words.extend(["-v".to_owned(), volume("outpost", "/usr/local/bin/outpost"), "-v".to_owned(), volume("checks.sh", "/checks.sh")]);
         words.extend([image, "sh", "/checks.sh"].map(str::to_owned));
         words
@@ -174,10 +183,12 @@ impl Ground {
         if self.machine.is_none() {
             self.machine = Some(self.boot()?);
         }
-        let unit = |more: &str| format!("systemd-run -q --wait --pipe {more} -E OUTPOST=/usr/local/bin/outpost sh /checks.sh");
+        let unit = |more: &str| {
+            format!("systemd-run -q --wait --pipe {more} -E OUTPOST=/usr/local/bin/outpost -E EVERYDAY=/everyday sh /checks.sh")
+        };
         let (user, command) = match name {
-            "vm-root" => ("root", "OUTPOST=/usr/local/bin/outpost sh /checks.sh".to_owned()),
-            "vm-user" => ("dev", "OUTPOST=/usr/local/bin/outpost sh /checks.sh".to_owned()),
+            "vm-root" => ("root", "OUTPOST=/usr/local/bin/outpost EVERYDAY=/everyday sh /checks.sh".to_owned()),
+            "vm-user" => ("dev", "OUTPOST=/usr/local/bin/outpost EVERYDAY=/everyday sh /checks.sh".to_owned()),
             "vm-unit" => ("root", unit("-E HOME=/root")),
             _ => ("root", unit("-p Delegate=yes -p User=dev -E HOME=/home/dev")),
         };
@@ -221,6 +232,7 @@ impl Ground {
             let carried = format!("cat > {at} && chmod 755 {at}");
             sh(self.ssh("root").arg(carried).stdin(File::open(self.place.join(file))?))?;
         }
+        sh(self.ssh("root").arg("tar -C / -xf -").stdin(File::open(self.place.join("everyday.tar"))?))?;
         Ok(machine)
     }
 }

@@ -3,6 +3,7 @@
 mod capacity;
 mod confined;
 mod home;
+mod idle;
 mod losses;
 mod streams;
 
@@ -22,10 +23,11 @@ use tokio::task::JoinHandle;
 use self::confined::{Made, works_at};
 use self::home::HeldLayers;
 pub use self::home::Layering;
+pub use self::idle::IdleCells;
 use self::losses::Keeping;
 pub use self::losses::LossSink;
 use self::streams::Streams;
-use crate::cell::{Cell, Started, Worker};
+use crate::cell::{Cell, Engaged, Started, Worker};
 use crate::cgroup::{Group, Hierarchies};
 use crate::child::Child;
 use crate::level::{Capacity, Level};
@@ -36,6 +38,7 @@ use crate::plan::{Identity, Plan};
 use crate::policy::Policy;
 use crate::scratch::Scratch;
 use crate::shares::Shares;
+use crate::tried::Tried;
 use crate::watchdog::Watchdog;
 use crate::zygote::Zygote;
 
@@ -111,6 +114,19 @@ pub struct LauncherSettings {
     pub open_files: Option<u64>,
     /// Sandboxes that hold less are refused.
     pub minimum: Level,
+    /// Where that is written down, if not in the configuration of the user.
+    pub minimum_from: Option<String>,
+    /// A file of our own that keeps what was tried here for the next start.
+    pub tried: Option<PathBuf>,
+    pub idle: IdleCells,
+}
+
+impl LauncherSettings {
+    /// The setting that refuses lower levels, as it is named to people.
+    pub(crate) fn minimum_named(&self) -> String {
+        let place = self.minimum_from.as_ref().map(|file| format!(" in {file}")).unwrap_or_default();
+        format!("sandbox_minimum = \"{}\"{place}", self.minimum)
+    }
 }
 
 /// Starts children. Cheap to clone; all clones share one zygote.
@@ -133,6 +149,7 @@ struct Shared {
     layer_tried: OnceLock<bool>,
     /// Owners that ended and have not given their layers back yet.
     releasing: AtomicU64,
+    tried: Tried,
     watchdog: Watchdog,
     owners: AtomicU64,
     clean_ups: Mutex<Vec<JoinHandle<()>>>,
@@ -142,7 +159,9 @@ impl Launcher {
     /// `stage` is a program that calls [`crate::stage::run_if_asked`] first thing.
     pub fn new(stage: impl Into<PathBuf>, settings: LauncherSettings) -> Self {
         let limits = &settings.limits;
-        let zygote = Zygote::new(stage.into(), limits.processes.is_some() || limits.memory.is_some(), settings.open_files);
+        let stage = stage.into();
+        let tried = Tried::new(&stage, &settings);
+        let zygote = Zygote::new(stage, limits.processes.is_some() || limits.memory.is_some(), settings.open_files);
         if let Some(scratch) = &settings.scratch {
             Scratch::clean_up(scratch);
         }
@@ -158,6 +177,7 @@ impl Launcher {
             layering,
             layer_tried: OnceLock::new(),
             releasing: AtomicU64::new(0),
+            tried,
             watchdog: Watchdog::default(),
             owners: AtomicU64::new(1),
             clean_ups: Mutex::default(),
@@ -207,6 +227,11 @@ impl Launcher {
         self.0.capacity()
     }
 
+    /// The same, perhaps by an earlier start under the same conditions.
+    pub(crate) fn told_capacity(&self) -> Capacity {
+        self.0.told_capacity()
+    }
+
     /// Whom sandboxed code runs as, if the executor is root and none is mapped: nobody was named.
     pub(crate) fn has_sandbox_user(&self) -> bool {
         self.0.settings.sandbox_user.is_some()
@@ -214,6 +239,10 @@ impl Launcher {
 
     pub(crate) fn minimum(&self) -> Level {
         self.0.settings.minimum
+    }
+
+    pub(crate) fn minimum_named(&self) -> String {
+        self.0.settings.minimum_named()
     }
 
     /// Why control groups do not hold all of them; empty if they do.
@@ -231,7 +260,7 @@ impl Shared {
 
     fn hierarchies(&self) -> Arc<Hierarchies> {
         let mut known = self.hierarchies.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get_or_insert_with(|| Arc::new(self.zygote.find_groups())).clone()
+        known.get_or_insert_with(|| Arc::new(self.zygote.find_groups(&self.tried))).clone()
     }
 
     /// From now on nobody is put into groups: it was tried, and it worked, but it does not any more.
@@ -305,9 +334,18 @@ pub(crate) struct State {
     /// Layers that were too large: the next cell finds them empty.
     pub(crate) full_layers: Vec<PathBuf>,
     /// Placeholders that our cells need.
-    places: Vec<PathBuf>,
+    places: HashMap<Policy, Vec<PathBuf>>,
     has_temporary: bool,
+    /// A task ends cells that are not used.
+    is_tended: bool,
     ended: bool,
+}
+
+impl State {
+    /// Every cell in which something may run.
+    pub(crate) fn all_cells(&self) -> Vec<Arc<Cell>> {
+        self.cells.values().cloned().chain(self.retired.iter().filter_map(Weak::upgrade)).collect()
+    }
 }
 
 impl Owner {
@@ -329,8 +367,14 @@ impl Owner {
                 meter.watch_directory(&launch.cwd);
             }
             let standing = Standing { was_checked, ..cell.standing() };
+            if let Some(user) = cell.user() {
+                streams.give_to(user);
+            }
             match cell.start(|job| message::encode_start(job, terminal, launch, &standing), &streams.theirs()) {
-                Ok(Started::Running(running)) => return Ok(streams.child(running)),
+                Ok(Started::Running(running)) => {
+                    self.shared.watchdog.wake();
+                    return Ok(streams.child(running));
+                }
                 Ok(Started::Failed(error)) | Err(error) => return Err(self.refused(error)),
                 Ok(Started::Doubtful) => self.put_in_order(&launch.policy, &cell)?,
             }
@@ -398,14 +442,14 @@ impl Owner {
         Ok(self.shared.scratch()?.temporary(self.number)?)
     }
 
-    fn cell(&self, policy: &Policy) -> Result<Arc<Cell>, LaunchError> {
+    fn cell(&self, policy: &Policy) -> Result<Engaged, LaunchError> {
         let mut state = self.lock();
         if state.ended {
             return Err(LaunchError::Ended);
         }
         self.empty_full_layers(&mut state);
-        if let Some(cell) = state.cells.get(policy).filter(|cell| cell.is_there()) {
-            return Ok(cell.clone());
+        if let Some(cell) = state.cells.get(policy).filter(|cell| cell.is_there()).and_then(Cell::engage) {
+            return Ok(cell);
         }
         let meter = self.meter()?;
         let Made { cell, shares, reports } = match policy {
@@ -421,8 +465,10 @@ impl Owner {
             let keeping = Keeping { shared: self.shared.clone(), state: Arc::downgrade(&self.state) };
             keeping.listen(reports, &cell);
         }
-        state.cells.insert(policy.clone(), cell.clone());
-        Ok(cell)
+        let engaged = cell.engage().ok_or(LaunchError::Ended)?;
+        state.cells.insert(policy.clone(), cell);
+        self.tend(&mut state);
+        Ok(engaged)
     }
 
     fn meter(&self) -> Result<Arc<Meter>, LaunchError> {
@@ -452,27 +498,15 @@ impl Owner {
             let retired = std::mem::take(&mut state.retired);
             let cells: Vec<Arc<Cell>> =
                 std::mem::take(&mut state.cells).into_values().chain(retired.iter().filter_map(Weak::upgrade)).collect();
-            (cells, std::mem::take(&mut state.places), std::mem::take(&mut state.layers), std::mem::take(&mut state.has_temporary))
+            let places = std::mem::take(&mut state.places).into_values().flatten().collect();
+            (cells, places, std::mem::take(&mut state.layers), std::mem::take(&mut state.has_temporary))
         };
         for cell in &cells {
             cell.end();
         }
-        self.shared.releasing.fetch_add(1, Ordering::AcqRel);
-        let clean_up = CleanUp {
-            shared: self.shared.clone(),
-            cells,
-            group: self.meter.get().and_then(|meter| meter.take_group()),
-            places,
-            layers,
-            temporary: has_temporary.then_some(self.number),
-        };
-        match tokio::runtime::Handle::try_current() {
-            Ok(runtime) => self.shared.clean_ups().push(runtime.spawn(clean_up.run())),
-            Err(_) => {
-                let mut clean_up = clean_up;
-                clean_up.release();
-            }
-        }
+        let group = self.meter.get().and_then(|meter| meter.take_group());
+        let temporary = has_temporary.then_some(self.number);
+        CleanUp { shared: self.shared.clone(), cells, group, places, layers, temporary }.begin();
     }
 }
 
@@ -487,6 +521,17 @@ struct CleanUp {
 }
 
 impl CleanUp {
+    fn begin(mut self) {
+        let shared = self.shared.clone();
+        if !self.layers.is_empty() {
+            shared.releasing.fetch_add(1, Ordering::AcqRel);
+        }
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => shared.clean_ups().push(runtime.spawn(self.run())),
+            Err(_) => self.release(),
+        }
+    }
+
     async fn run(mut self) {
         for _ in 0..500 {
             if !self.cells.iter().any(|cell| cell.is_there()) {
@@ -503,8 +548,10 @@ impl CleanUp {
 
     /// Called once.
     fn release(&mut self) {
-        self.layers.drain().for_each(|(_, layer)| layer.release());
-        self.shared.releasing.fetch_sub(1, Ordering::AcqRel);
+        if !self.layers.is_empty() {
+            self.layers.drain().for_each(|(_, layer)| layer.release());
+            self.shared.releasing.fetch_sub(1, Ordering::AcqRel);
+        }
         if let Some(scratch) = self.shared.scratch.get() {
             scratch.release_places(&self.places);
             if let Some(number) = self.temporary {

@@ -24,6 +24,15 @@ pub enum Identity {
 }
 
 impl Identity {
+    /// The user and group that a process of root becomes, if it becomes another one.
+    pub fn other_user(self) -> Option<(u32, u32)> {
+        match self {
+            Self::Mapped { id } => Some((id, id)),
+            Self::Named { uid, gid } | Self::Owner { uid: uid @ 1.., gid, .. } => Some((uid, gid)),
+            Self::Own | Self::Owner { .. } => None,
+        }
+    }
+
     /// Whether what runs is root to the kernel, although it has none of its rights.
     pub fn is_root_by_name(self) -> bool {
         matches!(self, Self::Owner { uid: 0, .. })
@@ -41,6 +50,15 @@ pub struct Place {
     pub shape: Shape,
     /// A pattern denies it, by its name.
     pub by_pattern: bool,
+    /// A directory of ours that is seen there instead of what is there.
+    pub source: Option<PathBuf>,
+}
+
+impl Place {
+    /// Where what is seen there comes from.
+    pub fn origin(&self) -> &Path {
+        self.source.as_deref().unwrap_or(&self.path)
+    }
 }
 
 /// What is at a place.
@@ -76,6 +94,8 @@ pub struct Confinement {
     pub identity: Identity,
     /// What the cell sees as `/tmp`; without it, something that goes with the cell.
     pub temporary: Option<PathBuf>,
+    /// Devices that are shown besides the harmless ones.
+    pub devices: Vec<PathBuf>,
     pub home: Option<HomeLayer>,
 }
 
@@ -168,6 +188,7 @@ impl Plan {
             out.byte(place.fixed.into());
             out.byte(place.shape as u8);
             out.byte(place.by_pattern.into());
+            out.text(place.source.as_deref().unwrap_or(Path::new("")).as_os_str());
         });
         out.list(&confinement.globs, |out, glob| {
             out.text(glob.base().as_os_str());
@@ -201,6 +222,7 @@ impl Plan {
         if let Some(home) = &confinement.home {
             home.encode(&mut out);
         }
+        out.list(&confinement.devices, |out, path| out.text(path.as_os_str()));
         out.0
     }
 
@@ -231,7 +253,9 @@ impl Plan {
                 1 => Shape::Link,
                 _ => Shape::Home,
             };
-            Ok(Place { path, access, rights, fixed, shape, by_pattern: input.byte()? == 1 })
+            let by_pattern = input.byte()? == 1;
+            let source = Some(input.path()?).filter(|source| !source.as_os_str().is_empty());
+            Ok(Place { path, access, rights, fixed, shape, by_pattern, source })
         })?;
         let globs = input.list(|input| {
             let (base, pattern) = (input.path()?, input.text()?);
@@ -251,7 +275,8 @@ impl Plan {
         };
         let temporary = if input.byte()? == 1 { Some(input.path()?) } else { None };
         let home = if input.byte()? == 1 { Some(HomeLayer::decode(&mut input)?) } else { None };
-        let confinement = Confinement { level, places, globs, network, identity, temporary, home };
+        let devices = input.list(Reader::path)?;
+        let confinement = Confinement { level, places, globs, network, identity, temporary, devices, home };
         Ok(Self { confinement: Some(confinement), rlimits, cgroups, shares })
     }
 }
@@ -261,7 +286,7 @@ mod tests {
     use super::*;
 
     fn place(path: &str, access: Access, rights: Rights) -> Place {
-        Place { path: path.into(), access, rights, fixed: true, shape: Shape::Tree, by_pattern: false }
+        Place { path: path.into(), access, rights, fixed: true, shape: Shape::Tree, by_pattern: false, source: None }
     }
 
     #[test]
@@ -271,7 +296,7 @@ mod tests {
             places: vec![
                 place("/", Access::Read, Rights::OwnersIfPossible),
                 Place { fixed: false, ..place("/w", Access::Write, Rights::Owners) },
-                Place { by_pattern: true, ..place("/w/.git", Access::Deny, Rights::Others) },
+                Place { by_pattern: true, source: Some("/own/layer".into()), ..place("/w/.git", Access::Deny, Rights::Others) },
                 Place { shape: Shape::Link, ..place("/w/link", Access::Read, Rights::Others) },
                 Place { shape: Shape::Home, ..place("/home/u/.cache", Access::Write, Rights::Others) },
             ],
@@ -288,6 +313,7 @@ mod tests {
                 hidden: vec![".aws".into(), ".config/gh".into()],
                 copies: vec![FileCopy { path: ".npmrc".into(), text: b"a=\xff\n".to_vec() }],
             }),
+            devices: vec!["/dev/dri/card0".into()],
         };
         let plan = Plan {
             confinement: Some(confinement),
@@ -304,6 +330,7 @@ mod tests {
             identity: Identity::Owner { uid: 0, gid: 1, id: 2 },
             temporary: None,
             home: None,
+            devices: Vec::new(),
         };
         let plan = Plan { confinement: Some(other), ..Plan::default() };
         assert_eq!(Plan::decode(&plan.encode()).unwrap(), plan);

@@ -47,3 +47,12 @@ grep -l 'sleep.765[4]' /proc/[0-9]*/cmdline 2>/dev/null | grep . >/dev/null && s
 echo copied >"$W/a"; "$OUTPOST" cp "$W/a" "local:$W/b" >/dev/null 2>"$W/err"; [ "$(cat "$W/b" 2>/dev/null)" = copied ] && say cp ok || say cp "$(last)"
 "$OUTPOST" run -- "$OUTPOST" run -- true >/dev/null 2>"$W/err" && say "inside itself" ok || say "inside itself" "$(last)"
 "$OUTPOST" demo >/dev/null 2>"$W/err" </dev/null && say demo ok || say demo "$(last)"
+# Everyday work, as far as the host has the programs for it: `cargo xtask everyday` says what each task is.
+if [ -n "${EVERYDAY:-}" ]; then
+    TESTS=1 PREP=/nonexistent sh "$EVERYDAY/run.sh" "$EVERYDAY"/tasks/*.sh 2>/dev/null | awk -F '\t' '
+        $3 == "not at hand" { next }
+        { all++ }
+        $3 == "pass" || $3 == "forbidden" { good++; next }
+        { bad = bad (bad ? ", " : ": not ") tolower($2) }
+        END { printf "everyday work\t%d of %d%s\n", good, all, bad }'
+fi

@@ -2,7 +2,7 @@
 # e2fsprogs, busybox-static, openssh-client. Made once.
 set -e
 [ -f vm.img ] && [ -f initrd.gz ] && exit 0
-[ -d rootfs/bin ] || debootstrap --variant=minbase --include=perl-base,procps bookworm rootfs
+[ -d rootfs/bin ] || debootstrap --variant=minbase --include=perl-base,procps,git,python3 bookworm rootfs
 rm -rf vmroot && cp -a rootfs vmroot
 chroot vmroot env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
     systemd systemd-sysv dbus dbus-user-session libpam-systemd openssh-server iproute2 udev kmod linux-image-cloud-amd64

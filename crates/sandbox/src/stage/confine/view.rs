@@ -19,7 +19,7 @@ use rustix::process::{chdir, pivot_root};
 
 use super::home::{self, HomeMounts};
 use super::masks::{self, Kind, Mask, QUIET, RDONLY, clone, limit};
-use super::{During, Refused, idmap};
+use super::{During, Refused, idmap, names};
 use crate::level::Level;
 use crate::plan::{Confinement, Identity, Place, Rights, Shape};
 use crate::policy::Access;
@@ -48,8 +48,8 @@ impl Sources {
         let mut maps: Vec<((u32, u32), File)> = Vec::new();
         let Identity::Mapped { id } = confinement.identity else { return Ok(Self { maps }) };
         let own = confinement.places.iter().filter(|place| place.rights != Rights::Others && place.path != Path::new(TEMPORARY));
-        let own = own.map(|place| (&place.path, place.rights == Rights::OwnersIfPossible));
-        let layer = confinement.home.iter().flat_map(|layer| layer.store.iter().chain([&layer.home])).map(|path| (path, true));
+        let own = own.map(|place| (place.origin(), place.rights == Rights::OwnersIfPossible || place.source.is_some()));
+        let layer = confinement.home.iter().flat_map(|layer| layer.store.iter().chain([&layer.home])).map(|path| (path.as_path(), true));
         for (path, is_optional) in own.chain(layer) {
             let pinned = match pin(path) {
                 Err(_) if is_optional => continue,
@@ -175,13 +175,16 @@ pub fn build(confinement: &Confinement, sources: Sources) -> Result<Vec<Mask>, R
     view.proc(machine)?;
     // The machine's own are of no use by now: devices were taken out of the whole tree.
     view.devices(devices)?;
+    let mut tables = Vec::new();
     if access != Access::Write {
+        tables = names::tables(confinement.identity, &view.point(Path::new(TEMPORARY), true)?)?;
         view.private_places(temporary)?;
         view.clear_obstacles()?;
     }
     view.nothing = Some(pin(&view.at(Path::new("/dev/null")))?);
     view.home(home)?;
     view.places(places)?;
+    view.names(tables)?;
     view.finish()?;
     Ok(view.masks)
 }
@@ -224,15 +227,17 @@ impl View<'_> {
             if place.access == Access::Deny || place.shape != Shape::Tree || is_made_here(&place.path) || self.is_home(&place.path) {
                 continue;
             }
-            let pinned = match pin(&place.path) {
+            let pinned = match pin(place.origin()) {
                 Ok(pinned) => pinned,
+                // A user who may not reach our files sees what is there, and may only read it.
+                Err(_) if place.source.is_some() => continue,
                 // Protected before it exists: that is looked at when its surroundings are in place.
                 Err(_) if place.access == Access::Read && !place.path.exists() => continue,
                 Err(refused) => return Err(refused),
             };
             let copy = match place.access {
-                Access::Write => own(&pinned, &place.path, 0)?,
-                _ if place.rights == Rights::Owners => own(&pinned, &place.path, RDONLY)?,
+                Access::Write => own(&pinned, place.origin(), 0)?,
+                _ if place.rights == Rights::Owners => own(&pinned, place.origin(), RDONLY)?,
                 _ if place.rights == Rights::OwnersIfPossible => match own(&pinned, &place.path, RDONLY) {
                     Ok(copy) => copy,
                     // Then it stays what it is to anybody.
@@ -249,14 +254,16 @@ impl View<'_> {
         Ok(clones)
     }
 
-    fn device_clones(&self) -> Result<Vec<(&'static str, OwnedFd)>, Refused> {
-        let exists = DEVICES.iter().filter(|name| Path::new("/dev").join(name).exists());
-        exists
-            .map(|name| {
-                let path = Path::new("/dev").join(name);
-                Ok((*name, clone(&pin(&path)?, false).during(path.display())?))
-            })
-            .collect()
+    fn device_clones(&self) -> Result<Vec<(PathBuf, OwnedFd)>, Refused> {
+        let harmless = DEVICES.iter().map(|name| Path::new("/dev").join(name));
+        // What is asked for may be gone by now, as a card that was pulled out.
+        let all = harmless.chain(self.confinement.devices.iter().cloned()).filter(|path| path.exists());
+        all.map(|path| {
+            let copy = clone(&pin(&path)?, false).during(path.display())?;
+            let name = path.strip_prefix("/dev").during(path.display())?;
+            Ok((name.to_owned(), copy))
+        })
+        .collect()
     }
 
     /// Links at the top of the machine's tree that lead to something that may be read: `/bin` often is one.
@@ -307,11 +314,12 @@ impl View<'_> {
         mount("proc", &target, "proc", flags, None).map_err(io::Error::from).during("a process table of its own cannot be shown")
     }
 
-    fn devices(&self, clones: Vec<(&'static str, OwnedFd)>) -> Result<(), Refused> {
+    fn devices(&self, clones: Vec<(PathBuf, OwnedFd)>) -> Result<(), Refused> {
         let dev = self.point(Path::new("/dev"), true)?;
         tmpfs(&dev, "mode=0755,size=1m")?;
         for (name, device) in clones {
             let point = dev.join(name);
+            point.parent().map_or(Ok(()), fs::create_dir_all).during(point.display())?;
             File::create(&point).during(point.display())?;
             attach(&device, &point)?;
         }
@@ -325,6 +333,16 @@ impl View<'_> {
             mount(kind, &point, kind, flags, options).map_err(io::Error::from).during(point.display())?;
         }
         limit(&pin(&dev)?, false, RDONLY).during(dev.display())
+    }
+
+    /// The sandbox's user is in the user table, where that may be read.
+    fn names(&self, tables: Vec<(PathBuf, OwnedFd)>) -> Result<(), Refused> {
+        for (path, table) in tables {
+            if access_at(&self.confinement.places, &path) == Access::Read && self.at(&path).exists() {
+                attach(&table, &self.at(&path))?;
+            }
+        }
+        Ok(())
     }
 
     /// `/tmp` and `/run` are not those of the machine.
@@ -376,9 +394,9 @@ impl View<'_> {
             let around = place.path.parent().map_or(Access::Deny, |parent| access_at(&confinement.places, parent));
             let copy = clones.iter().position(|(known, _)| known == place).map(|index| clones.swap_remove(index).1);
             let in_temporary = is_in_temporary(&confinement.places, &place.path);
-            let in_layer = is_in_layer(&confinement.places, &place.path);
-            let in_writable = around == Access::Write && !in_temporary && !in_layer;
-            if place.fixed && !in_layer {
+            let in_home = is_in_home(&confinement.places, &place.path);
+            let in_writable = around == Access::Write && !in_temporary && !in_home;
+            if place.fixed && !in_home {
                 self.fix_way(&place.path)?;
             }
             let mask = |kind: Kind| Mask { path: place.path.clone(), kind, mount: None, in_writable, by_pattern: place.by_pattern };
@@ -389,6 +407,16 @@ impl View<'_> {
                 }
                 // Sandboxed code cannot change it.
                 _ if place.shape == Shape::Link => {}
+                (_, _, Some(copy)) if place.source.is_some() => {
+                    self.masks.push(mask(Kind::Layer));
+                    self.put_last(&copy)?;
+                }
+                _ if place.source.is_some() => {
+                    if around == Access::Write && !is_in_layer(&confinement.places, &place.path) && !in_temporary {
+                        self.masks.push(mask(Kind::Hold));
+                        self.cover_last()?;
+                    }
+                }
                 (Access::Write, _, Some(copy)) => {
                     self.masks.push(mask(Kind::Root));
                     self.put_last(&copy)?;
@@ -397,7 +425,7 @@ impl View<'_> {
                     self.masks.push(mask(Kind::Root));
                     self.put_last(&copy)?;
                 }
-                (Access::Read, Access::Write, _) if !in_temporary && !in_layer => {
+                (Access::Read, Access::Write, _) if !in_temporary && !in_home => {
                     self.masks.push(mask(Kind::Hold));
                     self.cover_last()?;
                 }
@@ -412,7 +440,7 @@ impl View<'_> {
                     self.masks.push(Mask { mount, ..mask(Kind::Root) });
                 }
                 (Access::Deny, Access::Read | Access::Write, _) => {
-                    let can_appear = around == Access::Write && !place.path.starts_with(TEMPORARY) && !in_layer;
+                    let can_appear = around == Access::Write && !place.path.starts_with(TEMPORARY) && !in_home;
                     let is_there = self.at(&place.path).symlink_metadata().is_ok();
                     if is_there {
                         self.masks.push(mask(Kind::Hide));
@@ -529,9 +557,14 @@ pub fn is_made_here(path: &Path) -> bool {
 }
 
 /// Whether the innermost place around a path is written into the layer over the home.
-pub fn is_in_layer(places: &[Place], path: &Path) -> bool {
+pub fn is_in_home(places: &[Place], path: &Path) -> bool {
     let Some(parent) = path.parent() else { return false };
     places.iter().rev().find(|place| parent.starts_with(&place.path)).is_some_and(|place| place.shape == Shape::Home)
+}
+
+/// Whether a path lies below a place where a directory of ours is seen.
+pub fn is_in_layer(places: &[Place], path: &Path) -> bool {
+    places.iter().any(|place| place.source.is_some() && path != place.path && path.starts_with(&place.path))
 }
 
 /// Whether the innermost place around a path is the sandbox's own `/tmp`.
