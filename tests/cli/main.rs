@@ -15,6 +15,7 @@ mod newcomer;
 mod person;
 mod profiles;
 mod run;
+mod sandbox;
 mod schema;
 mod shell;
 mod shown;

@@ -49,6 +49,7 @@ mod doors;
 mod file_calls;
 mod files;
 mod git;
+mod home;
 mod http;
 mod layouts;
 mod leftovers;

@@ -131,6 +131,12 @@ pub enum Command {
         #[command(subcommand)]
         command: TokenCommand,
     },
+    /// List and remove what commands in a sandbox left in their layers over the home
+    #[command(after_help = SANDBOX_HELP)]
+    Sandbox {
+        #[command(subcommand)]
+        command: SandboxCommand,
+    },
     /// Serve this machine's processes and files to a client
     #[command(visible_alias = "exec-server", after_help = EXECUTOR_HELP)]
     Executor(Box<ExecutorArguments>),
@@ -158,6 +164,31 @@ pub enum Command {
     /// The page about config.toml, for `cargo xtask docs`
     #[command(name = "__reference", hide = true)]
     Reference,
+}
+
+const SANDBOX_HELP: &str = "\
+Examples:
+  outpost sandbox list             workspaces with a layer, and how large each is
+  outpost sandbox clear .          forget what commands left in the layer of this workspace
+  outpost sandbox clear --all      the same for every workspace";
+
+#[derive(Subcommand)]
+pub enum SandboxCommand {
+    /// Workspaces whose commands left something in a layer over the home
+    List {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Remove the layer of a workspace; your own files stay as they are
+    Clear {
+        /// The workspace
+        #[arg(conflicts_with = "all", required_unless_present = "all")]
+        workspace: Option<PathBuf>,
+        /// Every workspace
+        #[arg(long)]
+        all: bool,
+    },
 }
 
 const SCHEMA_HELP: &str = "\
@@ -225,7 +256,7 @@ impl Command {
             | Self::Schema(_)
             | Self::Completions { .. }
             | Self::Doctor(_) => false,
-            Self::Env { .. } | Self::Cp(_) | Self::Thread(_) | Self::Token { .. } => false,
+            Self::Env { .. } | Self::Cp(_) | Self::Thread(_) | Self::Token { .. } | Self::Sandbox { .. } => false,
         }
     }
 }

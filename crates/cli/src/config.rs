@@ -1,5 +1,6 @@
 //! `config.toml`: what is in it, and what it means.
 
+pub mod home;
 pub mod limits;
 pub mod reference;
 pub mod serve;
@@ -20,6 +21,7 @@ use outpost_sandbox::Level;
 use serde::{Deserialize, Deserializer, de};
 use toml::{Table, Value};
 
+use home::HomeTable;
 use limits::LimitTable;
 use serve::ServeTable;
 
@@ -44,6 +46,7 @@ pub struct Config {
     /// Sandboxes that hold less are refused on this machine.
     #[serde(deserialize_with = "level")]
     pub sandbox_minimum: Level,
+    pub sandbox_home: HomeTable,
     /// What sandboxed code may do with the repositories of this machine.
     #[serde(deserialize_with = "git")]
     pub git: GitMode,

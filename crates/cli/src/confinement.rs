@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, ensure};
 use clap::ValueEnum;
 use outpost_executor::{GitMode, HttpTarget, ceiling};
+use outpost_sandbox::home::HomeSettings;
 use outpost_sandbox::policy::Policy;
 use outpost_sandbox::{Level, Limits};
 
@@ -22,8 +23,8 @@ impl ConfinementArguments {
         let ceiling = self.ceiling_text()?.map_or(Ok(Policy::Open), |text| ceiling::parse(&text)).context(place)?;
         let sandbox_user = self.sandbox_user.as_deref().map(user).transpose()?;
         let (minimum, minimum_from) = configured_minimum(settings)?;
-        let git = configured_git(settings)?;
-        Ok(Confinement { ceiling, sandbox_user, limits: self.limits(settings)?, minimum, minimum_from, git })
+        let (git, home) = (configured_git(settings)?, configured_home(settings)?);
+        Ok(Confinement { ceiling, sandbox_user, limits: self.limits(settings)?, minimum, minimum_from, git, home })
     }
 
     /// The ceiling as a file would say it: the one that is named, or that of the profile.
@@ -57,6 +58,7 @@ impl ConfinementArguments {
                 "open-files" => &mut given.open_files,
                 "file-size" => &mut given.file_size,
                 "free-space" => &mut given.free_space,
+                "home-layer" => &mut given.home_layer,
                 _ => &mut given.cpu_seconds,
             } = Some(*limit);
         }
@@ -149,6 +151,12 @@ pub fn configured_minimum(settings: &[String]) -> anyhow::Result<(Level, Option<
 pub fn configured_git(settings: &[String]) -> anyhow::Result<GitMode> {
     let file = Home::from_environment().map(|home| home.config());
     Ok(Config::read(file.as_deref(), settings)?.git)
+}
+
+/// What is special in the home of this user, as config.toml has it.
+pub fn configured_home(settings: &[String]) -> anyhow::Result<HomeSettings> {
+    let file = Home::from_environment().map(|home| home.config());
+    Ok(Config::read(file.as_deref(), settings)?.sandbox_home.over(HomeSettings::default()))
 }
 
 /// What HTTP requests may reach besides public addresses: what the command line says, or else what config.toml has.

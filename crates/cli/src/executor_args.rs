@@ -132,13 +132,13 @@ pub struct ConfinementArguments {
     /// gets a user of its own and the workspace is mapped to it
     #[arg(long, value_name = "NAME")]
     pub sandbox_user: Option<String>,
-    /// Change what a session may use; may be given several times. NAME is processes, memory, open-files, file-size, free-space
-    /// or cpu-seconds; VALUE a number (with K, M, G or T for bytes) or `none`. Without it, `[limits]` of config.toml counts
+    /// Change what a session may use; may be given several times. NAME is processes, memory, open-files, file-size,
+    /// free-space, home-layer or cpu-seconds; VALUE a number (with K, M, G or T for bytes) or `none`. Without it, `[limits]` of config.toml counts
     #[arg(long = "limit", value_name = "NAME=VALUE", value_parser = limit)]
     pub limits: Vec<(String, Limit)>,
 }
 
-const LIMITS: [&str; 6] = ["processes", "memory", "open-files", "file-size", "free-space", "cpu-seconds"];
+const LIMITS: [&str; 7] = ["processes", "memory", "open-files", "file-size", "free-space", "home-layer", "cpu-seconds"];
 
 fn limit(text: &str) -> Result<(String, Limit), String> {
     let (name, value) = text.split_once('=').ok_or("NAME=VALUE was expected")?;

@@ -24,7 +24,7 @@ pub const APP: &str = "app";
 pub struct Home(PathBuf);
 
 /// Everything that we ever put there.
-const OURS: [&str; 16] = [
+const OURS: [&str; 17] = [
     "config.toml",
     "requirements.toml",
     "environments.toml",
@@ -41,6 +41,7 @@ const OURS: [&str; 16] = [
     "plugins",
     "skills",
     "programs",
+    "layers",
 ];
 
 impl Home {
@@ -113,6 +114,11 @@ impl Home {
 
     pub fn spool(&self) -> PathBuf {
         self.0.join("spool")
+    }
+
+    /// What sandboxed code wrote into the home of its user, by workspace.
+    pub fn layers(&self) -> PathBuf {
+        self.0.join("layers")
     }
 
     /// Copies of files that are being rewritten in place.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use outpost_executor::{ExecutorConfig, GitMode, GitSettings, Grounds, HttpTarget, InputLimits, OutputLimits, WorkerPatience};
 use outpost_rpc::PeerOptions;
+use outpost_sandbox::home::{Home as UserHome, HomeSettings};
 use outpost_sandbox::policy::Policy;
 use outpost_sandbox::{IdleCells, Launcher, LauncherSettings, Level, Limits};
 use uuid::Uuid;
@@ -32,6 +33,8 @@ pub struct Confinement {
     pub sandbox_user: Option<(u32, u32)>,
     pub limits: Limits,
     pub minimum: Level,
+    /// What is special in the home of the executor's user.
+    pub home: HomeSettings,
     pub git: GitMode,
     /// The administrator's file, if that is where the minimum is from.
     pub minimum_from: Option<String>,
@@ -50,6 +53,7 @@ pub fn executor_config(settings: ExecutorSettings, variables: &Variables) -> any
         scratch: seat.as_ref().map(|seat| seat.run.join("cells")),
         sandbox_user: settings.confinement.sandbox_user,
         home: variables.get("HOME").map(Into::into),
+        layers: home.as_ref().map(Home::layers),
         limits: settings.confinement.limits,
         open_files: variables.open_files(),
         minimum: settings.confinement.minimum,
@@ -61,6 +65,7 @@ pub fn executor_config(settings: ExecutorSettings, variables: &Variables) -> any
         temporary: std::env::var_os("TMPDIR").filter(|path| !path.is_empty()).map(Into::into),
         own: home.iter().map(|home| home.path().to_owned()).collect(),
         shared: home.iter().flat_map(|home| ["skills", "plugins"].map(|name| home.path().join(name))).collect(),
+        home: variables.get("HOME").map(|path| Arc::new(UserHome::new(path.into(), settings.confinement.home))),
         homes: homes(variables.get("HOME").map(Into::into)),
         ceiling: settings.confinement.ceiling,
     };

@@ -97,6 +97,7 @@ fn main() -> ExitCode {
             Command::Thread(arguments) => commands::thread::run(arguments, &process).await,
             Command::Serve(arguments) => commands::serve::run(arguments, &process).await,
             Command::Token { command } => commands::token::run(command),
+            Command::Sandbox { command } => commands::sandbox::run(command),
         }
     };
     let code = bugs.run(|| runtime.block_on(work));

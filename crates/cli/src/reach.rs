@@ -14,7 +14,7 @@ use outpost_wire::exec::environment::EnvironmentInfo;
 use crate::Process;
 use crate::args::PlaceArguments;
 use crate::commands::env;
-use crate::confinement::{configured_git, configured_limits, configured_minimum, http_allow};
+use crate::confinement::{configured_git, configured_home, configured_limits, configured_minimum, http_allow};
 use crate::environments::{Known, token};
 use crate::home::local_directories;
 use crate::local::{Confinement, ExecutorSettings, executor_config};
@@ -124,7 +124,14 @@ pub fn local(limits: Limits, own: &Process) -> anyhow::Result<(Connector, Execut
         keeps_fates: false,
         listener: "this process".into(),
         http_allow,
-        confinement: Confinement { limits, minimum, minimum_from, git: configured_git(&own.settings)?, ..Confinement::default() },
+        confinement: Confinement {
+            limits,
+            minimum,
+            minimum_from,
+            git: configured_git(&own.settings)?,
+            home: configured_home(&own.settings)?,
+            ..Confinement::default()
+        },
     };
     let executor = Executor::new(executor_config(settings, &own.variables)?);
     let serving = executor.clone();

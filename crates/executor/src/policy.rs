@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use outpost_sandbox::policy::{Access, Exceeds, Glob, GlobError, Network, Origin, Policy, Rule, Rules, Trace, trace};
+use outpost_sandbox::home::{Home, KnownHome, without_secrets};
+use outpost_sandbox::policy::{Access, Exceeds, Glob, GlobError, HomeView, Network, Origin, Policy, Rule, Rules, Trace, trace};
 use outpost_wire::exec::policy as wire;
 use outpost_wire::exec::policy::{Entry, EntryPath, FileSystem, Grant, MissingPath, Permissions, SandboxContext, SpecialRoot};
 use outpost_wire::{PathError, PathUri};
@@ -33,6 +34,8 @@ pub struct Grounds {
     pub shared: Vec<PathBuf>,
     /// Homes of users, resolved: where shells, ssh and git read their files.
     pub homes: Vec<PathBuf>,
+    /// The home of the executor's user, of which sandboxed code sees a layer.
+    pub home: Option<Arc<Home>>,
     /// What no request exceeds.
     pub ceiling: Policy,
 }
@@ -136,9 +139,39 @@ impl Grounds {
             }
             rules = rules.led_by(led.links, Access::Deny);
         }
-        let rules = shown.into_iter().fold(rules, Rules::showing);
+        let rules = self.at_home(shown.into_iter().fold(rules, Rules::showing));
         let rules = rules.with_devices(devices::find(&context.devices)?);
         Ok(Policy::Confined(Arc::new(rules)))
+    }
+
+    /// Shows the home through a layer, and takes keys and tokens away wherever the layer does not.
+    fn at_home(&self, mut rules: Rules) -> Rules {
+        let Some(known) = self.home.as_ref().and_then(|home| home.known()) else { return rules };
+        let secrets: Vec<PathBuf> = known.hidden.iter().chain(&known.mixed).map(|path| known.home.join(path)).collect();
+        let is_layered = rules.access(&known.home).access == Access::Read;
+        // Places inside of the home that are shown as they are, or all of it.
+        let open: Vec<PathBuf> = match is_layered {
+            true => rules.below(&known.home).filter(|rule| rule.access > Access::Deny).map(|rule| rule.path.clone()).collect(),
+            false => vec![known.home.clone()],
+        };
+        let inside = secrets.iter().filter(|path| open.iter().any(|place| path.starts_with(place)));
+        let exposed: Vec<&PathBuf> = inside.chain(&known.outside).filter(|path| !rules.names(path) && has_secrets(&known, path)).collect();
+        for path in exposed {
+            rules = rules.held_to(Rule { path: path.clone(), access: Access::Deny, origin: Origin::Credentials });
+        }
+        if !is_layered {
+            return rules;
+        }
+        let written = rules.writable_roots().map(|rule| &rule.path);
+        let workspace = rules.workspaces().iter().chain(written).next().cloned().unwrap_or_else(|| "/".into());
+        let view = HomeView {
+            home: known.home.clone(),
+            workspace,
+            directories: known.directories.clone(),
+            hidden: known.hidden.clone(),
+            mixed: known.mixed.clone(),
+        };
+        rules.with_home(view)
     }
 
     fn entries(&self, entries: &[Entry], context: &SandboxContext, draft: &mut Draft<'_>) -> Result<(), PolicyError> {
@@ -216,6 +249,15 @@ impl Grounds {
             SpecialRoot::Unknown { path, .. } if access == Access::Deny => return Err(PolicyError::Unknown(path.clone())),
             SpecialRoot::Unknown { .. } => Vec::new(),
         })
+    }
+}
+
+/// Whether something is there that must not be read: settings without a secret may be.
+fn has_secrets(known: &KnownHome, path: &Path) -> bool {
+    let mixed = path.strip_prefix(&known.home).ok().filter(|inner| known.mixed.iter().any(|mixed| mixed == inner));
+    match mixed {
+        None => path.exists(),
+        Some(_) => std::fs::read(path).is_ok_and(|text| without_secrets(path, &text).is_none_or(|clean| clean != text)),
     }
 }
 

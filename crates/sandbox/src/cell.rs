@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::ops::Deref;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -19,6 +19,7 @@ use crate::limits::Limit;
 use crate::memory::{Program, Root};
 use crate::message::{Cause, Checked, News, Order, Standing, Task};
 use crate::meter::Meter;
+use crate::shares::Shares;
 use crate::zygote::{CellEnds, InUse};
 
 /// How many reapers without work are kept.
@@ -94,12 +95,12 @@ pub struct Reaper {
 }
 
 impl Cell {
-    /// Takes over the socket of a cell once that says that it is ready. With it comes the network that it shares with later
-    /// cells of its session, if it has one.
+    /// Takes over the socket of a cell once that says that it is ready. With it comes what it shares with later cells of its
+    /// session.
     pub fn adopt(ends: CellEnds, guarded: bool, meter: Arc<Meter>) -> io::Result<Adopted> {
         let CellEnds { control, requests, zygote } = ends;
         let requests = guarded.then_some(requests);
-        Ok(hear(&control)?.map(|(pid, network)| {
+        Ok(hear(&control)?.map(|(pid, shares)| {
             // The cell and its reapers, and the guard before them if it has one.
             meter.watch_cell(Root { pid, helpers: if requests.is_some() { 3 } else { 2 } });
             let state = State { spare: Vec::new(), busy: HashMap::new(), engaged: 0, used: Instant::now(), ended: false };
@@ -115,7 +116,7 @@ impl Cell {
                 retired: AtomicBool::new(false),
                 user: None,
             };
-            (cell, network)
+            (cell, shares)
         }))
     }
 
@@ -508,19 +509,19 @@ pub fn answer(control: &Channel) -> io::Result<Result<(), (Cause, String)>> {
     Ok(hear(control)?.map(drop))
 }
 
-/// A cell and the network that it shares, or why there is none.
-pub type Adopted = Result<(Cell, Vec<OwnedFd>), (Cause, String)>;
+/// A cell and what it shares, or why there is none.
+pub type Adopted = Result<(Cell, Shares), (Cause, String)>;
 
-type Heard = Result<(u32, Vec<OwnedFd>), (Cause, String)>;
+type Heard = Result<(u32, Shares), (Cause, String)>;
 
-/// What a new cell says: its number and its network, or why there is none.
+/// What a new cell says: its number and what it shares, or why there is none.
 fn hear(control: &Channel) -> io::Result<Heard> {
-    let (news, network) = match wait_for_message(control.as_fd())? {
+    let (news, descriptors) = match wait_for_message(control.as_fd())? {
         Some(message) => (Some(News::decode(&message.bytes)?), message.descriptors),
         None => (None, Vec::new()),
     };
     Ok(match news {
-        Some(News::Ready { pid }) => Ok((pid, network)),
+        Some(News::Ready { pid, shares }) => Ok((pid, Shares::new(shares, descriptors))),
         Some(News::Refused { cause, reason }) => Err((cause, reason)),
         _ => Err((Cause::Policy, "the process that should hold it ended".into())),
     })

@@ -126,6 +126,7 @@ impl Hierarchies {
             file_size: None,
             free_space: None,
             cpu_seconds: None,
+            home_layer: None,
             required: false,
         };
         let only = |wanted: bool| wanted.then(|| place.clone());

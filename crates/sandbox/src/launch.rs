@@ -2,6 +2,7 @@
 
 mod capacity;
 mod confined;
+mod home;
 mod idle;
 mod losses;
 mod streams;
@@ -9,7 +10,6 @@ mod streams;
 use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,6 +21,8 @@ use thiserror::Error;
 use tokio::task::JoinHandle;
 
 use self::confined::{Made, works_at};
+use self::home::HeldLayers;
+pub use self::home::Layering;
 pub use self::idle::IdleCells;
 use self::losses::Keeping;
 pub use self::losses::LossSink;
@@ -35,6 +37,7 @@ use crate::meter::Meter;
 use crate::plan::{Identity, Plan};
 use crate::policy::Policy;
 use crate::scratch::Scratch;
+use crate::shares::Shares;
 use crate::tried::Tried;
 use crate::watchdog::Watchdog;
 use crate::zygote::Zygote;
@@ -104,6 +107,8 @@ pub struct LauncherSettings {
     pub sandbox_user: Option<(u32, u32)>,
     /// The home of the executor's user, where the tools of that user often are.
     pub home: Option<PathBuf>,
+    /// Where layers over the home are kept.
+    pub layers: Option<PathBuf>,
     pub limits: Limits,
     /// How many files a command may have open that has no limit of its own, where that is less than the executor itself may.
     pub open_files: Option<u64>,
@@ -139,6 +144,11 @@ struct Shared {
     hierarchies: Mutex<Option<Arc<Hierarchies>>>,
     capacity: Mutex<Option<Capacity>>,
     capacity_as_owner: Mutex<Option<Capacity>>,
+    layering: Mutex<Layering>,
+    /// Whether there was a home to try it with.
+    layer_tried: OnceLock<bool>,
+    /// Owners that ended and have not given their layers back yet.
+    releasing: AtomicU64,
     tried: Tried,
     watchdog: Watchdog,
     owners: AtomicU64,
@@ -155,6 +165,7 @@ impl Launcher {
         if let Some(scratch) = &settings.scratch {
             Scratch::clean_up(scratch);
         }
+        let layering = home::first_layering(settings.layers.as_deref());
         Self(Arc::new(Shared {
             zygote,
             settings,
@@ -163,6 +174,9 @@ impl Launcher {
             hierarchies: Mutex::default(),
             capacity: Mutex::default(),
             capacity_as_owner: Mutex::default(),
+            layering,
+            layer_tried: OnceLock::new(),
+            releasing: AtomicU64::new(0),
             tried,
             watchdog: Watchdog::default(),
             owners: AtomicU64::new(1),
@@ -200,6 +214,12 @@ impl Launcher {
     /// The limits of every owner, and what holds them here.
     pub fn limits(&self) -> Vec<Limit> {
         self.0.settings.limits.held(&self.0.hierarchies())
+    }
+
+    /// How layers over the home are kept here: tried out, once. Nothing if there is no home to put one over.
+    pub fn layering(&self) -> Option<Layering> {
+        let is_tried = *self.0.layer_tried.get_or_init(|| self.try_layer());
+        is_tried.then(|| self.0.layering())
     }
 
     /// What a sandbox holds here: tried out, once.
@@ -307,8 +327,12 @@ pub(crate) struct State {
     retired: Vec<Weak<Cell>>,
     /// Whoever wants to know what programs outside took away.
     losses: LossSink,
-    /// The network that cells without any other share, once one of them has made it.
-    network: Vec<OwnedFd>,
+    /// What cells share, once one of them has made it.
+    shares: Shares,
+    /// The layers over the home that cells use.
+    pub(crate) layers: HeldLayers,
+    /// Layers that were too large: the next cell finds them empty.
+    pub(crate) full_layers: Vec<PathBuf>,
     /// Placeholders that our cells need.
     places: HashMap<Policy, Vec<PathBuf>>,
     /// What looks like a placeholder and is not ours: another executor may have made it, and takes it away when it ends.
@@ -425,17 +449,16 @@ impl Owner {
         if state.ended {
             return Err(LaunchError::Ended);
         }
+        self.empty_full_layers(&mut state);
         if let Some(cell) = state.cells.get(policy).filter(|cell| cell.is_there()).and_then(Cell::engage) {
             return Ok(cell);
         }
         let meter = self.meter()?;
-        let Made { cell, network, reports } = match policy {
+        let Made { cell, shares, reports } = match policy {
             Policy::Open => self.make_cell(Plan::default(), policy, &meter, &state)?,
             Policy::Confined(rules) => self.confined_cell(rules, policy, &meter, &mut state)?,
         };
-        if state.network.is_empty() {
-            state.network = network;
-        }
+        state.shares.adopt(shares);
         let cell = Arc::new(cell);
         if let Some(reports) = reports {
             if let Some(why) = cell.check()?.stale {
@@ -469,23 +492,23 @@ impl Owner {
 
     /// Kills everything that was started. Nothing can be started any more.
     pub fn end(&self) {
-        let (cells, places, has_temporary) = {
+        let (cells, places, layers, has_temporary) = {
             let mut state = self.lock();
             state.ended = true;
             state.losses = LossSink::default();
-            state.network.clear();
+            state.shares = Shares::default();
             let retired = std::mem::take(&mut state.retired);
             let cells: Vec<Arc<Cell>> =
                 std::mem::take(&mut state.cells).into_values().chain(retired.iter().filter_map(Weak::upgrade)).collect();
             let places = std::mem::take(&mut state.places).into_values().flatten().collect();
-            (cells, places, std::mem::take(&mut state.has_temporary))
+            (cells, places, std::mem::take(&mut state.layers), std::mem::take(&mut state.has_temporary))
         };
         for cell in &cells {
             cell.end();
         }
         let group = self.meter.get().and_then(|meter| meter.take_group());
         let temporary = has_temporary.then_some(self.number);
-        CleanUp { shared: self.shared.clone(), cells, group, places, temporary }.begin();
+        CleanUp { shared: self.shared.clone(), cells, group, places, layers, temporary }.begin();
     }
 }
 
@@ -495,12 +518,16 @@ struct CleanUp {
     cells: Vec<Arc<Cell>>,
     group: Option<Group>,
     places: Vec<PathBuf>,
+    layers: HeldLayers,
     temporary: Option<u64>,
 }
 
 impl CleanUp {
-    fn begin(self) {
+    fn begin(mut self) {
         let shared = self.shared.clone();
+        if !self.layers.is_empty() {
+            shared.releasing.fetch_add(1, Ordering::AcqRel);
+        }
         match tokio::runtime::Handle::try_current() {
             Ok(runtime) => shared.clean_ups().push(runtime.spawn(self.run())),
             Err(_) => self.release(),
@@ -521,7 +548,12 @@ impl CleanUp {
         }
     }
 
-    fn release(&self) {
+    /// Called once.
+    fn release(&mut self) {
+        if !self.layers.is_empty() {
+            self.layers.drain().for_each(|(_, layer)| layer.release());
+            self.shared.releasing.fetch_sub(1, Ordering::AcqRel);
+        }
         if let Some(scratch) = self.shared.scratch.get() {
             scratch.release_places(&self.places);
             if let Some(number) = self.temporary {

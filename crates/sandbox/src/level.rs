@@ -109,13 +109,13 @@ pub fn needed(rules: &Rules) -> (Level, Option<String>) {
         name.is_some_and(is_protected_name)
     };
     let inner = rules.iter().find(|rule| {
-        let around = rule.path.parent().map_or(Access::Deny, |parent| rules.access(parent).access);
-        let is_protected =
-            rule.access == Access::Read && (matches!(rule.origin, Origin::Protected | Origin::Layer) || name_is_protected(&rule.path));
+        let around = rule.path.parent().map_or(Access::Deny, |parent| rules.on_machine(parent));
+        let is_ours = matches!(rule.origin, Origin::Protected | Origin::Layer) || name_is_protected(&rule.path);
+        let is_protected = rule.origin == Origin::Credentials || rule.access == Access::Read && is_ours;
         around == Access::Write && rule.access != Access::Write && !is_protected
     });
     let pattern = || {
-        let roots = || rules.iter().filter(|rule| rule.access == Access::Write);
+        let roots = || rules.iter().filter(|rule| rule.access == Access::Write && rule.origin != Origin::Home);
         rules.globs().iter().find(|glob| roots().any(|root| glob.base().starts_with(&root.path) || root.path.starts_with(glob.base())))
     };
     match (inner, pattern) {

@@ -26,6 +26,8 @@ pub struct Limits {
     pub free_space: Option<u64>,
     /// Seconds of processor time of one process.
     pub cpu_seconds: Option<u64>,
+    /// Bytes of a workspace's layer over the home.
+    pub home_layer: Option<u64>,
     /// Whether nothing is started where no control group holds processes and memory.
     pub required: bool,
 }
@@ -53,6 +55,7 @@ impl Limits {
             file_size: Some(32 << 30),
             free_space: Some(256 << 20),
             cpu_seconds: None,
+            home_layer: Some(8 << 30),
             required: false,
         }
     }
@@ -119,6 +122,7 @@ pub const MEMORY: &str = "bytes of memory";
 pub const OPEN_FILES: &str = "open files";
 pub const FILE_SIZE: &str = "bytes of a file";
 pub const FREE_SPACE: &str = "bytes of free space";
+pub const HOME_LAYER: &str = "bytes of the layer over the home";
 pub const CPU: &str = "seconds of processor time";
 
 impl Limits {
@@ -149,6 +153,7 @@ impl Limits {
             of(OPEN_FILES, self.open_files, Mechanism::Rlimit),
             of(FILE_SIZE, self.file_size, Mechanism::Rlimit),
             of(FREE_SPACE, self.free_space, Mechanism::Watchdog),
+            of(HOME_LAYER, self.home_layer, Mechanism::Watchdog),
             of(CPU, self.cpu_seconds, Mechanism::Rlimit),
         ]
         .into_iter()

@@ -186,6 +186,8 @@ pub enum News {
     /// A cell is ready. Its number is the one that the machine knows it by.
     Ready {
         pid: u32,
+        /// Which shares come with it.
+        shares: u8,
     },
     /// A cell cannot be made: why.
     Refused {
@@ -207,6 +209,8 @@ pub enum Cause {
     Groups,
     /// The users of a mount cannot be mapped.
     Users,
+    /// The layer over the home cannot be mounted.
+    Layer,
 }
 
 #[derive(Default)]
@@ -400,9 +404,10 @@ impl News {
                 out.byte(3);
                 out.number(*job);
             }
-            Self::Ready { pid } => {
+            Self::Ready { pid, shares } => {
                 out.byte(4);
                 out.number(u64::from(*pid));
+                out.byte(*shares);
             }
             Self::Refused { cause, reason } => {
                 out.byte(5);
@@ -438,12 +443,13 @@ impl News {
                 Self::Exited { job, exit, alone: input.byte()? != 0 }
             }
             3 => Self::Alone { job: input.number()? },
-            4 => Self::Ready { pid: u32::try_from(input.number()?).map_err(|_| garbled())? },
+            4 => Self::Ready { pid: u32::try_from(input.number()?).map_err(|_| garbled())?, shares: input.byte()? },
             5 => {
                 let cause = match input.byte()? {
                     0 => Cause::Policy,
                     1 => Cause::Groups,
-                    _ => Cause::Users,
+                    2 => Cause::Users,
+                    _ => Cause::Layer,
                 };
                 Self::Refused { cause, reason: input.text()?.to_string_lossy().into_owned() }
             }
@@ -468,10 +474,11 @@ mod tests {
             News::Exited { job: 1, exit: Exit::Signal(9), alone: true },
             News::Exited { job: 1, exit: Exit::Code(255), alone: false },
             News::Alone { job: u64::MAX },
-            News::Ready { pid: 3 },
+            News::Ready { pid: 3, shares: 5 },
             News::Refused { cause: Cause::Policy, reason: "no".into() },
             News::Refused { cause: Cause::Groups, reason: "no".into() },
             News::Refused { cause: Cause::Users, reason: "no".into() },
+            News::Refused { cause: Cause::Layer, reason: "no".into() },
             News::Tried { held: true },
             News::Doubtful { job: 8 },
         ] {

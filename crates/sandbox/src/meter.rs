@@ -11,7 +11,7 @@ use rustix::fs::statvfs;
 
 use crate::cgroup::{Group, Hierarchies};
 use crate::child::Exit;
-use crate::limits::{CPU, FILE_SIZE, FREE_SPACE, Limit, Limits, MEMORY, Mechanism};
+use crate::limits::{CPU, FILE_SIZE, FREE_SPACE, HOME_LAYER, Limit, Limits, MEMORY, Mechanism};
 use crate::memory::{Process, Program, Root, Use};
 
 /// What a killed process reports that wrote too much into one file, or used too much time.
@@ -41,6 +41,8 @@ struct State {
     cells: Vec<Root>,
     /// Bytes that each of its processes had written when it was last looked at.
     written: HashMap<u32, u64>,
+    /// How large layers were when they were last measured, and how much was free on their disk then.
+    measured: HashMap<PathBuf, (u64, u64)>,
     /// What was killed for a limit that the kernel does not hold.
     kills: Vec<Kill>,
     /// Bytes of memory that were used when it was last looked at.
@@ -196,6 +198,31 @@ impl Meter {
         more
     }
 
+    /// How large a layer over the home may be.
+    pub fn home_layer(&self) -> Option<u64> {
+        self.lock().limit(HOME_LAYER).map(|limit| limit.value)
+    }
+
+    /// Whether a layer may have reached its limit since it was last measured: only then is measuring worth its time. By what was written
+    /// to its disk meanwhile, by anybody.
+    pub fn may_have_grown(&self, layer: &Path, most: u64) -> bool {
+        match (self.lock().measured.get(layer), free(layer)) {
+            (Some((bytes, before)), Some(now)) => before.saturating_sub(now) > most.saturating_sub(*bytes) / 2,
+            _ => true,
+        }
+    }
+
+    pub fn note_size(&self, layer: &Path, bytes: u64) {
+        let now = free(layer).unwrap_or_default();
+        self.lock().measured.insert(layer.to_owned(), (bytes, now));
+    }
+
+    pub fn note_full_layer(&self) {
+        let mut state = self.lock();
+        state.note(Kill { what: HOME_LAYER, program: None });
+        state.measured.clear();
+    }
+
     pub fn note_shortage(&self) {
         self.lock().note(Kill { what: FREE_SPACE, program: None });
     }
@@ -238,6 +265,10 @@ impl Meter {
         state.dying = Some((Instant::now(), largest));
         was_killed
     }
+}
+
+fn free(path: &Path) -> Option<u64> {
+    statvfs(path).ok().map(|stat| stat.f_bfree.saturating_mul(stat.f_frsize))
 }
 
 fn written_by(pid: u32) -> u64 {

@@ -1,6 +1,8 @@
 //! What a cell is told about itself: its rules, who it becomes, what it is limited to. Made by the executor, read by the stage.
 
+use std::ffi::OsStr;
 use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use crate::level::Level;
@@ -66,6 +68,8 @@ pub enum Shape {
     Tree,
     /// A link on the way to something with the access of the place.
     Link,
+    /// A directory of the home that is written into the layer over it.
+    Home,
 }
 
 /// Whose rights the sandbox's user has in a place, as far as the access goes.
@@ -92,6 +96,57 @@ pub struct Confinement {
     pub temporary: Option<PathBuf>,
     /// Devices that are shown besides the harmless ones.
     pub devices: Vec<PathBuf>,
+    pub home: Option<HomeLayer>,
+}
+
+/// The layer over the home of the executor's user. Paths are relative to the home unless said otherwise.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HomeLayer {
+    /// Absolute.
+    pub home: PathBuf,
+    /// An empty directory, absolute, on which the layer is put together.
+    pub frame: PathBuf,
+    /// Where what is written is kept, absolute; without it, in memory.
+    pub store: Option<PathBuf>,
+    /// How many bytes may be kept in memory.
+    pub room: u64,
+    pub directories: Vec<PathBuf>,
+    pub hidden: Vec<PathBuf>,
+    pub copies: Vec<FileCopy>,
+}
+
+/// A file that is shown with this text, whatever the home holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileCopy {
+    pub path: PathBuf,
+    pub text: Vec<u8>,
+}
+
+impl HomeLayer {
+    fn encode(&self, out: &mut Writer) {
+        out.text(self.home.as_os_str());
+        out.text(self.frame.as_os_str());
+        out.text(self.store.as_deref().unwrap_or(Path::new("")).as_os_str());
+        out.number(self.room);
+        out.list(&self.directories, |out, path| out.text(path.as_os_str()));
+        out.list(&self.hidden, |out, path| out.text(path.as_os_str()));
+        out.list(&self.copies, |out, copy| {
+            out.text(copy.path.as_os_str());
+            out.text(OsStr::from_bytes(&copy.text));
+        });
+    }
+
+    fn decode(input: &mut Reader<'_>) -> io::Result<Self> {
+        Ok(Self {
+            home: input.path()?,
+            frame: input.path()?,
+            store: Some(input.path()?).filter(|path| !path.as_os_str().is_empty()),
+            room: input.number()?,
+            directories: input.list(Reader::path)?,
+            hidden: input.list(Reader::path)?,
+            copies: input.list(|input| Ok(FileCopy { path: input.path()?, text: input.text()?.into_vec() }))?,
+        })
+    }
 }
 
 /// One limit of the kernel for every process.
@@ -108,6 +163,8 @@ pub struct Plan {
     pub rlimits: Vec<Rlimit>,
     /// Files into which the cell writes itself to be limited together with the others of its session.
     pub cgroups: Vec<PathBuf>,
+    /// Which shares of its session come with the plan.
+    pub shares: u8,
 }
 
 impl Plan {
@@ -118,6 +175,7 @@ impl Plan {
             out.number(rlimit.value);
         });
         out.list(&self.cgroups, |out, path| out.text(path.as_os_str()));
+        out.byte(self.shares);
         let Some(confinement) = &self.confinement else {
             out.byte(0);
             return out.0;
@@ -128,7 +186,7 @@ impl Plan {
             out.byte(place.access as u8);
             out.byte(place.rights as u8);
             out.byte(place.fixed.into());
-            out.byte((place.shape == Shape::Link).into());
+            out.byte(place.shape as u8);
             out.byte(place.by_pattern.into());
             out.text(place.source.as_deref().unwrap_or(Path::new("")).as_os_str());
         });
@@ -160,6 +218,10 @@ impl Plan {
         if let Some(path) = &confinement.temporary {
             out.text(path.as_os_str());
         }
+        out.byte(confinement.home.is_some().into());
+        if let Some(home) = &confinement.home {
+            home.encode(&mut out);
+        }
         out.list(&confinement.devices, |out, path| out.text(path.as_os_str()));
         out.0
     }
@@ -169,8 +231,9 @@ impl Plan {
         let id = |input: &mut Reader<'_>| u32::try_from(input.number()?).map_err(|_| io::Error::from(io::ErrorKind::InvalidData));
         let rlimits = input.list(|input| Ok(Rlimit { resource: id(input)?, value: input.number()? }))?;
         let cgroups = input.list(Reader::path)?;
+        let shares = input.byte()?;
         if input.byte()? == 0 {
-            return Ok(Self { confinement: None, rlimits, cgroups });
+            return Ok(Self { confinement: None, rlimits, cgroups, shares });
         }
         let places = input.list(|input| {
             let path = input.path()?;
@@ -185,7 +248,11 @@ impl Plan {
                 _ => Rights::Owners,
             };
             let fixed = input.byte()? == 1;
-            let shape = if input.byte()? == 1 { Shape::Link } else { Shape::Tree };
+            let shape = match input.byte()? {
+                0 => Shape::Tree,
+                1 => Shape::Link,
+                _ => Shape::Home,
+            };
             let by_pattern = input.byte()? == 1;
             let source = Some(input.path()?).filter(|source| !source.as_os_str().is_empty());
             Ok(Place { path, access, rights, fixed, shape, by_pattern, source })
@@ -207,8 +274,10 @@ impl Plan {
             _ => Identity::Owner { uid: id(&mut input)?, gid: id(&mut input)?, id: id(&mut input)? },
         };
         let temporary = if input.byte()? == 1 { Some(input.path()?) } else { None };
+        let home = if input.byte()? == 1 { Some(HomeLayer::decode(&mut input)?) } else { None };
         let devices = input.list(Reader::path)?;
-        Ok(Self { confinement: Some(Confinement { level, places, globs, network, identity, temporary, devices }), rlimits, cgroups })
+        let confinement = Confinement { level, places, globs, network, identity, temporary, devices, home };
+        Ok(Self { confinement: Some(confinement), rlimits, cgroups, shares })
     }
 }
 
@@ -229,17 +298,28 @@ mod tests {
                 Place { fixed: false, ..place("/w", Access::Write, Rights::Owners) },
                 Place { by_pattern: true, source: Some("/own/layer".into()), ..place("/w/.git", Access::Deny, Rights::Others) },
                 Place { shape: Shape::Link, ..place("/w/link", Access::Read, Rights::Others) },
+                Place { shape: Shape::Home, ..place("/home/u/.cache", Access::Write, Rights::Others) },
             ],
             globs: vec![Glob::below(std::path::Path::new("/w/[x]"), "**/*.env").unwrap(), Glob::new("/a/*").unwrap()],
             network: Network::Enabled,
             identity: Identity::Mapped { id: 7 },
             temporary: Some("/x".into()),
+            home: Some(HomeLayer {
+                home: "/home/u".into(),
+                frame: "/own/frame".into(),
+                store: Some("/own/store".into()),
+                room: 7,
+                directories: vec![".cache".into()],
+                hidden: vec![".aws".into(), ".config/gh".into()],
+                copies: vec![FileCopy { path: ".npmrc".into(), text: b"a=\xff\n".to_vec() }],
+            }),
             devices: vec!["/dev/dri/card0".into()],
         };
         let plan = Plan {
             confinement: Some(confinement),
             rlimits: vec![Rlimit { resource: 7, value: u64::MAX }],
             cgroups: vec!["/sys/fs/cgroup/x/cgroup.procs".into()],
+            shares: 5,
         };
         assert_eq!(Plan::decode(&plan.encode()).unwrap(), plan);
         let other = Confinement {
@@ -249,6 +329,7 @@ mod tests {
             network: Network::Restricted,
             identity: Identity::Owner { uid: 0, gid: 1, id: 2 },
             temporary: None,
+            home: None,
             devices: Vec::new(),
         };
         let plan = Plan { confinement: Some(other), ..Plan::default() };

@@ -7,6 +7,7 @@
 //! over every rule.
 
 mod glob;
+mod home;
 mod layer;
 mod protect;
 mod trace;
@@ -17,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use glob::{Glob, GlobError};
+pub use home::HomeView;
 pub use layer::Substitute;
 pub use protect::{KEY_DIRECTORY, PROTECTED_IF_PRESENT, PROTECTED_NAMES, STARTUP_FILES, is_protected_name, protected_paths};
 use thiserror::Error;
@@ -66,6 +68,10 @@ pub enum Origin {
     Own,
     /// The operator's ceiling.
     Ceiling,
+    /// A directory of the home that is written into a layer of the workspace.
+    Home,
+    /// A store of keys or tokens.
+    Credentials,
     /// A directory of ours that is seen instead of the machine's.
     Layer,
 }
@@ -77,6 +83,8 @@ impl fmt::Display for Origin {
             Self::Protected => "protected inside a writable root",
             Self::Own => "the executor's own files",
             Self::Ceiling => "the operator's ceiling",
+            Self::Home => "the workspace's layer over the home",
+            Self::Credentials => "a store of credentials, which sandbox_home.show can name",
             Self::Layer => "a private layer of the sandbox",
         })
     }
@@ -170,6 +178,8 @@ pub struct Rules {
     /// Links on the way to something that is denied or read-only, and which of the two: they have to lead where they led when
     /// the rules were made.
     links: BTreeMap<PathBuf, Access>,
+    /// How the home of the executor's user is seen.
+    home: Option<HomeView>,
     /// What is seen in the place of the machine's.
     substitutes: Vec<Substitute>,
     /// Devices that are shown besides the harmless ones.
@@ -191,7 +201,16 @@ impl Rules {
     /// Of two rules for one path the later one counts.
     pub fn new(rules: impl IntoIterator<Item = Rule>, globs: Vec<Glob>, network: Network) -> Self {
         let rules = rules.into_iter().map(|rule| (rule.path.clone(), rule)).collect();
-        Self { rules, globs, network, workspaces: Vec::new(), links: BTreeMap::new(), substitutes: Vec::new(), devices: BTreeSet::new() }
+        Self {
+            rules,
+            globs,
+            network,
+            workspaces: Vec::new(),
+            links: BTreeMap::new(),
+            home: None,
+            substitutes: Vec::new(),
+            devices: BTreeSet::new(),
+        }
     }
 
     /// Everything may be read, nothing written.
@@ -355,8 +374,12 @@ impl Rules {
             if rule.access <= allowed.access {
                 continue;
             }
+            // What is written into a layer changes nothing that the ceiling speaks of.
+            if rule.origin == Origin::Home && allowed.access == Access::Read {
+                continue;
+            }
             // What we protect is nothing that somebody asked for.
-            if rule.origin != Origin::Protected {
+            if !matches!(rule.origin, Origin::Protected | Origin::Home) {
                 return Err(Exceeds::Path { path: rule.path.clone(), wanted: rule.access, rule: allowed.reason.to_string() });
             }
             rules.insert(rule.path.clone(), Rule { path: rule.path.clone(), access: allowed.access, origin: Origin::Ceiling });
@@ -379,6 +402,7 @@ impl Rules {
             network: self.network,
             workspaces: self.workspaces.clone(),
             links: self.links.clone(),
+            home: self.home.clone(),
             substitutes: self.substitutes.clone(),
             devices: self.devices.clone(),
         };

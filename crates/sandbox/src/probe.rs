@@ -4,7 +4,7 @@ use rustix::process::geteuid;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-use crate::launch::{LaunchError, Launcher, LauncherSettings};
+use crate::launch::{LaunchError, Launcher, LauncherSettings, Layering};
 use crate::level::{Capacity, Level};
 use crate::limits::PROCESSES;
 use crate::policy::{KEY_DIRECTORY, PROTECTED_IF_PRESENT, PROTECTED_NAMES, Policy, Rules, STARTUP_FILES};
@@ -72,6 +72,8 @@ const ROOT: &str = "sandboxed code never runs as root";
 /// The row that tells how much of a sandbox there is; where it does not hold, there is none.
 pub const LEVEL: &str = "a level of the sandbox";
 const PROCESSES_OF_OTHERS: &str = "other processes are out of reach";
+const HOME: &str = "tools write their caches and settings into a layer of the workspace";
+const SECRETS: &str = "keys and tokens in the home are not seen";
 const PRIVATE: &str = "/tmp and /run of its own";
 const CALLS: &str = "no kernel settings, new namespaces, set-id files, terminal injection";
 const FORKS: &str = "a number of processes per session";
@@ -79,12 +81,12 @@ const MEMORY: &str = "an amount of memory per session";
 
 /// Tries everything out, with this program as the stage (see [`crate::stage`]) and with files in a directory of ours.
 pub fn probe(scratch: &Path) -> Verdict {
-    probe_at(scratch, Level::default())
+    probe_at(scratch, LauncherSettings::default())
 }
 
-/// The same where less than a level is refused.
-pub fn probe_at(scratch: &Path, minimum: Level) -> Verdict {
-    let settings = LauncherSettings { scratch: Some(scratch.to_owned()), minimum, ..LauncherSettings::default() };
+/// The same with what else a launcher is given on this host.
+pub fn probe_at(scratch: &Path, settings: LauncherSettings) -> Verdict {
+    let settings = LauncherSettings { scratch: Some(scratch.to_owned()), ..settings };
     probe_with(&Launcher::with_own_stage(settings), scratch)
 }
 
@@ -171,6 +173,18 @@ fn rows(capacity: &Capacity, (open, held): (Option<&str>, Option<&str>), launche
     add(PROCESSES_OF_OTHERS, processes.into(), held().or(exposed.map(Into::into)), seen);
     let shared = "/tmp and /run are the machine's own";
     add(PRIVATE, "mounts of its own".into(), not_at(Level::Mounts, shared), None);
+    let no_layer = "without mounts there is no layer: caches and settings in the home may be read only";
+    let (layer, restriction) = match launcher.layering() {
+        None => ("none".to_owned(), Some("the executor's user has no home".to_owned())),
+        Some(Layering::Kept) => ("overlay, kept by workspace".to_owned(), None),
+        Some(Layering::InMemory(why)) => ("overlay, in memory".to_owned(), Some(format!("it goes with the session, because of {why}"))),
+        Some(Layering::Nothing(why)) => ("none".to_owned(), Some(why)),
+    };
+    let missing = restriction.clone().filter(|_| layer == "none" && launcher.layering().is_some());
+    add(HOME, layer, not_at(Level::Mounts, no_layer).or(missing), restriction.as_deref());
+    let inside = "settings that hold secrets among others cannot be read at all, and nothing is hidden inside a writable root";
+    let by = if level == Level::Landlock { "Landlock" } else { "mounts" };
+    add(SECRETS, by.into(), held(), (level == Level::Landlock).then_some(inside));
     let is_named = launcher.has_sandbox_user();
     let (identity, restriction) = match (is_root, is_named || !is_root, capacity.maps_users) {
         (true, true, _) => ("the user that was named", None),

@@ -74,6 +74,11 @@ impl Scratch {
         path.canonicalize()
     }
 
+    /// Where a layer over the home is put together for an owner; to be made, and removed, by whoever uses it.
+    pub fn frame(&self, owner: u64, number: usize) -> PathBuf {
+        self.directory.join(format!("home-{owner}-{number}"))
+    }
+
     pub fn remove_temporary(&self, owner: u64) {
         let _ = fs::remove_dir_all(self.directory.join(format!("tmp-{owner}")));
     }

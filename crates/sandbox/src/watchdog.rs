@@ -3,11 +3,13 @@
 //!
 //! While nothing runs, nothing is looked at.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
+use crate::home;
 use crate::launch::State;
 use crate::meter::{self, Meter};
 
@@ -89,6 +91,7 @@ async fn run(inner: Weak<Inner>, wake: Arc<Notify>, _looking: Looking) {
         let looked = tokio::task::spawn_blocking(move || {
             let since = Instant::now();
             hold_memory(&watched);
+            look_at_layers(&watched);
             (look(&watched, was_short), since.elapsed() * RESTS)
         });
         (was_short, rest) = looked.await.unwrap_or_default();
@@ -110,6 +113,27 @@ fn pause(watched: &[Held], was_short: bool) -> Duration {
     let free = watched.iter().filter_map(|(meter, _)| meter.free_memory()).min();
     let memory = free.map_or(CALM, |free| Duration::from_millis(free / (PER_SECOND / 1000)).clamp(CLOSE, CALM));
     if was_short { memory.min(SHORT) } else { memory }
+}
+
+/// Has layers over the home emptied that have become too large: their commands are stopped, and the next ones find them empty.
+fn look_at_layers(watched: &[Held]) {
+    for (meter, state) in watched {
+        let Some((most, state)) = meter.home_layer().zip(state.upgrade()) else { continue };
+        let slots: Vec<PathBuf> = {
+            let state = state.lock().unwrap_or_else(PoisonError::into_inner);
+            state.layers.values().filter_map(|layer| layer.slot()).map(|slot| slot.path().to_owned()).collect()
+        };
+        for slot in slots.iter().filter(|slot| meter.may_have_grown(slot, most)) {
+            let bytes = home::size(slot);
+            meter.note_size(slot, bytes);
+            if bytes > most {
+                meter.note_full_layer();
+                let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+                state.full_layers.push(slot.clone());
+                state.all_cells().iter().for_each(|cell| cell.kill_all());
+            }
+        }
+    }
 }
 
 fn hold_memory(watched: &[Held]) {

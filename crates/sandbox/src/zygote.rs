@@ -1,7 +1,7 @@
 //! The executor's end of the zygote: started when it is first needed, and again if somebody killed it.
 
 use std::io::{self, Read};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -108,14 +108,14 @@ impl Zygote {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Forks a cell; returns our ends of its sockets, and of the one for what its guard tells. `network` is what an earlier cell of
+    /// Forks a cell; returns our ends of its sockets, and of the one for what its guard tells. `shared` is what earlier cells of
     /// the same session sent.
-    pub fn cell(&self, description: &[u8], network: &[OwnedFd]) -> io::Result<(CellEnds, Channel)> {
+    pub fn cell(&self, description: &[u8], shared: &[BorrowedFd<'_>]) -> io::Result<(CellEnds, Channel)> {
         let zygote = InUse::new(&self.uses);
         let ((requests, asked), (reports, told)) = (channel::pair()?, channel::pair()?);
         // A report that does not fit is left out: whoever keeps the sandbox must not wait.
         rustix::io::ioctl_fionbio(&told, true)?;
-        let more: Vec<_> = [asked.as_fd(), told.as_fd()].into_iter().chain(network.iter().map(AsFd::as_fd)).collect();
+        let more: Vec<_> = [asked.as_fd(), told.as_fd()].into_iter().chain(shared.iter().copied()).collect();
         let control = self.ask(&Order::Cell(description.to_vec()), &more)?;
         Ok((CellEnds { control, requests, zygote }, reports))
     }

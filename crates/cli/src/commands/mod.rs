@@ -11,6 +11,7 @@ pub mod exec;
 pub mod executor;
 pub mod keeper;
 pub mod run;
+pub mod sandbox;
 pub mod schema;
 pub mod serve;
 pub mod shell;

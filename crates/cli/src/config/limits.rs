@@ -16,6 +16,7 @@ pub struct LimitTable {
     pub file_size: Option<Limit>,
     pub free_space: Option<Limit>,
     pub cpu_seconds: Option<Limit>,
+    pub home_layer: Option<Limit>,
     pub required: Option<bool>,
 }
 
@@ -29,6 +30,7 @@ impl LimitTable {
             (self.file_size, &mut limits.file_size),
             (self.free_space, &mut limits.free_space),
             (self.cpu_seconds, &mut limits.cpu_seconds),
+            (self.home_layer, &mut limits.home_layer),
         ];
         for (written, limit) in written {
             if let Some(Limit(value)) = written {

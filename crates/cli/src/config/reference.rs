@@ -75,6 +75,25 @@ pub const KEYS: &[Key] = &[
         "The lowest level of a sandbox in which this machine runs anything: `landlock`, `mounts` or `full`. See [sandbox.md](sandbox.md#levels).",
     ),
     key(
+        "sandbox_home.directories",
+        r#"[".mytool", "~/work/cache"]"#,
+        "caches and settings of well-known tools",
+        "More directories of the home that commands in a sandbox may write: into a layer of the workspace, never into the home. See [sandbox.md](sandbox.md#the-home).",
+    ),
+    key("sandbox_home.read_only", r#"[".cargo"]"#, "none", "Directories of the home that are not written into the layer."),
+    key(
+        "sandbox_home.hide",
+        r#"[".config/mytool/token"]"#,
+        "well-known keys and tokens",
+        "More files and directories of the home that commands in a sandbox do not see.",
+    ),
+    key(
+        "sandbox_home.show",
+        r#"[".kube"]"#,
+        "none",
+        "Files and directories of the home that are seen as they are, although they hold keys or tokens.",
+    ),
+    key(
         "git",
         r#""read-only""#,
         "`commit`: where the sandbox has mounts of its own, commands work in a private copy of `.git`, and what they commit is carried over",
@@ -143,6 +162,12 @@ pub const KEYS: &[Key] = &[
     key("limits.open_files", "1024", "`65536`", "Open files of one process."),
     key("limits.file_size", r#""1G""#, "`\"32G\"`", "The size of one file."),
     key("limits.free_space", r#""2G""#, "`\"256M\"`", "What stays free where a session writes."),
+    key(
+        "limits.home_layer",
+        r#""2G""#,
+        "`\"8G\"`",
+        "A workspace's [layer over the home](sandbox.md#the-home). One that is larger is emptied.",
+    ),
     key("limits.cpu_seconds", "600", "no limit", "Processor time of one process."),
     key(
         "limits.required",

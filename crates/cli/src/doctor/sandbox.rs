@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 
-use outpost_sandbox::{Row, probe_at};
+use outpost_sandbox::{LauncherSettings, Row, probe_at};
 
 use super::{Finding, Patient, not_looked_at};
 use crate::confinement::configured_minimum;
@@ -25,7 +25,9 @@ pub fn findings(patient: &Patient<'_>) -> Vec<Finding> {
         Ok((minimum, _)) => minimum,
         Err(_) => return not_looked_at("sandbox", "config.toml"),
     };
-    let (mut told, verdict) = (BTreeSet::new(), probe_at(&scratch, minimum));
+    let user_home = patient.own.variables.get("HOME").map(Into::into);
+    let settings = LauncherSettings { minimum, home: user_home, layers: Some(home.layers()), ..LauncherSettings::default() };
+    let (mut told, verdict) = (BTreeSet::new(), probe_at(&scratch, settings));
     let raise = verdict.raised_by.clone();
     verdict.rows.into_iter().map(|row| finding(row, raise.as_deref(), &mut told)).collect()
 }

@@ -227,6 +227,8 @@ impl Gate {
         inside.check(path, Access::Read, Last::Followed)?;
         let real = inside.resolve(path, Last::Followed).unwrap_or_else(|| path.to_owned());
         let denied = inside.rules.below(&real).find(|rule| rule.access == Access::Deny).map(ToString::to_string);
+        let hidden = inside.rules.home().and_then(|view| view.secrets().find(|secret| secret.starts_with(&real)));
+        let denied = denied.or_else(|| hidden.map(|path| format!("{} is a store of credentials and not seen", path.display())));
         match denied.or_else(|| inside.rules.globs().first().map(|glob| format!("paths like {glob} are denied"))) {
             Some(rule) => Err(fault::refused(&Refusal { path: real, wanted: Access::Read, rule }, Access::Deny)),
             None => Ok(()),

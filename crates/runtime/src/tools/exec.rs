@@ -21,7 +21,7 @@ use super::output::HeadTail;
 use super::patching::named_once;
 use super::permit::{SandboxPermissions, additional};
 use super::processes::{End, Processes, Running, Terms};
-use super::{Asked, CallContext, CallEnd, Plan, ResultType, Run, StepTools, USER_COMMAND, Work, narrow};
+use super::{Asked, CallContext, CallEnd, Plan, ResultType, Run, StepTools, USER_COMMAND, Work};
 use crate::approvals::Bound;
 use crate::denial::{self, Around};
 use crate::patch;

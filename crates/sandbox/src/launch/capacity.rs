@@ -80,7 +80,7 @@ impl Shared {
             places.push(place(path, Access::Write, Rights::Owners));
         }
         let (globs, network, devices) = (Vec::new(), Network::Restricted, Vec::new());
-        let confinement = Confinement { level, places, globs, network, identity, temporary: None, devices };
+        let confinement = Confinement { level, places, globs, network, identity, temporary: None, devices, home: None };
         let plan = Plan { confinement: Some(confinement), ..Plan::default() };
         let (ends, _reports) = self.zygote.cell(&plan.encode(), &[]).map_err(|error| error.to_string())?;
         // It ends with its socket.

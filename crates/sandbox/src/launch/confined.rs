@@ -1,7 +1,6 @@
 //! Making the cell of a policy: its level, whom it runs as, and the plan that the stage carries out.
 
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,8 +14,9 @@ use crate::level::{self, Capacity, Level};
 use crate::message::Cause;
 use crate::meter::Meter;
 use crate::plan::{Confinement, Identity, Place, Plan, Rights, Shape};
-use crate::policy::{Access, Policy, Rules};
+use crate::policy::{Access, Origin, Policy, Rule, Rules};
 use crate::scratch::Scratch;
+use crate::shares::Shares;
 
 /// In which way a policy is held.
 #[derive(Debug, Clone, Copy)]
@@ -28,8 +28,8 @@ struct Enforcement {
 /// A cell that was just made.
 pub(super) struct Made {
     pub(super) cell: Cell,
-    /// The network that it shares with those that come later.
-    pub(super) network: Vec<OwnedFd>,
+    /// What it shares with those that come later.
+    pub(super) shares: Shares,
     /// Where its guard reports losses, if it has one.
     pub(super) reports: Option<Channel>,
 }
@@ -78,16 +78,42 @@ impl Owner {
         let is_mapped = matches!(mapped, Identity::Mapped { .. });
         let owner = || self.owner_of(rules);
         let identity = if is_mapped && !capacity.maps_users { owner()? } else { mapped };
-        let plan = self.plan(Enforcement { level, identity }, rules, policy, (meter, &mut *state))?;
-        match self.adopt(plan, policy, meter, state)? {
+        match self.adopt_planned(Enforcement { level, identity }, rules, policy, (meter, &mut *state))? {
             // Only this file system does not do it.
             Err((Cause::Users, reason)) if is_mapped => {
                 let level = self.level(&self.shared.capacity_as_owner(), rules)?;
-                let plan = self.plan(Enforcement { level, identity: owner()? }, rules, policy, (meter, &mut *state))?;
-                let made = self.adopt(plan, policy, meter, state)?;
+                let made = self.adopt_planned(Enforcement { level, identity: owner()? }, rules, policy, (meter, &mut *state))?;
                 made.map_err(|(_, other)| LaunchError::Unenforceable(format!("{reason}; and as its owner: {other}")))
             }
             made => made.map_err(|(_, reason)| LaunchError::Unenforceable(reason)),
+        }
+    }
+
+    /// With a layer over the home as good as this machine has one.
+    fn adopt_planned(
+        &self,
+        enforcement: Enforcement,
+        rules: &Rules,
+        policy: &Policy,
+        (meter, state): (&Arc<Meter>, &mut State),
+    ) -> Result<Outcome, LaunchError> {
+        loop {
+            let plan = self.plan(enforcement, rules, policy, (meter, &mut *state))?;
+            match self.adopt(plan, policy, meter, state)? {
+                Err((Cause::Layer, why)) if self.shared.layer_failed(&why) => {
+                    // Those that other cells use stay as they are.
+                    let unused = state.layers.extract_if(|_, layer| layer.mounts.is_none());
+                    unused.collect::<Vec<_>>().into_iter().for_each(|(_, layer)| layer.release());
+                }
+                made => {
+                    if let (Ok(made), Some(layer)) = (&made, rules.home().and_then(|view| state.layers.get_mut(&view.workspace)))
+                        && layer.mounts.is_none()
+                    {
+                        layer.mounts = made.shares.mounts.as_ref().and_then(|mounts| mounts.try_clone().ok());
+                    }
+                    return Ok(made);
+                }
+            }
         }
     }
 
@@ -119,7 +145,11 @@ impl Owner {
 
     /// The one who owns what the policy is about, where users cannot be mapped.
     fn owner_of(&self, rules: &Rules) -> Result<Identity, LaunchError> {
-        let roots = rules.writable_roots().map(|rule| &rule.path).filter(|path| *path != Path::new("/tmp"));
+        let roots = rules
+            .writable_roots()
+            .filter(|rule| rule.origin != Origin::Home)
+            .map(|rule| &rule.path)
+            .filter(|path| *path != Path::new("/tmp"));
         let mut owners: Vec<((u32, u32), &PathBuf)> = Vec::new();
         for path in roots.chain(rules.workspaces()) {
             let Ok(metadata) = path.metadata() else { continue };
@@ -143,7 +173,11 @@ impl Owner {
     fn adopt(&self, mut plan: Plan, policy: &Policy, meter: &Arc<Meter>, state: &State) -> Result<Outcome, LaunchError> {
         plan.rlimits = self.shared.settings.limits.rlimits(&self.shared.hierarchies(), policy);
         plan.cgroups = meter.doors();
-        Ok(match self.fork_cell(&plan, meter, state)? {
+        let frame = plan.confinement.as_ref().and_then(|confinement| confinement.home.as_ref()).map(|layer| layer.frame.clone());
+        let layer = frame.and_then(|frame| state.layers.values().find(|layer| layer.is_at(&frame)));
+        let shares = state.shares.with_mounts(layer.and_then(|layer| layer.mounts.as_ref()))?;
+        plan.shares = shares.kinds();
+        Ok(match self.fork_cell(&plan, meter, &shares)? {
             Err((Cause::Groups, why)) => {
                 let none = self.shared.do_without_groups(why);
                 if let Some(why) = self.shared.settings.limits.shortfall(&none) {
@@ -152,19 +186,19 @@ impl Owner {
                 meter.without_group(self.shared.settings.limits.held(&none));
                 plan.rlimits = self.shared.settings.limits.rlimits(&none, policy);
                 plan.cgroups = Vec::new();
-                self.fork_cell(&plan, meter, state)?
+                self.fork_cell(&plan, meter, &shares)?
             }
             made => made,
         })
     }
 
-    fn fork_cell(&self, plan: &Plan, meter: &Arc<Meter>, state: &State) -> Result<Outcome, LaunchError> {
-        let (ends, reports) = self.shared.zygote.cell(&plan.encode(), &state.network)?;
+    fn fork_cell(&self, plan: &Plan, meter: &Arc<Meter>, shares: &Shares) -> Result<Outcome, LaunchError> {
+        let (ends, reports) = self.shared.zygote.cell(&plan.encode(), &shares.descriptors())?;
         // Only mounts have a guard that keeps them in place.
         let is_guarded = plan.confinement.as_ref().is_some_and(|confinement| confinement.level > Level::Landlock);
         let made = Cell::adopt(ends, is_guarded, meter.clone())?;
         let user = plan.confinement.as_ref().and_then(|confinement| confinement.identity.other_user());
-        Ok(made.map(|(cell, network)| Made { cell: cell.of(user), network, reports: is_guarded.then_some(reports) }))
+        Ok(made.map(|(cell, shares)| Made { cell: cell.of(user), shares, reports: is_guarded.then_some(reports) }))
     }
 
     fn plan(
@@ -182,14 +216,29 @@ impl Owner {
         }
         // First of all: it removes what a killed executor left behind, and what is missing then is looked for below.
         let scratch = self.shared.scratch()?;
-        let mut places: BTreeMap<PathBuf, Access> = rules.iter().map(|rule| (rule.path.clone(), rule.access)).collect();
+        let layer = self.home_layer(rules, level, identity, state)?;
+        // Without mounts nothing is taken away inside a writable root, and there is no layer.
+        let is_held = |rule: &&Rule| match rule.origin {
+            Origin::Home => layer.is_some(),
+            Origin::Credentials => {
+                level > Level::Landlock || rule.path.parent().is_none_or(|parent| rules.on_machine(parent) != Access::Write)
+            }
+            _ => true,
+        };
+        let held: Vec<&Rule> = rules.iter().filter(is_held).collect();
+        let mut places: BTreeMap<PathBuf, Access> = held.iter().map(|rule| (rule.path.clone(), rule.access)).collect();
+        if let Some(view) = rules.home().filter(|_| layer.is_none()) {
+            for path in view.secrets().filter(|path| !rules.names(path) && rules.on_machine(path) == Access::Read) {
+                places.entry(path).or_insert(Access::Deny);
+            }
+        }
         let user_home = self.shared.settings.home.as_ref().and_then(|home| home.canonicalize().ok());
         let is_held =
             |path: &Path, access: Access| (access != Access::Write || rules.source_of(path).is_some()) && !rules.is_in_layer(path);
         for rule in
             rules.iter().filter(|rule| is_held(&rule.path, rule.access) && !rule.path.starts_with("/tmp") | is_in_root(rules, &rule.path))
         {
-            let around = rule.path.parent().map_or(Access::Deny, |parent| rules.access(parent).access);
+            let around = rule.path.parent().map_or(Access::Deny, |parent| rules.on_machine(parent));
             let is_free = rule.path.symlink_metadata().is_err() || scratch.is_placeholder(&rule.path);
             if level > Level::Landlock && around == Access::Write && is_free {
                 let held = scratch.hold_place(&rule.path, user_home.as_deref())?;
@@ -201,15 +250,22 @@ impl Owner {
         for workspace in rules.workspaces().iter().filter(|path| rules.access(path).access == Access::Read && !is_of_the_system(path)) {
             places.entry(workspace.clone()).or_insert(Access::Read);
         }
-        let home = self.shared.closed_home().filter(|home| rules.access(home).access == Access::Read && !is_of_the_system(home));
+        let home = self
+            .shared
+            .closed_home()
+            .filter(|home| layer.is_none() && rules.access(home).access == Access::Read && !is_of_the_system(home));
         if let Some(home) = &home {
             places.entry(home.clone()).or_insert(Access::Read);
         }
+        let is_layered = |path: &Path| layer.is_some() && rules.iter().any(|rule| rule.path == path && rule.origin == Origin::Home);
         let rights = |path: &PathBuf, access: Access| match access {
+            Access::Write if is_layered(path) => Rights::Others,
             Access::Write => Rights::Owners,
             Access::Read if rules.source_of(path).is_some() => Rights::Owners,
             Access::Read if rules.workspaces().contains(path) && !is_of_the_system(path) => Rights::Owners,
             Access::Read if home.as_ref() == Some(path) => Rights::OwnersIfPossible,
+            // What a policy names in the home is seen as the rest of it is.
+            Access::Read if layer.as_ref().is_some_and(|layer| path.starts_with(&layer.home)) => Rights::OwnersIfPossible,
             _ => Rights::Others,
         };
         let tree = |(path, access): (PathBuf, Access)| Place {
@@ -217,9 +273,9 @@ impl Owner {
             // What is seen inside a layer lies in a directory of ours, which nobody else finds.
             fixed: access == Access::Write || rules.source_of(&path).is_none(),
             source: rules.source_of(&path).map(Path::to_owned),
+            shape: if is_layered(&path) { Shape::Home } else { Shape::Tree },
             path,
             access,
-            shape: Shape::Tree,
             by_pattern: false,
         };
         let link = |(path, access): (&Path, Access)| Place {
@@ -245,8 +301,11 @@ impl Owner {
         if let Some(temporary) = temporary.as_ref().filter(|_| rules.access(Path::new("/tmp")).access == Access::Write) {
             meter.watch_directory(temporary);
         }
-        let (globs, devices) = (rules.globs().to_vec(), rules.devices().cloned().collect());
-        let confinement = Confinement { level, places, globs, network: rules.network, identity, temporary, devices };
+        if let Some(store) = layer.as_ref().and_then(|layer| layer.store.as_ref()) {
+            meter.watch_directory(store);
+        }
+        let (globs, devices, network) = (rules.globs().to_vec(), rules.devices().cloned().collect(), rules.network);
+        let confinement = Confinement { level, places, globs, network, identity, temporary, devices, home: layer };
         Ok(Plan { confinement: Some(confinement), ..Plan::default() })
     }
 }
@@ -261,7 +320,7 @@ fn is_of_the_system(path: &Path) -> bool {
 pub(super) fn works_at(policy: &Policy, path: &Path) -> bool {
     let Policy::Confined(rules) = policy else { return true };
     let has_own_temporary = rules.access(Path::new("/")).access != Access::Write;
-    rules.access(path).access == Access::Write && !(has_own_temporary && path.starts_with("/tmp") && !is_in_root(rules, path))
+    rules.on_machine(path) == Access::Write && !(has_own_temporary && path.starts_with("/tmp") && !is_in_root(rules, path))
 }
 
 /// Whether a path below `/tmp` is also below a writable root there, which is the machine's own and not the sandbox's.

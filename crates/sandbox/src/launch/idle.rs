@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
+use super::home::HeldLayers;
 use super::{CleanUp, Owner, Shared, State};
 use crate::policy::Policy;
 
@@ -72,6 +73,6 @@ impl Shared {
         // Something may still run in one that this one took the place of, and needs the same placeholders.
         let is_needed = state.retired.iter().any(|retired| retired.strong_count() > 0);
         let places = if is_needed { Vec::new() } else { state.places.remove(policy).unwrap_or_default() };
-        CleanUp { shared: self.clone(), cells: vec![cell], group: None, places, temporary: None }.begin();
+        CleanUp { shared: self.clone(), cells: vec![cell], group: None, places, layers: HeldLayers::new(), temporary: None }.begin();
     }
 }

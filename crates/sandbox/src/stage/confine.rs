@@ -6,6 +6,7 @@
 
 mod filter;
 mod guard;
+mod home;
 mod idmap;
 mod masks;
 mod matches;
@@ -36,31 +37,35 @@ use crate::level::Level;
 use crate::message::Cause;
 use crate::plan::{Confinement, Identity, Place, Rights, Shape};
 use crate::policy::Access;
+use crate::shares::Shares;
 use crate::sys::{self, Fork, Signals};
-
-pub use network::Network;
 
 /// Why a cell cannot be confined, for whoever asked for it.
 #[derive(Debug, Clone)]
 pub struct Refused {
     reason: String,
-    by_users: bool,
+    cause: Cause,
 }
 
 impl Refused {
     /// The users of a mount cannot be mapped, which may be done in another way.
     fn users(self) -> Self {
-        Self { by_users: true, ..self }
+        Self { cause: Cause::Users, ..self }
+    }
+
+    /// The layer over the home cannot be mounted, without which a policy can be held as well.
+    fn layer(self) -> Self {
+        Self { cause: Cause::Layer, ..self }
     }
 
     pub fn cause(&self) -> Cause {
-        if self.by_users { Cause::Users } else { Cause::Policy }
+        self.cause
     }
 }
 
 impl From<String> for Refused {
     fn from(reason: String) -> Self {
-        Self { reason, by_users: false }
+        Self { reason, cause: Cause::Policy }
     }
 }
 
@@ -95,22 +100,23 @@ impl<T, E: Display> During<T> for Result<T, E> {
 
 /// What the processes of a cell need to know of it.
 pub struct Settled {
-    /// The network of this cell, for those that come later.
-    pub network: Network,
+    /// What those that come later may use as well.
+    pub shares: Shares,
     pub quiet: Quiet,
 }
 
-/// Confines this process. Returns in a new process, the first of its own process table. `shared` is the network of the
-/// session, if one of its cells has made it before.
-pub fn confine(confinement: &Confinement, shared: Network, ends: Ends) -> Result<Settled, Refused> {
+/// Confines this process. Returns in a new process, the first of its own process table. `shared` is what earlier cells of the
+/// session made.
+pub fn confine(confinement: &Confinement, shared: Shares, ends: Ends) -> Result<Settled, Refused> {
     if confinement.level == Level::Landlock {
         // Without mounts there is nothing to keep in place, and nothing that could be put back.
         alone(&with_matches(confinement, None)?)?;
-        return Ok(Settled { network: Network::default(), quiet: Quiet::Always });
+        return Ok(Settled { shares: Shares::default(), quiet: Quiet::Always });
     }
     // Handles of other namespaces can only be made from here.
     let sources = view::Sources::open(confinement)?;
-    let network = network::separate(confinement, shared)?;
+    let mut shares = network::separate(confinement, shared)?;
+    shares.mounts = home::enter(confinement, &sources, shares.mounts.take())?;
     // Heard from here on, so that no change is missed between looking and holding. Without it, everything is looked at before each start.
     let mut watch = Watch::open().ok();
     let confinement = with_matches(confinement, watch.as_mut())?;
@@ -127,7 +133,7 @@ pub fn confine(confinement: &Confinement, shared: Network, ends: Ends) -> Result
     let signals = Signals::listen().during("signals")?;
     match sys::fork().during("the first process of the sandbox")? {
         Fork::Parent(first) => {
-            drop((sources, network, built, quiet));
+            drop((sources, shares, built, quiet));
             Guard::new(first, signals, ends, keeper).run(&kept)
         }
         Fork::Child => drop((signals, ends, keeper, kept)),
@@ -145,7 +151,7 @@ pub fn confine(confinement: &Confinement, shared: Network, ends: Ends) -> Result
     // Lost with the change of user.
     sys::hear_of_parents_end().during("its parent")?;
     guard::is_kept(&built).during("the guard of the sandbox")?;
-    Ok(Settled { network, quiet })
+    Ok(Settled { shares, quiet })
 }
 
 /// Adds what the patterns deny now. Every directory in which they could come to deny something is watched before it is read.

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -16,6 +16,7 @@ use crate::cgroup::{Kernel, TRIAL_MEMORY, Tree};
 use crate::channel::{Channel, Message};
 use crate::message::{Cause, News, Order};
 use crate::plan::{Plan, Rlimit};
+use crate::shares::Shares;
 use crate::sys::{self, Fork, Signals};
 
 /// How long the processes that we forked may take to clean up once we are to go.
@@ -49,19 +50,20 @@ pub fn run(control: Channel, role: Role, worker: Worker, quiet: Quiet) -> io::Re
 }
 
 /// Makes this process the cell that it is meant to be.
-fn settle(description: &[u8], shared: confine::Network, ends: Option<Ends>) -> Result<Settled, (Cause, String)> {
+fn settle(description: &[u8], shared: Vec<OwnedFd>, ends: Option<Ends>) -> Result<Settled, (Cause, String)> {
     let policy = |reason: String| (Cause::Policy, reason);
     let plan = Plan::decode(description).map_err(|error| policy(error.to_string()))?;
     enter(&plan.cgroups).map_err(|reason| (Cause::Groups, reason))?;
     // Processes are counted per user: a sandbox has its own user, or its own count, only once it is confined.
     let (late, early): (Vec<_>, Vec<_>) = plan.rlimits.iter().partition(|limit| limit.resource == sys::rlimit::NPROC);
     set_limits(&early).map_err(policy)?;
+    let shared = Shares::new(plan.shares, shared);
     let settled = match (&plan.confinement, ends) {
         (Some(confinement), Some(ends)) => {
             confine::confine(confinement, shared, ends).map_err(|refused| (refused.cause(), refused.into()))?
         }
         (Some(_), None) => return Err(policy("a message between our own processes is garbled".into())),
-        (None, _) => Settled { network: confine::Network::default(), quiet: Quiet::Always },
+        (None, _) => Settled { shares: Shares::default(), quiet: Quiet::Always },
     };
     set_limits(&late).map_err(policy)?;
     Ok(settled)
@@ -185,7 +187,7 @@ impl Hub {
                         requests: Channel::from_descriptor(requests),
                         reports: Channel::from_descriptor(reports),
                     });
-                    self.become_cell(socket, &description, confine::Network::from_descriptors(descriptors.collect()), ends)
+                    self.become_cell(socket, &description, descriptors.collect(), ends)
                 }
                 Err(error) => drop(socket.send(&not_forked(&error), &[])),
             },
@@ -223,7 +225,7 @@ impl Hub {
         sys::exit(0)
     }
 
-    fn become_cell(&mut self, socket: Channel, description: &[u8], shared: confine::Network, ends: Option<Ends>) -> ! {
+    fn become_cell(&mut self, socket: Channel, description: &[u8], shared: Vec<OwnedFd>, ends: Option<Ends>) -> ! {
         self.let_go();
         let _ = rustix::thread::set_name(c"outpost-cell");
         // Told by this name, because inside it may get another one.
@@ -231,9 +233,9 @@ impl Hub {
         let settled =
             sys::hear_of_parents_end().map_err(|error| (Cause::Policy, error.to_string())).and_then(|()| settle(description, shared, ends));
         let done = match settled {
-            Ok(Settled { network, quiet }) => {
-                let sent = socket.send(&News::Ready { pid }.encode(), &network.descriptors());
-                drop(network);
+            Ok(Settled { shares, quiet }) => {
+                let sent = socket.send(&News::Ready { pid, shares: shares.kinds() }.encode(), &shares.descriptors());
+                drop(shares);
                 sent.and_then(|()| run(socket, Role::Cell, self.worker, quiet))
             }
             Err((cause, reason)) => socket.send(&News::Refused { cause, reason }.encode(), &[]),

@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::process::{DumpableBehavior, getegid, geteuid, set_dumpable_behavior};
 
@@ -11,35 +11,15 @@ use super::{During, Refused, become_user};
 use crate::level::Level;
 use crate::plan::{Confinement, Identity};
 use crate::policy;
+use crate::shares::Shares;
 use crate::sys;
 
-/// A network namespace, and the user namespace that it belongs to unless that is the machine's.
-#[derive(Debug, Default)]
-pub struct Network {
-    namespace: Option<OwnedFd>,
-    users: Option<OwnedFd>,
+fn own(name: &str) -> Result<OwnedFd, Refused> {
+    File::open(format!("/proc/self/ns/{name}")).map(OwnedFd::from).during("the namespaces of the sandbox")
 }
 
-impl Network {
-    /// As they come with an order; none at all means that there is no such network yet.
-    pub fn from_descriptors(descriptors: Vec<OwnedFd>) -> Self {
-        let mut descriptors = descriptors.into_iter();
-        Self { namespace: descriptors.next(), users: descriptors.next() }
-    }
-
-    /// The same, to be sent.
-    pub fn descriptors(&self) -> Vec<BorrowedFd<'_>> {
-        self.namespace.iter().chain(&self.users).map(AsFd::as_fd).collect()
-    }
-
-    fn own(users: bool) -> Result<Self, Refused> {
-        let open = |name: &str| File::open(format!("/proc/self/ns/{name}")).map(OwnedFd::from).during("the network of the sandbox");
-        Ok(Self { namespace: Some(open("net")?), users: if users { Some(open("user")?) } else { None } })
-    }
-}
-
-/// Leaves the namespaces of the machine. Returns the network of this cell if others may share it.
-pub fn separate(confinement: &Confinement, shared: Network) -> Result<Network, Refused> {
+/// Leaves the namespaces of the machine. Returns what other cells of the session may share.
+pub fn separate(confinement: &Confinement, mut shared: Shares) -> Result<Shares, Refused> {
     let mut rest = libc::CLONE_NEWNS | libc::CLONE_NEWIPC | libc::CLONE_NEWUTS;
     if confinement.level == Level::Full {
         rest |= libc::CLONE_NEWPID;
@@ -47,18 +27,18 @@ pub fn separate(confinement: &Confinement, shared: Network) -> Result<Network, R
     let is_closed = confinement.network == policy::Network::Restricted;
     let flags = if is_closed { rest | libc::CLONE_NEWNET } else { rest };
     if matches!(confinement.identity, Identity::Mapped { .. } | Identity::Named { .. }) {
-        let made = match &shared.namespace {
+        let made = match &shared.network {
             Some(network) if is_closed && shared.users.is_none() => {
                 sys::join(network.as_fd(), libc::CLONE_NEWNET).and_then(|()| sys::unshare(rest))
             }
             _ => sys::unshare(flags),
         };
         match (made, confinement.identity) {
-            (Ok(()), _) if !is_closed => return Ok(Network::default()),
-            (Ok(()), _) if shared.namespace.is_some() && shared.users.is_none() => return Ok(shared),
+            (Ok(()), _) if !is_closed => return Ok(shared),
+            (Ok(()), _) if shared.network.is_some() && shared.users.is_none() => return Ok(shared),
             (Ok(()), _) => {
                 open_loopback("0 2147483647");
-                return Network::own(false);
+                return Ok(Shares { network: Some(own("net")?), ..shared });
             }
             // With enough rights they are made as root, which drops them later; without, that user makes them.
             (Err(_), Identity::Named { uid, gid }) => become_user(uid, gid)?,
@@ -78,11 +58,18 @@ pub fn separate(confinement: &Confinement, shared: Network) -> Result<Network, R
         }
         _ => None,
     };
-    if let (Some(network), Some(users), true) = (&shared.namespace, &shared.users, is_closed) {
-        sys::join(users.as_fd(), libc::CLONE_NEWUSER)
-            .and_then(|()| sys::join(network.as_fd(), libc::CLONE_NEWNET))
-            .and_then(|()| sys::unshare(rest))
-            .during("the network of the session cannot be joined")?;
+    if let Some(users) = &shared.users {
+        let network = shared.network.as_ref().filter(|_| is_closed);
+        let joined = sys::join(users.as_fd(), libc::CLONE_NEWUSER).and_then(|()| match network {
+            Some(network) => sys::join(network.as_fd(), libc::CLONE_NEWNET).and_then(|()| sys::unshare(rest)),
+            None => sys::unshare(flags),
+        });
+        joined.during("the namespaces of the session cannot be joined")?;
+        if is_closed && network.is_none() {
+            let group = getegid().as_raw();
+            open_loopback(&format!("{group} {group}"));
+            shared.network = Some(own("net")?);
+        }
         return Ok(shared);
     }
     let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
@@ -98,11 +85,12 @@ pub fn separate(confinement: &Confinement, shared: Network) -> Result<Network, R
     let (inside_uid, inside_gid) = (inside.unwrap_or(uid), inside.unwrap_or(gid));
     std::fs::write("/proc/self/gid_map", format!("{inside_gid} {gid} 1")).during("groups of the user namespace")?;
     std::fs::write("/proc/self/uid_map", format!("{inside_uid} {uid} 1")).during("users of the user namespace")?;
+    let users = Some(own("user")?);
     if !is_closed {
-        return Ok(Network::default());
+        return Ok(Shares { users, ..shared });
     }
     open_loopback(&format!("{inside_gid} {inside_gid}"));
-    Network::own(true)
+    Ok(Shares { network: Some(own("net")?), users, ..shared })
 }
 
 /// 127.0.0.1 and ::1 of this network, and nothing else, can be used. `groups` may ask for echoes (`ping`), which needs no rights

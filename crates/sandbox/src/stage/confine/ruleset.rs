@@ -11,7 +11,7 @@ use landlock::{
 
 use super::{During, Refused};
 use crate::level::Level;
-use crate::plan::Confinement;
+use crate::plan::{Confinement, Place, Shape};
 use crate::policy::{Access, Network};
 
 /// Places outside of any policy that programs have to write to. All of them belong to the sandbox alone.
@@ -39,7 +39,10 @@ pub fn restrict(confinement: &Confinement) -> Result<bool, Refused> {
         .create()
         .during("Landlock")?;
     rules = allow(rules, Path::new("/"), AccessFs::from_read(VERSION))?;
-    let writing = confinement.places.iter().filter(|place| place.access == Access::Write).map(|place| place.path.as_path());
+    // A directory that the layer over the home does not have is not written either.
+    let is_there = |place: &&Place| place.shape != Shape::Home || place.path.is_dir();
+    let writing =
+        confinement.places.iter().filter(|place| place.access == Access::Write).filter(is_there).map(|place| place.path.as_path());
     let is_own_table = confinement.level == Level::Full && !confinement.identity.is_root_by_name();
     let own = if is_own_table { &PRIVATE[..] } else { &PRIVATE[..1] };
     for path in writing.chain(own.iter().map(Path::new)) {

@@ -17,6 +17,7 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_change, unmount};
 use rustix::process::{chdir, pivot_root};
 
+use super::home::{self, HomeMounts};
 use super::masks::{self, Kind, Mask, QUIET, RDONLY, clone, limit};
 use super::{During, Refused, idmap, names};
 use crate::level::Level;
@@ -46,18 +47,43 @@ impl Sources {
     pub fn open(confinement: &Confinement) -> Result<Self, Refused> {
         let mut maps: Vec<((u32, u32), File)> = Vec::new();
         let Identity::Mapped { id } = confinement.identity else { return Ok(Self { maps }) };
-        for place in confinement.places.iter().filter(|place| place.rights != Rights::Others && place.path != Path::new(TEMPORARY)) {
-            let pinned = match pin(place.origin()) {
-                Err(_) if place.rights == Rights::OwnersIfPossible || place.source.is_some() => continue,
+        let own = confinement.places.iter().filter(|place| place.rights != Rights::Others && place.path != Path::new(TEMPORARY));
+        let own = own.map(|place| (place.origin(), place.rights == Rights::OwnersIfPossible || place.source.is_some()));
+        let layer = confinement.home.iter().flat_map(|layer| layer.store.iter().chain([&layer.home])).map(|path| (path.as_path(), true));
+        for (path, is_optional) in own.chain(layer) {
+            let pinned = match pin(path) {
+                Err(_) if is_optional => continue,
                 pinned => pinned?,
             };
-            let owner = owner(pinned.as_fd()).during(place.path.display())?;
+            let owner = owner(pinned.as_fd()).during(path.display())?;
             if !maps.iter().any(|(known, _)| *known == owner) {
                 let map = idmap::namespace(owner, id).during("a map of users cannot be made (name a --sandbox-user)");
                 maps.push((owner, map.map_err(Refused::users)?));
             }
         }
         Ok(Self { maps })
+    }
+
+    /// A copy in which the sandbox's user has the rights of the owner.
+    pub fn own(&self, identity: Identity, pinned: &OwnedFd, path: &Path, attributes: u64) -> Result<OwnedFd, Refused> {
+        let Identity::Mapped { .. } = identity else {
+            let copy = clone(pinned, true).during(path.display())?;
+            limit(&copy, true, QUIET | attributes).during(path.display())?;
+            return Ok(copy);
+        };
+        let owner = owner(pinned.as_fd()).during(path.display())?;
+        let map = self.maps.iter().find(|(known, _)| *known == owner).map(|(_, map)| map);
+        let map = map.ok_or_else(|| format!("{} changed its owner meanwhile", path.display()))?;
+        let copy = clone(pinned, false).during(path.display())?;
+        limit(&copy, false, QUIET | attributes).during(path.display())?;
+        idmap::apply(copy.as_fd(), map)
+            .during(format!(
+                "{} lies on a file system whose users cannot be mapped, and as root there is no other way; \
+             name a --sandbox-user and give it the directory, or run the executor as an ordinary user",
+                path.display()
+            ))
+            .map_err(Refused::users)?;
+        Ok(copy)
     }
 }
 
@@ -116,6 +142,7 @@ pub fn build(confinement: &Confinement, sources: Sources) -> Result<Vec<Mask>, R
     let mut view = View { confinement, sources, prefix, scaffolds: Vec::new(), fixed: HashSet::new(), masks: Vec::new(), nothing: None };
     // From the tree as it is, before anything covers it.
     let places = view.clones()?;
+    let home = home::clones(confinement)?;
     let devices = view.device_clones()?;
     let machine = match confinement.level {
         Level::Full => None,
@@ -155,6 +182,7 @@ pub fn build(confinement: &Confinement, sources: Sources) -> Result<Vec<Mask>, R
         view.clear_obstacles()?;
     }
     view.nothing = Some(pin(&view.at(Path::new("/dev/null")))?);
+    view.home(home)?;
     view.places(places)?;
     view.names(tables)?;
     view.finish()?;
@@ -167,7 +195,7 @@ pub fn access_at(places: &[Place], path: &Path) -> Access {
 }
 
 /// Returns the number of the mount.
-fn attach(mount: &OwnedFd, target: &Path) -> Result<u64, Refused> {
+pub fn attach(mount: &OwnedFd, target: &Path) -> Result<u64, Refused> {
     let point = pin(target)?;
     masks::mount_on(&point, mount).during(format!("{} cannot be mounted", target.display()))
 }
@@ -187,14 +215,16 @@ impl View<'_> {
 
     /// Whether the tree at this path is one that we put there, so that nothing of the machine shows through.
     fn is_covered(&self, path: &Path) -> bool {
-        !self.prefix.is_empty() || self.scaffolds.iter().any(|scaffold| path.starts_with(scaffold) && path != scaffold)
+        let in_home = self.confinement.home.as_ref().is_some_and(|layer| path.starts_with(&layer.home));
+        in_home || !self.prefix.is_empty() || self.scaffolds.iter().any(|scaffold| path.starts_with(scaffold) && path != scaffold)
     }
 
     /// Copies of everything that has to be put into place by itself.
     fn clones(&mut self) -> Result<Vec<(Place, OwnedFd)>, Refused> {
         let mut clones = Vec::new();
+        let own = |pinned: &OwnedFd, path: &Path, attributes| self.sources.own(self.confinement.identity, pinned, path, attributes);
         for place in &self.confinement.places {
-            if place.access == Access::Deny || place.shape == Shape::Link || is_made_here(&place.path) {
+            if place.access == Access::Deny || place.shape != Shape::Tree || is_made_here(&place.path) || self.is_home(&place.path) {
                 continue;
             }
             let pinned = match pin(place.origin()) {
@@ -206,9 +236,9 @@ impl View<'_> {
                 Err(refused) => return Err(refused),
             };
             let copy = match place.access {
-                Access::Write => self.own(&pinned, place.origin(), 0)?,
-                _ if place.rights == Rights::Owners => self.own(&pinned, place.origin(), RDONLY)?,
-                _ if place.rights == Rights::OwnersIfPossible => match self.own(&pinned, &place.path, RDONLY) {
+                Access::Write => own(&pinned, place.origin(), 0)?,
+                _ if place.rights == Rights::Owners => own(&pinned, place.origin(), RDONLY)?,
+                _ if place.rights == Rights::OwnersIfPossible => match own(&pinned, &place.path, RDONLY) {
                     Ok(copy) => copy,
                     // Then it stays what it is to anybody.
                     Err(_) => continue,
@@ -222,28 +252,6 @@ impl View<'_> {
             clones.push((place.clone(), copy));
         }
         Ok(clones)
-    }
-
-    /// A copy in which the sandbox's user has the rights of the owner.
-    fn own(&self, pinned: &OwnedFd, path: &Path, attributes: u64) -> Result<OwnedFd, Refused> {
-        let Identity::Mapped { .. } = self.confinement.identity else {
-            let copy = clone(pinned, true).during(path.display())?;
-            limit(&copy, true, QUIET | attributes).during(path.display())?;
-            return Ok(copy);
-        };
-        let owner = owner(pinned.as_fd()).during(path.display())?;
-        let map = self.sources.maps.iter().find(|(known, _)| *known == owner).map(|(_, map)| map);
-        let map = map.ok_or_else(|| format!("{} changed its owner meanwhile", path.display()))?;
-        let copy = clone(pinned, false).during(path.display())?;
-        limit(&copy, false, QUIET | attributes).during(path.display())?;
-        idmap::apply(copy.as_fd(), map)
-            .during(format!(
-                "{} lies on a file system whose users cannot be mapped, and as root there is no other way; \
-             name a --sandbox-user and give it the directory, or run the executor as an ordinary user",
-                path.display()
-            ))
-            .map_err(Refused::users)?;
-        Ok(copy)
     }
 
     fn device_clones(&self) -> Result<Vec<(PathBuf, OwnedFd)>, Refused> {
@@ -380,12 +388,15 @@ impl View<'_> {
 
     fn places(&mut self, mut clones: Vec<(Place, OwnedFd)>) -> Result<(), Refused> {
         let confinement = self.confinement;
-        for place in confinement.places.iter().filter(|place| !is_made_here(&place.path)) {
+        let own = |place: &&Place| !is_made_here(&place.path) && place.shape != Shape::Home && !self.is_home(&place.path);
+        let places: Vec<&Place> = confinement.places.iter().filter(own).collect();
+        for place in places {
             let around = place.path.parent().map_or(Access::Deny, |parent| access_at(&confinement.places, parent));
             let copy = clones.iter().position(|(known, _)| known == place).map(|index| clones.swap_remove(index).1);
             let in_temporary = is_in_temporary(&confinement.places, &place.path);
-            let in_writable = around == Access::Write && !in_temporary;
-            if place.fixed {
+            let in_home = is_in_home(&confinement.places, &place.path);
+            let in_writable = around == Access::Write && !in_temporary && !in_home;
+            if place.fixed && !in_home {
                 self.fix_way(&place.path)?;
             }
             let mask = |kind: Kind| Mask { path: place.path.clone(), kind, mount: None, in_writable, by_pattern: place.by_pattern };
@@ -414,7 +425,7 @@ impl View<'_> {
                     self.masks.push(mask(Kind::Root));
                     self.put_last(&copy)?;
                 }
-                (Access::Read, Access::Write, _) if !in_temporary => {
+                (Access::Read, Access::Write, _) if !in_temporary && !in_home => {
                     self.masks.push(mask(Kind::Hold));
                     self.cover_last()?;
                 }
@@ -429,7 +440,7 @@ impl View<'_> {
                     self.masks.push(Mask { mount, ..mask(Kind::Root) });
                 }
                 (Access::Deny, Access::Read | Access::Write, _) => {
-                    let can_appear = around == Access::Write && !place.path.starts_with(TEMPORARY);
+                    let can_appear = around == Access::Write && !place.path.starts_with(TEMPORARY) && !in_home;
                     let is_there = self.at(&place.path).symlink_metadata().is_ok();
                     if is_there {
                         self.masks.push(mask(Kind::Hide));
@@ -508,6 +519,23 @@ impl View<'_> {
         Ok(())
     }
 
+    /// Whether the layer takes the place of what is at a path.
+    fn is_home(&self, path: &Path) -> bool {
+        self.confinement.home.as_ref().is_some_and(|layer| layer.home == path)
+    }
+
+    /// Puts the layer over the home, and what it leaves as it is on top of that.
+    fn home(&mut self, home: Option<HomeMounts>) -> Result<(), Refused> {
+        let Some(home) = home else { return Ok(()) };
+        let target = self.point(&home.home, true)?;
+        let mount = Some(attach(&home.top, &target)?);
+        self.masks.push(Mask { path: home.home.clone(), kind: Kind::Root, mount, in_writable: false, by_pattern: false });
+        for (path, mount) in &home.inner {
+            attach(mount, &target.join(path))?;
+        }
+        Ok(())
+    }
+
     fn finish(&self) -> Result<(), Refused> {
         for scaffold in &self.scaffolds {
             let target = self.at(scaffold);
@@ -526,6 +554,12 @@ impl View<'_> {
 /// What every sandbox has of its own, whatever the policy says about the machine's.
 pub fn is_made_here(path: &Path) -> bool {
     [Path::new("/"), Path::new(TEMPORARY)].contains(&path) || path.starts_with("/dev") || path.starts_with("/proc")
+}
+
+/// Whether the innermost place around a path is written into the layer over the home.
+pub fn is_in_home(places: &[Place], path: &Path) -> bool {
+    let Some(parent) = path.parent() else { return false };
+    places.iter().rev().find(|place| parent.starts_with(&place.path)).is_some_and(|place| place.shape == Shape::Home)
 }
 
 /// Whether a path lies below a place where a directory of ours is seen.
