@@ -36,6 +36,7 @@
 //! no sandbox, the shared loopback (`loopback`), the process table that is read-only for root by name (`levels`).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
 
+mod card;
 mod ceiling;
 mod daemons;
 mod denials;

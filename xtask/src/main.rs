@@ -37,8 +37,9 @@ usage: cargo xtask test            install what the tests need and run all of th
                                    figures of threads: writing, opening, forking, listing, searching, memory
        cargo xtask bench turns [--small] [--markdown]
                                    turns of an agent whose model answers at once: latency, CPU, many at once, long histories
-       cargo xtask hosts [NAME...]  the same checks on this machine, in containers and in a virtual machine with systemd; without
-                                   names it writes docs/hosts.md. Needs root, podman, docker.io, qemu-system-x86, debootstrap
+       cargo xtask hosts [HOST...] [checks] [security] [faults]
+                                   the same checks, tests/security and broken hosts on this machine, in containers, other roots, a
+                                   Slurm job and virtual machines; writes the rows of docs/hosts.md. Needs root
        cargo xtask bench sandbox   the same calls with and without a sandbox";
 
 #[expect(clippy::print_stderr, reason = "this is a program for a terminal")]
