@@ -11,15 +11,14 @@ use crate::support::{Ground, Who};
 pub const PROTECTED: &str = "protected paths stay read-only, also before they exist";
 pub const PRIVATE: &str = "/tmp and /run of its own";
 pub const NEVER_ROOT: &str = "sandboxed code never runs as root";
-pub const OTHERS: &str = "other processes are out of reach";
 pub const FORKS: &str = "a number of processes per session";
 /// Levels, from the weakest to the strongest. A test that needs one is about something that only this level and stronger ones have.
 pub const MOUNTS: &str = "mounts";
 pub const FULL: &str = "full";
 const LEVELS: [&str; 3] = ["landlock", MOUNTS, FULL];
 const LEVEL: &str = "a level of the sandbox";
-/// Not a promise, but a reason why some are weaker: root has no user per session.
-pub const USER_PER_SESSION: &str = "a user per session";
+/// Processes are counted for each session, and not for its user.
+pub const PER_SESSION: &str = "processes are counted per session";
 
 /// Whether the card denies one of these. It must say why.
 pub async fn denies(who: Who, needed: &[&str]) -> bool {
@@ -27,8 +26,8 @@ pub async fn denies(who: Who, needed: &[&str]) -> bool {
     for need in needed {
         let name = if LEVELS.contains(need) {
             LEVEL
-        } else if *need == USER_PER_SESSION {
-            NEVER_ROOT
+        } else if *need == PER_SESSION {
+            FORKS
         } else {
             need
         };
@@ -36,8 +35,8 @@ pub async fn denies(who: Who, needed: &[&str]) -> bool {
         let is_denied = if name == LEVEL {
             let rank = |level: &str| LEVELS.iter().position(|known| *known == level);
             row["holds"] == json!(false) || rank(row["mechanism"].as_str().unwrap()) < rank(need)
-        } else if *need == USER_PER_SESSION {
-            who == Who::Root && row["mechanism"] != json!(USER_PER_SESSION)
+        } else if *need == PER_SESSION {
+            !row["mechanism"].as_str().unwrap().starts_with("cgroup")
         } else {
             row["holds"] == json!(false)
         };

@@ -24,9 +24,13 @@ const DEV_CONTAINER_CLI: &str = "@devcontainers/cli@0.89.0";
 pub fn podman(place: &Path) -> anyhow::Result<PathBuf> {
     install::need("podman", "podman")?;
     let script = place.join("podman");
+    // By its whole path: the faults put this script on the path as `podman`.
+    let found = Command::new("sh").args(["-c", "command -v podman"]).output()?;
+    let program = String::from_utf8(found.stdout)?;
     let text = format!(
-        "#!/bin/sh\nexport CONTAINERS_CONF={0}/containers.conf\nexec podman --root {0}/pod --runroot {0}/podrun \"$@\"\n",
-        place.display()
+        "#!/bin/sh\nexport CONTAINERS_CONF={0}/containers.conf\nexec {1} --root {0}/pod --runroot {0}/podrun \"$@\"\n",
+        place.display(),
+        program.trim()
     );
     fs::write(place.join("containers.conf"), CONF)?;
     fs::write(&script, text)?;

@@ -87,9 +87,17 @@ impl Ground {
     /// What happens when something breaks; only on the hosts on which it can.
     pub fn faults(&mut self, host: &Host) -> anyhow::Result<Option<Column>> {
         let words = ["sh", FAULTS, host.name];
-        let mut command = match host.kind {
-            Kind::Here if host.who == Who::Root => self.on(host, &words)?,
-            Kind::Machine if matches!(host.who, Who::Root) => self.on(host, &words)?,
+        let mut command = match (host.kind, host.who) {
+            (Kind::Here, Who::Root) => {
+                let podman = container::podman(&self.place)?;
+                self.on(host, &words)?.tap(|it| it.env("PODMAN", podman))
+            }
+            // On the login node, which is this machine as well.
+            (Kind::Slurm, Who::Root) => {
+                let conf = self.cluster()?;
+                plain("sh", &words[1..]).tap(|it| it.env("SLURM_CONF", conf).env("OUTPOST", PROGRAM))
+            }
+            (Kind::Machine, Who::Root) => self.on(host, &words)?,
             _ => return Ok(None),
         };
         let column = Column::parse(&read(&mut command)?);
@@ -139,16 +147,21 @@ impl Ground {
     }
 
     fn job(&mut self, who: Who, words: &[&str]) -> anyhow::Result<Command> {
-        if self.slurm.is_none() {
-            self.slurm = Some(Slurm::start(&self.place)?);
-        }
-        let conf = self.slurm.as_ref().map(|slurm| slurm.conf.clone()).context("there is no cluster")?;
+        let conf = self.cluster()?;
         let mut command = match who {
             Who::Root => plain("srun", &[]),
             _ => self.user()?.command("srun"),
         };
         command.env("SLURM_CONF", conf).args(["-Q", "-n1"]).args(words);
         Ok(command)
+    }
+
+    /// The configuration of a cluster that runs.
+    fn cluster(&mut self) -> anyhow::Result<PathBuf> {
+        if self.slurm.is_none() {
+            self.slurm = Some(Slurm::start(&self.place)?);
+        }
+        self.slurm.as_ref().map(|slurm| slurm.conf.clone()).context("there is no cluster")
     }
 
     fn user(&mut self) -> anyhow::Result<&Rootless> {

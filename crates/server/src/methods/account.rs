@@ -28,7 +28,8 @@ async fn read(_connection: Arc<Connection>, _params: AccountReadParams) -> Resul
 }
 
 async fn login(_connection: Arc<Connection>, _params: Value) -> Result<Nothing, Fault> {
-    let why = "there is no login here: set the variable that `env_key` of the model provider names, such as OPENAI_API_KEY, and start again";
+    let why =
+        "there is no login here: set the variable that `env_key` of the model provider names, such as OPENAI_API_KEY, and start again";
     Err(Fault::invalid_request(why))
 }
 
