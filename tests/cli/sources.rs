@@ -30,6 +30,7 @@ esac
 
 const KUBECTL: &str = r#"
 echo "$*" | head -n 1 >> "$STATE/kubectl.log"
+[ ! -e "$STATE/deleted" ] || { echo 'Error from server (NotFound): pods "api-0" not found' >&2; exit 1; }
 while [ "$1" != -- ]; do shift; done; shift
 mkdir -p "$STATE/pod"; exec env -i HOME="$STATE/pod" PATH="$INSIDE" "$@"
 "#;
@@ -209,6 +210,20 @@ fn pods_and_what_is_behind_ssh_are_entered_in_order() {
     world.refused(&["env", "add", "x", "--url", "ws://127.0.0.1:1", "--setup", "true"], 1, "`setup` needs");
     world.refused(&["env", "add", "x", "--docker", "c", "--setup", "exit 3"], 1, "failed with code 3 in `exit 3`");
     assert!(!world.done(&["env", "list"]).contains("\nx "));
+}
+
+#[test]
+fn a_deleted_pod_is_told_with_what_kubectl_said() {
+    let world = World::new().with_program();
+    world.done(&["env", "add", "api", "--kubectl", "api-0"]);
+    fs::write(world.path("state/deleted"), "").unwrap();
+    world.refused(&["env", "check", "api"], 3, "pods \"api-0\" not found");
+    world.refused(&["run", "-e", "api", "--", "true"], 125, "pods \"api-0\" not found");
+    world.refused(&["env", "add", "other", "--kubectl", "api-0"], 3, "pods \"api-0\" not found");
+    assert!(!world.done(&["env", "list"]).contains("other"), "nothing is written down");
+    // One of the same name is reached again.
+    fs::remove_file(world.path("state/deleted")).unwrap();
+    assert_eq!(world.done(&["run", "-e", "api", "--", "echo", "back"]), "back\n");
 }
 
 #[test]

@@ -39,7 +39,7 @@ here() {
         "$OUTPOST" cp "$W/big" "local:$W/copy" && cmp "$W/big" "$W/copy"'
     [ $? = 0 ] && [ -s made ]; judge "/tmp of 1 MB: commands, agents and copies work" $?
 
-    apart 'umount -l /dev/pts; "$OUTPOST" run -- echo plain; "$OUTPOST" run -t -- true; echo "code $?"'
+    apart 'mount -t tmpfs none /dev/pts; mount --bind /dev/null /dev/ptmx; "$OUTPOST" run -- echo plain; "$OUTPOST" run -t -- true; echo "code $?"'
     wrote plain && wrote 'terminal\|pts\|pty' && ! wrote 'code 0'; judge "no /dev/pts: plain commands work, a terminal is refused" $?
 
     mkdir "$W/far"; printf '#!/bin/sh\nfor last; do :; done\ncd "%s/far" && exec env -i HOME="%s/far" PATH=/usr/bin:/bin sh -c "$last"\n' "$W" "$W" >"$W/bin/ssh"; chmod +x "$W/bin/ssh"
@@ -65,7 +65,7 @@ here() {
         "$PODMAN" pause outpost-faults >/dev/null 2>"$W/err"; sleep 60; "$PODMAN" unpause outpost-faults >/dev/null 2>&1
         wait $runner; cp "$W/ranerr" "$W/err"
         [ "$(cat "$W/ran")" = done ] && [ "$(cat "$W/code")" = 0 ]; judge "a container is paused for a minute: its command ends and nothing of its output is lost" $?
-        { outpost run -e box -- sleep 300 >/dev/null 2>"$W/ranerr"; echo $? >"$W/code"; } & runner=$!
+        { outpost run --patience 5 -e box -- sleep 300 >/dev/null 2>"$W/ranerr"; echo $? >"$W/code"; } & runner=$!
         sleep 3; "$PODMAN" rm -f -t 0 outpost-faults >/dev/null 2>&1
         wait $runner; cp "$W/ranerr" "$W/err"
         [ "$(cat "$W/code")" != 0 ] && [ -s "$W/err" ]; judge "a container is removed under a command: an error that names it" $?
@@ -90,13 +90,15 @@ slurm() {
     scancel "$pending"; scontrol update "NodeName=$node" State=RESUME
     { outpost run -e gpu -- sh -c "touch $W/long; exec sleep 8642" >"$W/ran" 2>"$W/ranerr"; echo $? >"$W/code"; } & runner=$!
     until_so '[ -e "$W/long" ]'; scancel "$job"; wait $runner; cp "$W/ranerr" "$W/err"
-    gone() { ! grep -l 'sleep.864[2]\|__keepe[r]' /proc/[0-9]*/cmdline 2>/dev/null | grep . >/dev/null; }
-    until_so gone 400 && [ "$(cat "$W/code")" != 0 ] && [ -s "$W/err" ]; judge "the job is cancelled: the command is told as ended, keeper and command are gone" $?
+    gone() { ! grep -l "sleep.864[2]\\|outpost-faults.*__keepe[r]\\|$OUTPOST.__keepe[r]" /proc/[0-9]*/cmdline 2>/dev/null | grep . >/dev/null; }
+    # Ended by the signal that the job got, as a shell tells it, or with an error of ours.
+    ended() { code=$(cat "$W/code"); [ "$code" -ge 125 ]; }
+    until_so gone 400 && ended; judge "the job is cancelled: the command is told as ended, keeper and command are gone" $?
     outpost env check gpu >"$W/out" 2>"$W/err"; [ $? = 3 ] && wrote 'is over or not known'; judge "a job that is over: told as such" $?
     job=$(allocate --time=1); outpost env add short --slurm "$job" >"$W/out" 2>"$W/err"
     { outpost run -e short -- sh -c 'exec sleep 8642' >"$W/ran" 2>"$W/ranerr"; echo $? >"$W/code"; } & runner=$!
     wait $runner; cp "$W/ranerr" "$W/err"
-    until_so gone 400 && [ "$(cat "$W/code")" != 0 ] && [ -s "$W/err" ]; judge "the time limit of the job: the command is told as ended, keeper and command are gone" $?
+    until_so gone 400 && ended; judge "the time limit of the job: the command is told as ended, keeper and command are gone" $?
 }
 
 machine() {
