@@ -147,10 +147,10 @@ fn registry(machines: &[(&'static str, Machine)]) -> Registry {
     let local = machines.iter().find(|(name, _)| *name == "local").map(|(_, machine)| machine.connector());
     let registry = match local {
         Some(local) => {
-            let options = RegistryOptions { environment, local: Some(local) };
+            let options = RegistryOptions { environment, local: Some(local), ..RegistryOptions::default() };
             Registry::configured(options, Configuration::On(Snapshot::local_only())).unwrap()
         }
-        None => Registry::new(RegistryOptions { environment, local: None }),
+        None => Registry::new(RegistryOptions { environment, ..RegistryOptions::default() }),
     };
     for (name, machine) in machines.iter().filter(|(name, _)| *name != "local") {
         registry.attach(id(name), machine.connector(), ConnectPolicy::Lazy).unwrap();

@@ -83,6 +83,23 @@ fn usage(input: u64) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn what_a_profile_prints_is_not_a_commands_output() {
+    let commands = ["echo $FROM_PROFILE one", "echo two"].map(|command| Reply::call(command, "exec_command", &json!({"cmd": command})));
+    let scene = Scene::new(commands.into_iter().chain([Reply::message("done")]).collect()).await;
+    let profile = "echo loaded >> loads; echo noise; echo 'pyenv: cannot rehash' >&2; export FROM_PROFILE=yes\n";
+    for name in [".profile", ".bash_profile", ".zprofile"] {
+        std::fs::write(scene.work.path().join(name), profile).unwrap();
+    }
+    let lines = scene.lines(&["exec", "--json", "go"]);
+    let commands = lines.iter().filter(|line| line["type"] == "item.completed" && line["item"]["type"] == "command_execution");
+    let printed: Vec<&Value> = commands.map(|line| &line["item"]["aggregated_output"]).collect();
+    assert_eq!(printed, ["yes one\n", "two\n"]);
+    let outputs = scene.model.requests().pop().unwrap().body.to_string();
+    assert!(!outputs.contains("noise") && !outputs.contains("pyenv"), "{outputs}");
+    assert_eq!(std::fs::read_to_string(scene.work.path().join("loads")).unwrap(), "loaded\n");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn every_kind_of_line_has_the_shape_that_clients_know() {
     let patch = json!({"input": "*** Begin Patch\n*** Add File: new.txt\n+hi\n*** End Patch\n"});
     let plan = |status: &str| json!({"plan": [{"step": "look", "status": status}]});

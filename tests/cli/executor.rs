@@ -1,5 +1,6 @@
 //! `outpost executor`: what it refuses to start with, and how it ends.
 
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -83,4 +84,59 @@ fn its_identity_stays_and_its_alias_works() {
     assert_eq!(std::fs::read_to_string(second.home().join("executor/identity")).unwrap(), identity);
     let help = Command::new(OUTPOST).args(["exec-server", "--help"]).output().unwrap();
     assert!(help.status.success() && String::from_utf8_lossy(&help.stdout).contains("--concurrent-requests"));
+}
+
+/// What was tried is reported by the next start under the same conditions, and by no other.
+#[test]
+fn what_was_tried_is_not_tried_again_under_the_same_conditions() {
+    let home = tempfile::tempdir().unwrap();
+    let told = || {
+        let mut child = Command::new(OUTPOST)
+            .args(["executor", "--listen", "stdio"])
+            .env("OUTPOST_HOME", home.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let hello = "{\"id\":1,\"method\":\"initialize\",\"params\":{\"clientName\":\"test\"}}\n";
+        child.stdin.as_mut().unwrap().write_all(hello.as_bytes()).unwrap();
+        let mut answer = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut answer).unwrap();
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert!(answer.contains("a level of the sandbox"), "{answer}");
+        answer
+    };
+    let first = told();
+    let file = home.path().join("executor/tried.json");
+    let kept: serde_json::Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    assert_eq!(kept.as_array().unwrap().len(), 1, "{kept}");
+    let conditions = kept[0]["conditions"].as_str().unwrap();
+    assert!(conditions.starts_with("boot ") && conditions.contains("namespace") && conditions.contains("program"), "{conditions}");
+    let write = |changed: &serde_json::Value| std::fs::write(&file, changed.to_string()).unwrap();
+    // A finding that no trial on any machine could make.
+    let mut changed = kept.clone();
+    changed[0]["capacity"] = serde_json::json!({"level": "landlock", "why": "the moon is full", "mapsUsers": false});
+    write(&changed);
+    assert!(told().contains("the moon is full"));
+    // After another boot it does not count.
+    changed[0]["conditions"] = conditions.replace("boot ", "boot x").into();
+    write(&changed);
+    assert_eq!(told().contains("the moon is full"), first.contains("the moon is full"));
+    // A sandbox is as strong as it can be, whatever the file says.
+    changed[0]["conditions"] = conditions.into();
+    write(&changed);
+    let level =
+        |text: &str| ["full", "mounts", "landlock"].into_iter().find(|level| text.contains(&format!("\"{level}\""))).map(str::to_owned);
+    let work = tempfile::tempdir_in("/var/tmp").unwrap();
+    let script = "mkdir -p .git 2>/dev/null && touch .git/x 2>/dev/null && echo open || echo held";
+    let run = Command::new(OUTPOST)
+        .args(["run", "--sandbox", "workspace-write", "--", "sh", "-c", script])
+        .env("OUTPOST_HOME", home.path())
+        .current_dir(work.path())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&run.stdout).trim().to_owned();
+    let held = level(&first).as_deref() == Some("landlock") || said == "held";
+    assert!(held, "{run:?}");
 }

@@ -10,6 +10,7 @@ mod env;
 mod exec;
 mod executor;
 mod import;
+mod lock;
 mod newcomer;
 mod profiles;
 mod run;

@@ -43,6 +43,29 @@ fn a_server_takes_all_files_and_a_command_has_those_that_it_always_had() {
     assert_eq!(String::from_utf8_lossy(&run.stdout).trim(), "200", "{run:?}");
 }
 
+/// Some programs, ssh among them, cannot count files beyond what is usual.
+#[test]
+fn a_program_that_carries_a_connection_has_the_files_that_it_always_had() {
+    let home = tempfile::tempdir().unwrap();
+    let seen = home.path().join("seen");
+    // It has its limit a moment after it began.
+    let look = format!(
+        "i=0; while [ \"$(ulimit -S -n)\" != 200 ] && [ $i -lt 500 ]; do sleep 0.01; i=$((i+1)); done; ulimit -S -n > '{}'",
+        seen.display()
+    );
+    let via = format!("{look}; exec '{OUTPOST}' executor --listen stdio");
+    let table = format!("[[environments]]\nid = \"far\"\nprogram = \"/bin/sh\"\nargs = [\"-c\", {via:?}]\n");
+    fs::write(home.path().join("environments.toml"), table).unwrap();
+    for place in [vec!["--via", &via], vec!["-e", "far"]] {
+        let place = place.iter().map(|word| format!("'{}'", word.replace('\'', "'\\''"))).collect::<Vec<_>>().join(" ");
+        let script = format!("ulimit -S -n 200; exec '{OUTPOST}' run {place} -- true");
+        let run = Command::new("sh").args(["-c", &script]).env("OUTPOST_HOME", home.path()).output().unwrap();
+        assert!(run.status.success(), "{run:?}");
+        assert_eq!(fs::read_to_string(&seen).unwrap().trim(), "200", "{run:?}");
+        fs::remove_file(&seen).unwrap();
+    }
+}
+
 #[test]
 fn a_shared_host_holds_everybody_to_a_ceiling_and_the_others_to_none() {
     let (home, work) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

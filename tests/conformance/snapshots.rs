@@ -81,6 +81,16 @@ over_links! {
         assert_eq!(loads(&bench), before);
     }
 
+    async fn what_profiles_print_is_kept_apart(bench: Bench) {
+        // More than a pipe holds, on both streams, and a trace of itself.
+        profile(&bench, "for i in $(seq 5000); do echo 'a line that a profile prints'; echo 'a complaint of a profile' >&2; done\nset -x\n");
+        let mut client = bench.client().await;
+        for id in ["a", "b"] {
+            assert_eq!(says(&mut client, command(&bench, id, "echo own; echo complaint >&2", "s")).await, (0, "own\ncomplaint\n".into()));
+        }
+        assert_eq!(loads(&bench), 1);
+    }
+
     async fn a_policy_filters_what_profiles_leave_behind(bench: Bench) {
         profile(&bench, "export MY_TOKEN=secret PLAIN=p\n");
         let mut client = bench.client().await;

@@ -37,7 +37,11 @@ async fn a_changed_file_is_checked_announced_and_applied() {
     let entry = |name: &str, url: &str| format!("[[environments]]\nid='{name}'\nurl='{url}'\n");
     std::fs::write(&path, entry("keep", "ws://127.0.0.1:1")).unwrap();
     let configuration = Configuration::On(config::read(&path).unwrap().unwrap());
-    let registry = Registry::configured(RegistryOptions { environment: options(), local: Some(site.connector()) }, configuration).unwrap();
+    let registry = Registry::configured(
+        RegistryOptions { environment: options(), local: Some(site.connector()), ..RegistryOptions::default() },
+        configuration,
+    )
+    .unwrap();
     registry.add(id("by-hand"), outpost_environment::Definition::url("ws://127.0.0.1:3", Token::None).unwrap()).unwrap();
     let local = ready(&registry, "local").await;
     let kept = registry.get(&id("keep")).unwrap();

@@ -109,6 +109,7 @@ over_sites! {
         let registry = Registry::new(RegistryOptions {
             environment: EnvironmentOptions { patience: Duration::from_millis(300), ..options() },
             local: None,
+            ..RegistryOptions::default()
         });
         registry.attach(id("box"), barrier.around(site.connector()), ConnectPolicy::Lazy).unwrap();
         let environment = registry.get(&id("box")).unwrap();

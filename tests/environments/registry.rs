@@ -20,7 +20,10 @@ fn url(url: &str) -> Definition {
 
 /// A registry whose own machine is that site.
 fn with_local(site: &Site, configuration: Configuration) -> Result<Registry, RegistryError> {
-    Registry::configured(RegistryOptions { environment: options(), local: Some(site.connector()) }, configuration)
+    Registry::configured(
+        RegistryOptions { environment: options(), local: Some(site.connector()), ..RegistryOptions::default() },
+        configuration,
+    )
 }
 
 over_sites! {

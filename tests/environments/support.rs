@@ -30,7 +30,7 @@ pub fn options() -> EnvironmentOptions {
 }
 
 pub fn registry() -> Registry {
-    Registry::new(RegistryOptions { environment: options(), local: None })
+    Registry::new(RegistryOptions { environment: options(), ..RegistryOptions::default() })
 }
 
 pub fn id(text: &str) -> EnvironmentId {
@@ -154,6 +154,7 @@ pub fn shell(name: &str, script: &str, cwd: &Path) -> ProcessStart {
         env: BTreeMap::from([("PATH".to_owned(), "/usr/bin:/bin".to_owned())]),
         tty: false,
         pipe_stdin: true,
+        profiles: None,
     }
 }
 

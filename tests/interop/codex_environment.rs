@@ -21,6 +21,7 @@ fn registry() -> Registry {
     Registry::new(RegistryOptions {
         environment: EnvironmentOptions { recovery: quick, retry: quick, ..EnvironmentOptions::default() },
         local: None,
+        ..RegistryOptions::default()
     })
 }
 
@@ -48,6 +49,7 @@ fn shell(name: &str, script: &str) -> ProcessStart {
         env: BTreeMap::from([("PATH".to_owned(), "/usr/bin:/bin".to_owned())]),
         tty: false,
         pipe_stdin: false,
+        profiles: None,
     }
 }
 

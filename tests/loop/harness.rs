@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outpost_environment::{ConnectPolicy, Connector, Registry, RegistryOptions};
+use outpost_environment::{ConnectPolicy, Connector, EnvironmentOptions, Narrowing, Registry, RegistryOptions};
 use outpost_runtime::config::{RuntimeConfig, StepPatience};
 use outpost_runtime::feed::Read;
 use outpost_runtime::live::{Event, LiveThread, NewInput, Status};
@@ -50,6 +50,8 @@ pub struct Setup {
     pub config: RuntimeConfig,
     pub rules: Rules,
     pub replies: Vec<Reply>,
+    /// What the entries of all environments say.
+    pub narrowing: Narrowing,
 }
 
 impl Setup {
@@ -61,7 +63,7 @@ impl Setup {
             patience: StepPatience { primary: Duration::from_secs(5), others: Duration::from_secs(2) },
             ..RuntimeConfig::default()
         };
-        Self { kinds: kinds.to_vec(), store: memory(), config, rules: Rules::default(), replies }
+        Self { kinds: kinds.to_vec(), store: memory(), config, rules: Rules::default(), replies, narrowing: Narrowing::default() }
     }
 }
 
@@ -81,7 +83,8 @@ impl Harness {
 
     pub async fn new(setup: Setup) -> Self {
         let model = ScriptedModel::with(setup.replies).await;
-        let registry = Registry::new(RegistryOptions::default());
+        let environment = EnvironmentOptions { narrowing: setup.narrowing.clone(), ..EnvironmentOptions::default() };
+        let registry = Registry::new(RegistryOptions { environment, ..RegistryOptions::default() });
         let mut places = Vec::new();
         for (name, kind) in NAMES.iter().zip(&setup.kinds) {
             let bench = Arc::new(Bench::new(*kind, OUTPOST).await);

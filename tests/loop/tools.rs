@@ -183,5 +183,10 @@ async fn a_refusal_of_the_sandbox_is_told() {
     let finished = |entry: outpost_thread::Entry| if let Fact::CallFinished(finished) = entry.fact { Some(finished) } else { None };
     let finished = harness.entries(thread.id()).await.into_iter().find_map(finished).unwrap();
     assert_eq!(finished.detail.as_ref().unwrap().read::<Value>().unwrap()["sandboxDenied"], true, "{finished:?}");
-    assert!(crate::harness::told(&finished).contains("The sandbox probably kept it"), "{finished:?}");
+    // The rule, and what would allow it: for the model and for the user.
+    let told = crate::harness::told(&finished);
+    assert!(told.contains("probably kept it from something it needs: /usr/not-for-us may not be written."), "{told}");
+    assert!(told.contains(r#"additional_permissions {"file_system": {"write": ["/usr/not-for-us"]}}"#), "{told}");
+    let hint = finished.detail.as_ref().unwrap().read::<Value>().unwrap()["sandboxHint"].as_str().unwrap().to_owned();
+    assert!(hint.contains("/usr/not-for-us") && hint.contains("sandbox_workspace_write.writable_roots = [\"/usr\"]"), "{hint}");
 }

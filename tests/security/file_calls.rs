@@ -117,7 +117,11 @@ as_root_and_user! {
         fs::write(ground.path("mine"), "mine").unwrap();
         give(who, &ground.path("mine"));
         let mut files = Files { client: &mut client, sandbox: ground.workspace_write() };
-        for name in [".git/hooks/pre-commit", ".git/config", ".agents/x", ".codex/config.toml", ".git"] {
+        for name in [".git/hooks/pre-commit", ".git/config"] {
+            // It is written where only the sandbox sees it.
+            files.write(&ground.path(name), "x").await.unwrap();
+        }
+        for name in [".agents/x", ".codex/config.toml"] {
             let path = ground.path(name);
             for (method, answer) in files.changes(&path, &ground.path("")).await {
                 assert!(answer.get("error").is_some(), "{method} {name}: {answer}");

@@ -71,8 +71,6 @@ as_root_and_user! {
             "rm .envrc",
             "echo evil >> .codex",
             "rm .codex",
-            "echo evil > .git/hooks/pre-commit",
-            "echo evil > store/hooks/pre-commit",
             "mv store x",
             "rm .git",
             "ln -sfn dotfiles .git",
@@ -85,6 +83,9 @@ as_root_and_user! {
         }
         let (code, output) = ground.run(&mut client, &policy, "cat .envrc .codex && echo x > dotfiles/new && rm dotfiles/new").await;
         assert_eq!((code, output.as_str()), (0, "oldold"));
+        let (code, output) = ground.run(&mut client, &policy, "echo evil > .git/hooks/pre-commit && echo evil > store/hooks/post-commit").await;
+        assert_eq!(code, 0, "{output}");
+        assert_eq!(fs::read_dir(ground.path("store/hooks")).unwrap().count(), 0);
     }
 
     #[needs(MOUNTS)]
@@ -123,9 +124,6 @@ as_root_and_user! {
         for roots in [&[tree.as_path(), main.as_path()][..], &[main.as_path(), tree.as_path()], &[tree.as_path(), around.as_path()]] {
             let policy = about(&ground, roots);
             for script in [
-                "echo evil > main/.git/hooks/pre-commit",
-                "echo evil > main/.git/worktrees/tree/hooks",
-                "echo evil >> main/.git/config",
                 "echo 'gitdir: /tmp/evil' > tree/.git",
                 "mv tree/.git x",
                 "mv tree/.git tree/x",
@@ -133,8 +131,16 @@ as_root_and_user! {
                 let (code, output) = ground.run(&mut client, &policy, script).await;
                 assert_ne!(code, 0, "{roots:?} {script}: {output}");
             }
+            let script = "mkdir -p main/.git/hooks && echo evil > main/.git/hooks/pre-commit && echo evil > main/.git/worktrees/tree/hooks && echo '# evil' >> main/.git/config && \
+                mkdir -p main/.git/modules/sub/hooks && echo evil > main/.git/modules/sub/hooks/x";
+            let (code, output) = ground.run(&mut client, &policy, script).await;
+            assert_eq!(code, 0, "{roots:?}: {output}");
+            for name in ["hooks/pre-commit", "worktrees/tree/hooks", "modules/sub/hooks/x"] {
+                assert!(!main.join(".git").join(name).exists(), "{roots:?} {name}");
+            }
+            assert!(!fs::read_to_string(main.join(".git/config")).unwrap().contains("evil"));
         }
-        for script in ["echo 'gitdir: /tmp/evil' > main/sub/.git", "mv main/sub/.git main/sub/x", "mv main/sub main/x", "echo evil > main/.git/modules/sub/hooks/x"] {
+        for script in ["echo 'gitdir: /tmp/evil' > main/sub/.git", "mv main/sub/.git main/sub/x", "mv main/sub main/x"] {
             let (code, output) = ground.run(&mut client, &about(&ground, &[&main]), script).await;
             assert_ne!(code, 0, "{script}: {output}");
         }

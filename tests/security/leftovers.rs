@@ -4,7 +4,10 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::time::Duration;
 
+use outpost_sandbox::policy::Policy;
+use outpost_sandbox::{Exit, IdleCells, Launch, LaunchIo, Launcher, LauncherSettings};
 use outpost_testkit::bench::with;
 use outpost_wire::PathUri;
 use serde_json::json;
@@ -53,6 +56,97 @@ as_root_and_user! {
         let left: Vec<_> = walk(&run);
         assert!(left.is_empty(), "{left:?}");
         assert_eq!(fs::read_dir(ground.path("")).unwrap().count(), 0);
+    }
+}
+
+as_root_and_user! {
+    async fn sandboxes_that_are_not_used_are_let_go(who: Who) {
+        const ROOTS: usize = 24;
+        let ground = Ground::new(who);
+        let roots: Vec<PathBuf> = (0..ROOTS).map(|n| ground.path("").join(format!("root-{n}"))).collect();
+        roots.iter().for_each(|path| {
+            fs::create_dir(path).unwrap();
+            give(who, path);
+        });
+        let policy = |root: &PathBuf| {
+            let uri = PathUri::from_native(root).unwrap().to_string();
+            with(ground.workspace_write(), json!({"cwd": uri, "workspaceRoots": [uri]}))
+        };
+        let is_held = |root: &PathBuf| root.join(".codex").exists();
+        let mut client = ground.client().await;
+        // Something goes on in the second one, and a file call was made in the third.
+        for root in &roots[..3] {
+            assert_eq!(ground.run(&mut client, &policy(root), "true").await.0, 0);
+        }
+        let left = roots[1].join("left");
+        let script = format!("while :; do echo x >> '{}'; sleep 0.05; done", left.display());
+        client.start(with(ground.shell("left", &script), json!({"sandbox": policy(&roots[1])}))).await;
+        let call = |root: &PathBuf| json!({"path": PathUri::from_native(&root.join("said")).unwrap().to_string(), "dataBase64": "eA==", "sandbox": policy(root)});
+        client.result("fs/writeFile", call(&roots[2])).await;
+        let few = helpers(ground.executor.pid());
+        for root in &roots[3..] {
+            assert_eq!(ground.run(&mut client, &policy(root), "true").await.0, 0);
+            client.result("fs/writeFile", call(root)).await;
+        }
+        let executor = ground.executor.pid();
+        outpost_testkit::executor::eventually("the first ones are let go", || !is_held(&roots[0]) && !is_held(&roots[2])).await;
+        // Sixteen that rest and the one in which something runs: each is itself, its guard, one that starts programs and one for files.
+        outpost_testkit::executor::eventually("their helpers end", || helpers(executor) <= 17 * 5 + 4).await;
+        assert!(few < helpers(executor) && is_held(&roots[1]) && is_held(&roots[ROOTS - 1]));
+        let length = || fs::metadata(&left).unwrap().len();
+        let before = length();
+        outpost_testkit::executor::eventually("what ran goes on", || length() > before).await;
+        // A client that comes back finds everything as it was, for commands and for files.
+        let (code, said) = ground.run(&mut client, &policy(&roots[2]), "cat said; touch .codex/x || echo held").await;
+        assert_eq!((code, said.lines().last(), said.starts_with('x')), (0, Some("held"), true), "{said}");
+        client.result("fs/writeFile", call(&roots[0])).await;
+        assert_eq!(fs::read(roots[0].join("said")).unwrap(), b"x");
+    }
+}
+
+/// Processes that came of one, and of those.
+fn helpers(of: u32) -> usize {
+    let parent = |pid: u32| -> Option<u32> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse().ok()
+    };
+    let all = fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    all.filter(|pid: &u32| *pid != of && std::iter::successors(Some(*pid), |pid| parent(*pid)).any(|above| above == of)).count()
+}
+
+/// The processes that fork sandboxes for this very process.
+fn zygotes() -> usize {
+    let own = std::process::id().to_string();
+    let is_own = |pid: &str| {
+        let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap_or_default();
+        let parent = read("stat").rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1).map(str::to_owned));
+        parent.as_deref() == Some(&own) && read("cmdline").contains("__zygote")
+    };
+    fs::read_dir("/proc").unwrap().flatten().filter(|entry| entry.file_name().to_str().is_some_and(is_own)).count()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sandboxes_that_rest_for_long_end_and_so_does_the_process_that_forks_them() {
+    let scratch = tempfile::tempdir().unwrap();
+    let idle = IdleCells { patience: Duration::from_millis(300), ..IdleCells::default() };
+    let settings = LauncherSettings { scratch: Some(scratch.path().join("cells")), idle, ..LauncherSettings::default() };
+    let owner = Launcher::new(crate::support::OUTPOST, settings).owner();
+    let launch = |program: &str, argument: &str| Launch {
+        program: program.into(),
+        arg0: None,
+        args: vec![argument.into()],
+        env: Vec::new(),
+        cwd: "/".into(),
+        io: LaunchIo::Pipes { stdin: false },
+        policy: Policy::Open,
+    };
+    for _ in 0..2 {
+        let mut quick = owner.start(&launch("/bin/true", "")).unwrap();
+        let mut slow = owner.start(&launch("/bin/sleep", "1")).unwrap();
+        assert_eq!(quick.end.wait().await, Exit::Code(0));
+        assert_eq!(zygotes(), 1);
+        assert_eq!(slow.end.wait().await, Exit::Code(0), "it was not let go while something ran in it");
+        outpost_testkit::executor::eventually("nothing of it is left", || zygotes() == 0).await;
     }
 }
 

@@ -15,15 +15,15 @@ use crate::card::{FULL, MOUNTS, can_mount, denies};
 use crate::support::{Ground, OUTPOST, Who, directory, entry, is_root, number};
 
 /// As an ordinary user in a world of its own, where it can forbid itself something; it has no rights afterwards.
-fn in_a_world(forbid: &str) -> String {
+pub fn in_a_world(forbid: &str) -> String {
     let user = if is_root() { 54_321 } else { rustix::process::geteuid().as_raw() };
     format!(
         "exec unshare -U --map-user={user} --map-group={user} --keep-caps -m -- sh -c '{forbid}; exec setpriv --inh-caps=-all --ambient-caps=-all \"$0\" executor --no-auth' \"$0\""
     )
 }
 
-const NO_NAMESPACES: &str = "echo 0 > /proc/sys/user/max_user_namespaces";
-const MASKED: &str = "mount -t tmpfs none /proc/acpi || mount --bind /dev/null /proc/kcore";
+pub const NO_NAMESPACES: &str = "echo 0 > /proc/sys/user/max_user_namespaces";
+pub const MASKED: &str = "mount -t tmpfs none /proc/acpi || mount --bind /dev/null /proc/kcore";
 
 async fn row(client: &mut Client, promise: &str) -> Value {
     let info = client.result("environment/info", json!({})).await;
@@ -124,7 +124,7 @@ async fn with_a_masked_process_table_mounts_hold() {
     let (policy, pid) = (ground.workspace_write(), ground.executor.pid());
     let attacks = [
         ("the workspace can be written", "echo x > here && cat here".to_owned(), true),
-        ("protected names cannot", "touch .git/x || touch .codex/x".to_owned(), false),
+        ("protected names cannot", "mv .git x || touch .codex/x".to_owned(), false),
         ("nothing else can", "touch /var/tmp/x || echo 1 > /proc/sys/kernel/panic".to_owned(), false),
         ("/tmp is its own", "test -z \"$(ls -A /tmp)\" && touch /tmp/x".to_owned(), true),
         ("the executor cannot be looked into", format!("cat /proc/{pid}/environ || ls /proc/{pid}/root/ || cat /proc/{pid}/mem"), false),
@@ -237,8 +237,9 @@ async fn root_without_the_right_to_mount_works_as_the_owner() {
         Ground::after(Who::Root, "exec setpriv --bounding-set=-sys_admin,-sys_ptrace --inh-caps=-all -- \"$0\" executor --no-auth");
     let mut client = ground.client().await;
     assert_eq!(row(&mut client, "a level of the sandbox").await["mechanism"], json!("full"));
-    let script = format!("test $(id -u) -ne 0 && echo x > made && ! touch .git/x && ! touch /usr/x && {SETTINGS}");
+    let script = format!("test $(id -u) -ne 0 && echo x > made && touch .git/x && ! touch .codex/x && ! touch /usr/x && {SETTINGS}");
     let (code, output) = ground.run(&mut client, &ground.workspace_write(), &script).await;
     assert_eq!(code, 0, "{output}");
     assert_eq!(std::fs::metadata(ground.path("made")).unwrap().uid(), 0);
+    assert!(!ground.path(".git/x").exists());
 }

@@ -90,14 +90,44 @@ as_root_and_user! {
         let ground = Ground::with(who, &["--limit", "memory=200M"]);
         let (mut hog, mut other) = (ground.client().await, ground.client().await);
         for (id, sandbox) in [("open", Value::Null), ("held", ground.workspace_write())] {
-            let script = "perl -e '$x = \"a\" x (600 << 20); print length $x'";
+            let script = "perl -e '$x = \"a\" x (600 << 20); sleep 600'";
             hog.start(with(ground.shell(id, script), json!({"sandbox": sandbox}))).await;
             others_are_served(&ground, &mut other).await;
             let exited = exited(&mut hog, id).await;
             assert_ne!(exited["exitCode"], 0, "{exited}");
-            if mechanism(&mut hog, "bytes of memory").await.unwrap().starts_with("cgroup") {
-                assert_eq!((&exited["limit"]["what"], &exited["limit"]["value"]), (&json!("bytes of memory"), &json!(200 << 20)), "{exited}");
-            }
+            assert_eq!((&exited["limit"]["what"], &exited["limit"]["value"]), (&json!("bytes of memory"), &json!(200 << 20)), "{exited}");
+        }
+    }
+
+    async fn of_a_session_that_uses_too_much_the_largest_program_goes(who: Who) {
+        let ground = Ground::with(who, &["--limit", "memory=200M"]);
+        let mut client = ground.client().await;
+        for sandbox in [Value::Null, ground.workspace_write()] {
+            // Each alone would be allowed; the other command of the session is not to blame.
+            let (quiet, hogs) = (number(), number());
+            client.start(with(ground.shell(&quiet, "read x; exit 7"), json!({"sandbox": sandbox, "pipeStdin": true}))).await;
+            let hog = |size: u32| format!("perl -e '$x = \"a\" x ({size} << 20); sleep 600'");
+            let script = format!("{} & {}; echo $?; kill $!; exit 5", hog(90), hog(150));
+            client.start(with(ground.shell(&hogs, &script), json!({"sandbox": sandbox}))).await;
+            let events = client.events(&hogs).await;
+            let exited = &events.iter().find(|event| event["method"] == "process/exited").unwrap()["params"];
+            assert_eq!((&exited["exitCode"], &exited["limit"]["what"]), (&json!(5), &json!("bytes of memory")), "{exited}");
+            client.result("process/closeStdin", json!({"processId": quiet})).await;
+            let exited = self::exited(&mut client, &quiet).await;
+            assert_eq!((&exited["exitCode"], &exited["limit"]), (&json!(7), &Value::Null), "{exited}");
+        }
+    }
+
+    async fn address_space_is_not_memory(who: Who) {
+        let ground = Ground::with(who, &["--limit", "memory=200M"]);
+        let mut client = ground.client().await;
+        // What sanitizers, the JVM, Go and V8 do at their start.
+        let number = if cfg!(target_arch = "x86_64") { 9 } else { 222 };
+        let script = format!("perl -e 'syscall({number}, 0, 1 << 43, 3, 0x4022, -1, 0) > 0 or die $!; print q(reserved)'");
+        for sandbox in [Value::Null, ground.workspace_write()] {
+            let id = self::number();
+            client.start(with(ground.shell(&id, &script), json!({"sandbox": sandbox}))).await;
+            assert_eq!(client.outcome(&id).await, (0, b"reserved".to_vec()));
         }
     }
 

@@ -25,6 +25,8 @@
 //! | refusals name their rule | `x4_…`, `x2_files_are_written…`, `x2_what_runs_later…` |
 //! | children of the dead are killed | `terminate_leaves_nothing` |
 //! | rlimits; control groups; the watchdog | `a_file_does_not_grow…`, `whoever_forks…`; `a_memory_hog…`, `whoever_forks…`; `a_disk_filler…` |
+//! | our processes cannot be dumped; a Landlock domain for each sandbox; tracees are let go; events of a processor are refused | `only_the_same_sandbox…`; `without_namespaces_domains…`; `whoever_makes_us…`; `nobody_measures…` |
+//! | memory is watched | `a_memory_hog…`, `of_a_session…` (as a user) |
 //! | files are replaced; a redo copy is kept | `l8_a_kill_tears_nothing`; `l8_a_file_with_two_names…` |
 //!
 //! All of `denials`, and `a_ceiling_may_deny_what_we_protect`, `the_sessions_own_temporary_files_count`, `a_writable_root_counts…` and
@@ -39,10 +41,13 @@
 mod card;
 mod ceiling;
 mod daemons;
+mod debugging;
 mod denials;
+mod devices;
 mod doors;
 mod file_calls;
 mod files;
+mod git;
 mod http;
 mod layouts;
 mod leftovers;

@@ -105,7 +105,7 @@ fn program_for(who: Who) -> PathBuf {
 }
 
 /// A command that somebody in particular runs.
-fn as_who(who: Who, program: &Path) -> Command {
+pub fn as_who(who: Who, program: &Path) -> Command {
     let mut command = Command::new(program);
     command.current_dir("/");
     if who == Who::User && is_root() {

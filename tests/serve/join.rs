@@ -52,7 +52,7 @@ impl Hub {
     async fn start() -> Self {
         let home = tempfile::tempdir().unwrap();
         let environment = EnvironmentOptions { connect_timeout: Duration::from_secs(2), ..EnvironmentOptions::default() };
-        let registry = Registry::new(RegistryOptions { environment, local: None });
+        let registry = Registry::new(RegistryOptions { environment, ..RegistryOptions::default() });
         let (tokens, admission) = (Tokens::new(home.path()), Arc::new(Admission::default()));
         let executors = Executors::new(registry.clone(), tokens.clone(), admission.clone(), JoinLimits::default());
         let runtime = runtime(registry.clone());

@@ -7,6 +7,7 @@ mod approvals;
 mod commands;
 mod damage;
 mod doors;
+mod ends;
 mod environments;
 mod events;
 mod files;

@@ -7,7 +7,7 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use outpost_testkit::app::{AppServer, thread, turn};
+use outpost_testkit::app::{AppServer, text, thread, turn};
 use outpost_testkit::model::Reply;
 use serde_json::{Value, json};
 
@@ -51,6 +51,65 @@ async fn a_thousand_threads_with_fifty_idle_environments_hold_nothing_open() {
     assert!(after.1 <= before.1 + 8, "threads of the system: {before:?}, {after:?}");
     assert!(after.2 <= before.2 + 100 * THREADS, "kilobytes: {before:?}, {after:?}");
     assert!(listener.accept().is_err(), "somebody connected to an environment that nobody uses");
+}
+
+/// How many processes came of one, and of those.
+fn descendants(of: u32) -> usize {
+    let parent = |pid: u32| -> Option<u32> {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse().ok()
+    };
+    let all = fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    all.filter(|pid: &u32| *pid != of && std::iter::successors(Some(*pid), |pid| parent(*pid)).any(|above| above == of)).count()
+}
+
+/// `cargo xtask soak threads` does the same with thousands.
+#[tokio::test]
+async fn threads_that_are_not_used_any_more_hold_neither_files_nor_processes() {
+    const WARM: usize = 100;
+    let asked: Option<usize> = std::env::var("OUTPOST_SOAK_THREADS").ok().map(|count| count.parse().unwrap());
+    let count = asked.unwrap_or(150);
+    let write = |n: usize| Reply::call(&format!("call-{n}"), "exec_command", &json!({"cmd": format!("echo {n} > said; ls")}));
+    let replies = (0..=count).flat_map(|n| [write(n), Reply::message("done")]).collect();
+    let config = "approval_policy = \"never\"\nsandbox_mode = \"workspace-write\"\n";
+    let app = AppServer::start_readable_with(OUTPOST, replies, config).await;
+    // The old program had five files of each thread open for ever.
+    app.limit_files(if asked.is_some() { 1024 } else { 512 });
+    let mut client = app.client().await;
+    let directory = |n: usize| app.work().canonicalize().unwrap().join(format!("workspace-{n}"));
+    let (mut warm, mut most, mut first) = (None, (0, 0, 0), String::new());
+    for n in 0..count {
+        fs::create_dir(directory(n)).unwrap();
+        let id = thread(&mut client, json!({"cwd": directory(n)})).await;
+        turn(&mut client, &id, "write").await;
+        assert_eq!(fs::read_to_string(directory(n).join("said")).unwrap(), format!("{n}\n"));
+        let left = client.result("thread/unsubscribe", json!({"threadId": id})).await;
+        assert_eq!(left["status"], "unsubscribed");
+        if n == 0 {
+            first = id;
+        }
+        if n + 1 == WARM || n + 1 > WARM && (n + 1) % 25 == 0 {
+            let ((files, _, memory), processes) = (held(app.pid()), descendants(app.pid()));
+            let now = (files, processes, memory);
+            if asked.is_some() {
+                println!("{:>6} threads: {files} files, {processes} processes, {memory} KB", n + 1);
+            }
+            warm.get_or_insert(now);
+            most = (most.0.max(now.0), most.1.max(now.1), most.2.max(now.2));
+        }
+    }
+    let warm = warm.unwrap();
+    assert!(most.0 <= warm.0 + 48, "open files: {warm:?}, {most:?}");
+    assert!(most.1 <= warm.1 + 16, "processes: {warm:?}, {most:?}");
+    assert!(most.2 <= warm.2 + 16 * 1024 + count, "kilobytes: {warm:?}, {most:?}");
+    let loaded = client.result("thread/loaded/list", json!({})).await["data"].as_array().unwrap().clone();
+    assert!(loaded.len() < WARM && !loaded.contains(&json!(first)), "{} are loaded", loaded.len());
+    // A client that comes back to a thread that was unloaded finds it as it was, also without opening it.
+    client.result("turn/start", json!({"threadId": first, "input": text("again")})).await;
+    outpost_testkit::executor::eventually("the first thread works again", || {
+        fs::read_to_string(directory(0).join("said")).is_ok_and(|said| said == format!("{count}\n"))
+    })
+    .await;
 }
 
 #[tokio::test]

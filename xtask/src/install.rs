@@ -143,12 +143,12 @@ pub fn need(program: &str, package: &str) -> anyhow::Result<()> {
 }
 
 // Not all programs can be asked for their version.
-fn is_there(program: &str) -> bool {
+pub fn is_there(program: &str) -> bool {
     let found = Command::new("sh").args(["-c", "command -v \"$0\"", program]).stdout(Stdio::null()).status();
     found.is_ok_and(|status| status.success())
 }
 
-fn debian(packages: &[&str]) -> anyhow::Result<()> {
+pub fn debian(packages: &[&str]) -> anyhow::Result<()> {
     ensure!(can_install(), "missing: {}; install with {}", packages.join(", "), by_hand(packages));
     sh(Command::new("apt-get").arg("update"))?;
     sh(Command::new("apt-get").args(["install", "-y", "--no-install-recommends"]).args(packages))

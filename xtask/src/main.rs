@@ -1,8 +1,9 @@
-//! Chores of the project: `cargo xtask test | soak NAME | bench NAME | docs | schema | dist`. Whatever a chore needs it installs by itself.
+//! Chores of the project: `cargo xtask test | everyday | soak NAME | bench NAME | docs | schema | dist`. Whatever a chore needs it installs by itself.
 
 mod bench;
 mod dist;
 mod docs;
+mod everyday;
 mod hosts;
 mod install;
 mod interop;
@@ -21,6 +22,8 @@ usage: cargo xtask test            install what the tests need and run all of th
        cargo xtask soak files [N]  N (default 1,000,000) file calls while another process swaps links, a thousandth of it
                                    kills during fs/writeFile
        cargo xtask soak store      1,000 writers killed, 100,000 bits flipped: nothing lost, everything named
+       cargo xtask soak threads [N]
+                                   N (default 5,000) threads one after the other in one server with 1,024 files
        cargo xtask soak properties [N]
                                    N (default 20,000) cases of every property, from a seed of this run
        cargo xtask bench exec [--rounds N] [--only SCENARIO] [--markdown]
@@ -40,6 +43,9 @@ usage: cargo xtask test            install what the tests need and run all of th
        cargo xtask hosts [HOST...] [checks] [security] [faults]
                                    the same checks, tests/security and broken hosts on this machine, in containers, other roots, a
                                    Slurm job and virtual machines; writes the rows of docs/hosts.md. Needs root
+       cargo xtask everyday [--list] [--only PATTERN] [--as root|user]
+                                   everyday work of developers, bare and sandboxed; without options it writes docs/everyday.md
+                                   and the table of docs/sandbox.md. Exit code 1 if a task goes otherwise than its row says
        cargo xtask bench sandbox   the same calls with and without a sandbox";
 
 #[expect(clippy::print_stderr, reason = "this is a program for a terminal")]
@@ -64,6 +70,8 @@ fn run() -> anyhow::Result<()> {
         ["soak", "files", count] => soak::files(count.parse().with_context(|| format!("`{count}` is no number"))?),
         ["bench", "sandbox"] => bench::sandbox(),
         ["soak", "store"] => soak::store(1_000, 100_000),
+        ["soak", "threads"] => soak::threads(5_000),
+        ["soak", "threads", count] => soak::threads(count.parse().with_context(|| format!("`{count}` is no number"))?),
         ["soak", "properties"] => soak::properties(20_000),
         ["soak", "properties", count] => soak::properties(count.parse().with_context(|| format!("`{count}` is no number"))?),
         ["bench", "exec", options @ ..] => bench::exec(options),
@@ -72,6 +80,7 @@ fn run() -> anyhow::Result<()> {
         ["dist", options @ ..] => dist::run(&dist::Options::parse(options)?),
         ["interop", "--latest"] => interop::latest(),
         ["hosts", names @ ..] => hosts::run(names),
+        ["everyday", options @ ..] => everyday::run(options),
         ["schema"] => schema::run(),
         ["bench", "threads", options @ ..] => bench::threads(options),
         ["bench", "turns", options @ ..] => bench::turns(options),

@@ -45,3 +45,10 @@ pub fn properties(cases: u32) -> anyhow::Result<()> {
         .env("PROPTEST_CASES", cases.to_string())
         .env("PROPTEST_RNG_SEED", seed.to_string()))
 }
+
+/// Threads that are opened one after the other in one server, each with a command in a directory of its own.
+pub fn threads(count: u32) -> anyhow::Result<()> {
+    sh(cargo()
+        .args(["test", "--release", "-p", "outpost", "--test", "server", "--", "--nocapture", "threads_that_are_not_used"])
+        .env("OUTPOST_SOAK_THREADS", count.to_string()))
+}

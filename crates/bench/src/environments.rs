@@ -67,7 +67,7 @@ fn id(n: usize) -> anyhow::Result<EnvironmentId> {
 }
 
 fn registry() -> Registry {
-    Registry::new(RegistryOptions { environment: EnvironmentOptions::default(), local: None })
+    Registry::new(RegistryOptions { environment: EnvironmentOptions::default(), ..RegistryOptions::default() })
 }
 
 /// What unused environments cost.
@@ -152,6 +152,7 @@ async fn connects(url: &str) -> anyhow::Result<(f64, f64)> {
         env: [("PATH".to_owned(), "/usr/bin:/bin".to_owned())].into(),
         tty: false,
         pipe_stdin: false,
+        profiles: None,
     };
     let process = steady.start(start).await?;
     let steady_sink = sink.lock().unwrap_or_else(PoisonError::into_inner).clone().context("no link")?;

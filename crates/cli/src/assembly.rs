@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use futures_util::future::join_all;
-use outpost_environment::{Registry, SessionMemory};
+use outpost_environment::{EnvironmentOptions, Registry, SessionMemory};
 use outpost_executor::Executor;
 use outpost_runtime::config::RuntimeConfig;
 use outpost_runtime::mcp::McpConfig;
@@ -27,6 +27,7 @@ use uuid::Uuid;
 use crate::config::{Config, wrong_line};
 use crate::environments::{self, Known};
 use crate::home::Home;
+use crate::lock::Lock;
 use crate::reach::{Caller, local};
 use crate::variables::Variables;
 use crate::{Process, servers, store};
@@ -62,7 +63,10 @@ impl Assembly {
         let (provider, note) = choose(provider.or_else(|| config.model_provider.clone()), &own.variables);
         let (connector, executor) = local(config.limits.over(Limits::default()), own)?;
         let caller = Caller { client: "outpost", patience: Duration::from_secs(600) };
-        let mut options = caller.options();
+        let lock = Lock::read()?;
+        let approval = config.approval_policy.unwrap_or_default();
+        lock.check_policy(approval)?;
+        let mut options = EnvironmentOptions { narrowing: lock.narrowing(), ..caller.options(own) };
         if keeps_sessions {
             options.sessions = Some(Arc::new(SessionMemory::new(home.seat(&own.variables)?.run.join("sessions"))));
         }
@@ -84,7 +88,8 @@ impl Assembly {
                 model: model.clone(),
                 model_provider: provider.clone(),
                 reasoning_effort: config.model_reasoning_effort.clone(),
-                approval: config.approval_policy.unwrap_or_default(),
+                approval,
+                allowed_policies: lock.policies(),
                 sandbox: config.sandbox()?,
                 budgets: config.budgets,
                 agents: config.agents,
@@ -119,6 +124,7 @@ impl Assembly {
     /// Ends what runs here.
     pub async fn shut_down(self) {
         self.runtime.shutdown(Duration::from_secs(10)).await;
+        self.runtime.store().close().await;
         // What a sandbox needs in a workspace elsewhere goes with its session; it should not lie there until the grace is over.
         let registry = self.runtime.registry();
         let elsewhere = registry.list().into_iter().filter(|status| !status.id.is_local()).filter_map(|status| registry.get(&status.id));

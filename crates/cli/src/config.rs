@@ -9,7 +9,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow, bail};
-use outpost_executor::HttpTarget;
+use outpost_executor::{GitMode, HttpTarget};
 use outpost_runtime::agents::AgentLimits;
 use outpost_runtime::config::Budgets;
 use outpost_runtime::model::Provider;
@@ -44,6 +44,9 @@ pub struct Config {
     /// Sandboxes that hold less are refused on this machine.
     #[serde(deserialize_with = "level")]
     pub sandbox_minimum: Level,
+    /// What sandboxed code may do with the repositories of this machine.
+    #[serde(deserialize_with = "git")]
+    pub git: GitMode,
     pub store: Option<String>,
     pub durability: Option<Durability>,
     pub budgets: Budgets,
@@ -64,6 +67,10 @@ pub struct Config {
 }
 
 fn level<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Level, D::Error> {
+    String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
+}
+
+fn git<'de, D: Deserializer<'de>>(deserializer: D) -> Result<GitMode, D::Error> {
     String::deserialize(deserializer)?.parse().map_err(de::Error::custom)
 }
 
@@ -167,7 +174,11 @@ impl Config {
 
     /// The sandbox of threads that choose none.
     pub fn sandbox(&self) -> anyhow::Result<SandboxMode> {
-        let name = self.sandbox_mode.as_deref().unwrap_or("workspace-write");
+        self.sandbox_named(self.sandbox_mode.as_deref().unwrap_or("workspace-write"))
+    }
+
+    /// A sandbox by its short name, with what is configured for it.
+    pub fn sandbox_named(&self, name: &str) -> anyhow::Result<SandboxMode> {
         let Some(mode) = SandboxMode::named(name) else {
             bail!("sandbox_mode is one of read-only, workspace-write and danger-full-access, not `{name}`");
         };

@@ -5,22 +5,25 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
 use clap::ValueEnum;
-use outpost_executor::{HttpTarget, ceiling};
+use outpost_executor::{GitMode, HttpTarget, ceiling};
 use outpost_sandbox::policy::Policy;
 use outpost_sandbox::{Level, Limits};
 
-use crate::args::{ConfinementArguments, ExecutorArguments, Profile};
 use crate::config::Config;
 use crate::config::limits::{Limit, LimitTable};
+use crate::executor_args::{ConfinementArguments, ExecutorArguments, Profile};
 use crate::home::Home;
 use crate::local::Confinement;
+use crate::lock::Lock;
 
 impl ConfinementArguments {
     pub fn read(&self, settings: &[String]) -> anyhow::Result<Confinement> {
         let place = self.ceiling.as_ref().map_or_else(|| "the ceiling of --profile".to_owned(), |file| format!("in {}", file.display()));
         let ceiling = self.ceiling_text()?.map_or(Ok(Policy::Open), |text| ceiling::parse(&text)).context(place)?;
         let sandbox_user = self.sandbox_user.as_deref().map(user).transpose()?;
-        Ok(Confinement { ceiling, sandbox_user, limits: self.limits(settings)?, minimum: configured_minimum(settings)? })
+        let (minimum, minimum_from) = configured_minimum(settings)?;
+        let git = configured_git(settings)?;
+        Ok(Confinement { ceiling, sandbox_user, limits: self.limits(settings)?, minimum, minimum_from, git })
     }
 
     /// The ceiling as a file would say it: the one that is named, or that of the profile.
@@ -137,9 +140,15 @@ pub fn configured_limits(settings: &[String]) -> anyhow::Result<Limits> {
 }
 
 /// The lowest level of a sandbox that counts on this machine, as config.toml has it.
-pub fn configured_minimum(settings: &[String]) -> anyhow::Result<Level> {
+pub fn configured_minimum(settings: &[String]) -> anyhow::Result<(Level, Option<String>)> {
     let file = Home::from_environment().map(|home| home.config());
-    Ok(Config::read(file.as_deref(), settings)?.sandbox_minimum)
+    Ok(Lock::read()?.minimum(Config::read(file.as_deref(), settings)?.sandbox_minimum))
+}
+
+/// What sandboxed code may do with repositories, as config.toml has it.
+pub fn configured_git(settings: &[String]) -> anyhow::Result<GitMode> {
+    let file = Home::from_environment().map(|home| home.config());
+    Ok(Config::read(file.as_deref(), settings)?.git)
 }
 
 /// What HTTP requests may reach besides public addresses: what the command line says, or else what config.toml has.

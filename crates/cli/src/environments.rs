@@ -12,6 +12,7 @@ use outpost_wire::EnvironmentId;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::home::Home;
+use crate::lock::Lock;
 use crate::tokens;
 use crate::variables::Variables;
 
@@ -65,7 +66,7 @@ impl Known {
     /// A handle of one environment; no other is connected for it.
     pub fn handle(&self, id: &EnvironmentId, options: EnvironmentOptions) -> anyhow::Result<Environment> {
         let definition = self.definition(id)?.clone();
-        let registry = Registry::new(RegistryOptions { environment: options, local: None });
+        let registry = Registry::new(RegistryOptions { environment: options, ..RegistryOptions::default() });
         registry.add(id.clone(), definition)?;
         registry.get(id).context("the environment is gone")
     }
@@ -79,7 +80,8 @@ impl Known {
 
     /// All of them.
     pub fn registry(&self, options: EnvironmentOptions, local: Connector) -> anyhow::Result<Registry> {
-        Ok(Registry::configured(RegistryOptions { environment: options, local: Some(local) }, self.configuration.clone())?)
+        let admission = Lock::read()?.admission();
+        Ok(Registry::configured(RegistryOptions { environment: options, local: Some(local), admission }, self.configuration.clone())?)
     }
 }
 

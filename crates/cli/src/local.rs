@@ -4,10 +4,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outpost_executor::{ExecutorConfig, Grounds, HttpTarget, InputLimits, OutputLimits, WorkerPatience};
+use outpost_executor::{ExecutorConfig, GitMode, GitSettings, Grounds, HttpTarget, InputLimits, OutputLimits, WorkerPatience};
 use outpost_rpc::PeerOptions;
 use outpost_sandbox::policy::Policy;
-use outpost_sandbox::{Launcher, LauncherSettings, Level, Limits};
+use outpost_sandbox::{IdleCells, Launcher, LauncherSettings, Level, Limits};
 use uuid::Uuid;
 
 use crate::home::Home;
@@ -32,6 +32,9 @@ pub struct Confinement {
     pub sandbox_user: Option<(u32, u32)>,
     pub limits: Limits,
     pub minimum: Level,
+    pub git: GitMode,
+    /// The administrator's file, if that is where the minimum is from.
+    pub minimum_from: Option<String>,
 }
 
 /// An executor's configuration as this program runs it, home and all.
@@ -50,6 +53,9 @@ pub fn executor_config(settings: ExecutorSettings, variables: &Variables) -> any
         limits: settings.confinement.limits,
         open_files: variables.open_files(),
         minimum: settings.confinement.minimum,
+        minimum_from: settings.confinement.minimum_from,
+        tried: seat.as_ref().map(|seat| seat.state.join("tried.json")),
+        idle: IdleCells::default(),
     };
     let grounds = Grounds {
         temporary: std::env::var_os("TMPDIR").filter(|path| !path.is_empty()).map(Into::into),
@@ -58,6 +64,7 @@ pub fn executor_config(settings: ExecutorSettings, variables: &Variables) -> any
         homes: homes(variables.get("HOME").map(Into::into)),
         ceiling: settings.confinement.ceiling,
     };
+    let git = GitSettings { mode: settings.confinement.git, directory: seat.as_ref().map(|seat| seat.run.join("git")) };
     let own_home = home.as_ref().map(|home| home.path().to_owned());
     let redo_directory = home.as_ref().map(Home::redo);
     Ok(ExecutorConfig {
@@ -73,6 +80,7 @@ pub fn executor_config(settings: ExecutorSettings, variables: &Variables) -> any
         launcher: Launcher::with_own_stage(launcher),
         worker_patience: WorkerPatience::default(),
         grounds,
+        git,
         ids: Arc::new(|| Uuid::new_v4().to_string()),
         executor_id,
         home: own_home,

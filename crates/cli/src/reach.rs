@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Context;
-use outpost_environment::{Carrier, Connector, Definition, Environment, EnvironmentOptions, Means};
+use outpost_environment::{Carrier, CommandLine, Connector, Definition, Environment, EnvironmentOptions, Means};
 use outpost_executor::{Executor, Lifetime};
 use outpost_rpc::PeerOptions;
 use outpost_rpc::link::memory;
@@ -14,7 +14,7 @@ use outpost_wire::exec::environment::EnvironmentInfo;
 use crate::Process;
 use crate::args::PlaceArguments;
 use crate::commands::env;
-use crate::confinement::{configured_limits, configured_minimum, http_allow};
+use crate::confinement::{configured_git, configured_limits, configured_minimum, http_allow};
 use crate::environments::{Known, token};
 use crate::home::local_directories;
 use crate::local::{Confinement, ExecutorSettings, executor_config};
@@ -36,20 +36,20 @@ pub struct Caller {
 }
 
 impl Caller {
-    pub fn options(self) -> EnvironmentOptions {
+    pub fn options(self, own: &Process) -> EnvironmentOptions {
         EnvironmentOptions {
             client_name: self.client.into(),
             patience: self.patience,
             jitter_seed: u64::from(std::process::id()),
-            means: means(),
+            means: means(own),
             ..EnvironmentOptions::default()
         }
     }
 }
 
 /// What routes through ssh, jobs and containers may use of this machine.
-fn means() -> Means {
-    Means { masters: local_directories().find(), carrier: Some(Carrier::new(env::carry)) }
+fn means(own: &Process) -> Means {
+    Means { masters: local_directories().find(), carrier: Some(Carrier::new(env::carry)), open_files: own.variables.open_files() }
 }
 
 impl Reached {
@@ -90,31 +90,33 @@ pub fn named(name: &str, caller: Caller, own: &Process) -> anyhow::Result<Reache
     known.snapshot()?;
     if name.contains("://") {
         let definition = Definition::url(name, token(name, &own.variables)?)?;
-        return Ok(there(definition.connector(&Means::default()), caller));
+        return Ok(there(definition.connector(&Means::default()), caller, own));
     }
     let id = EnvironmentId::parse(name).context("an environment is given by its name, or as ws://HOST:PORT or unix:///PATH")?;
-    Ok(Reached { environment: known.handle(&id, caller.options())?, executor: None })
+    Ok(Reached { environment: known.handle(&id, caller.options(own))?, executor: None })
 }
 
 /// An environment behind a command.
 pub fn via(command: &str, caller: Caller, own: &Process) -> anyhow::Result<Reached> {
     Known::load(&own.variables)?.snapshot()?;
-    Ok(there(Connector::command(command), caller))
+    let line = CommandLine { open_files: own.variables.open_files(), ..CommandLine::shell(command) };
+    Ok(there(Connector::program(line), caller, own))
 }
 
-fn there(connector: Connector, caller: Caller) -> Reached {
-    Reached { environment: Environment::new(connector, caller.options()), executor: None }
+fn there(connector: Connector, caller: Caller, own: &Process) -> Reached {
+    Reached { environment: Environment::new(connector, caller.options(own)), executor: None }
 }
 
 /// This machine.
 pub fn here(caller: Caller, own: &Process) -> anyhow::Result<Reached> {
     let (connector, executor) = local(configured_limits(&own.settings)?, own)?;
-    Ok(Reached { environment: Environment::new(connector, caller.options()), executor: Some(executor) })
+    Ok(Reached { environment: Environment::new(connector, caller.options(own)), executor: Some(executor) })
 }
 
 /// An executor of this very process, and the way to it.
 pub fn local(limits: Limits, own: &Process) -> anyhow::Result<(Connector, Executor)> {
     let http_allow = http_allow(Vec::new(), &own.settings)?;
+    let (minimum, minimum_from) = configured_minimum(&own.settings)?;
     let settings = ExecutorSettings {
         grace: Duration::from_secs(600),
         spool: 64 << 20,
@@ -122,7 +124,7 @@ pub fn local(limits: Limits, own: &Process) -> anyhow::Result<(Connector, Execut
         keeps_fates: false,
         listener: "this process".into(),
         http_allow,
-        confinement: Confinement { limits, minimum: configured_minimum(&own.settings)?, ..Confinement::default() },
+        confinement: Confinement { limits, minimum, minimum_from, git: configured_git(&own.settings)?, ..Confinement::default() },
     };
     let executor = Executor::new(executor_config(settings, &own.variables)?);
     let serving = executor.clone();

@@ -207,6 +207,13 @@ impl Screen {
         if let Some(end) = ending(finished, &detail) {
             self.say(Style::Bad, &format!("  {end}"));
         }
+        self.notices(&detail);
+    }
+
+    /// What its executor had to say besides.
+    fn notices(&mut self, detail: &Value) {
+        let notices: Vec<&str> = detail["notices"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        notices.into_iter().for_each(|notice| self.say(Style::Note, &line(notice)));
     }
 
     /// The end of a command whose output was shown as it came.
@@ -222,6 +229,7 @@ impl Screen {
             self.line_of(&finished.call, Style::Bad, &end);
         }
         self.running.remove(&finished.call);
+        self.notices(detail);
     }
 
     /// The answer.
@@ -397,10 +405,14 @@ impl Style {
 /// How a call ended, if that is worth a word.
 fn ending(finished: &CallFinished, detail: &Value) -> Option<String> {
     Some(match finished.outcome {
-        CallOutcome::Completed => match (detail["exitCode"].as_i64().filter(|code| *code != 0)?, detail["limit"].as_str()) {
-            (code, Some(limit)) => format!("exit code {code}: stopped by {}", remark(limit)),
-            (code, None) => format!("exit code {code}"),
-        },
+        CallOutcome::Completed => {
+            let code = detail["exitCode"].as_i64().filter(|code| *code != 0)?;
+            match (detail["limit"].as_str(), detail["sandboxHint"].as_str()) {
+                (Some(limit), _) => format!("exit code {code}: stopped by {}", remark(limit)),
+                (None, Some(hint)) => format!("exit code {code}: {}", remark(hint)),
+                (None, None) => format!("exit code {code}"),
+            }
+        }
         CallOutcome::Failed => remark(detail["error"].as_str().unwrap_or("it failed")),
         CallOutcome::Declined => "declined".into(),
         CallOutcome::Lost => "lost: its outcome is unknown".into(),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use outpost_rpc::listen::ListenAddr;
 
-use crate::args::AuthArguments;
+use crate::executor_args::AuthArguments;
 
 pub const SERVE_HELP: &str = "\
 Examples:

@@ -9,8 +9,7 @@ use tokio::sync::watch;
 use crate::config::Config;
 use crate::home::Home;
 
-/// What the administrator of this machine requires of all its users.
-const REQUIREMENTS: &str = "/etc/outpost/requirements.toml";
+use crate::lock::FILE as REQUIREMENTS;
 
 /// Where the runtime has its servers from.
 pub fn source(home: &Home, config: &Config) -> Source {

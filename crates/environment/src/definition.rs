@@ -10,6 +10,7 @@ use thiserror::Error;
 
 use crate::connector::{CommandLine, Connector, Journey, Means, Target, TargetError, Token};
 use crate::environment::ConnectPolicy;
+use crate::narrowing::Narrowing;
 use crate::route::{Manner, Route};
 
 /// How an environment is reached, and when.
@@ -26,6 +27,7 @@ pub struct Definition {
     pub setup: Setup,
     /// How long it may be unused before it is stopped; only what can be started from here.
     pub idle_stop: Option<Duration>,
+    pub narrowing: Narrowing,
 }
 
 /// Commands that a new place is prepared with, once.
@@ -119,6 +121,7 @@ impl Definition {
             labels: Vec::new(),
             setup: Setup::default(),
             idle_stop: None,
+            narrowing: Narrowing::default(),
         }
     }
 
@@ -202,7 +205,7 @@ impl Definition {
     pub fn connector(&self, means: &Means) -> Connector {
         match &self.way {
             Way::Listening { target, token } => Connector::target(target.clone(), token.clone()),
-            Way::Program(line) => Connector::program(line.clone()),
+            Way::Program(line) => Connector::program(CommandLine { open_files: means.open_files, ..line.clone() }),
             Way::Ssh(_) | Way::Inside(_) => match self.route() {
                 Some(route) => {
                     Connector::route(Journey { route, ceiling: self.ceiling.clone(), setup: self.setup.clone(), means: means.clone() })

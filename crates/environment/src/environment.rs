@@ -21,6 +21,7 @@ use crate::connector::{Connector, Means};
 use crate::files::Files;
 use crate::http::Bodies;
 use crate::memory::SessionMemory;
+use crate::narrowing::Narrowing;
 use crate::session::Processes;
 use crate::state::{Connected, Failure, FailureKind, Identity, State};
 use crate::supervisor::Supervisor;
@@ -65,6 +66,8 @@ pub struct EnvironmentOptions {
     pub sessions: Option<Arc<SessionMemory>>,
     /// How long it may be unused before it is stopped.
     pub idle_stop: Option<Duration>,
+    /// What its entry leaves of the policy of whoever works there.
+    pub narrowing: Narrowing,
     /// What routes through ssh, jobs and containers may use.
     pub means: Means,
     /// The version of this program; executors that are too far from it are refused.
@@ -91,6 +94,7 @@ impl Default for EnvironmentOptions {
             jitter_seed: 0,
             sessions: None,
             idle_stop: None,
+            narrowing: Narrowing::default(),
             means: Means::default(),
             version: env!("CARGO_PKG_VERSION").into(),
         }
@@ -148,6 +152,7 @@ pub struct Environment(Arc<Shared>);
 
 pub(crate) struct Shared {
     label: Label,
+    narrowing: Narrowing,
     policy: ConnectPolicy,
     /// The connection is a program that was started for it.
     is_program: bool,
@@ -181,6 +186,7 @@ impl Environment {
         let (policy, is_program) = (options.connect, connector.needs_keeper());
         let use_count = Arc::new(Use::default());
         let leave = options.idle_stop.map(|idle| (connector.clone(), idle));
+        let narrowing = options.narrowing.clone();
         let supervisor = Supervisor {
             name: label.name.clone(),
             connector,
@@ -199,6 +205,7 @@ impl Environment {
         let idle = Mutex::new(Some(supervisor));
         Self(Arc::new(Shared {
             label,
+            narrowing,
             policy,
             is_program,
             state,
@@ -218,6 +225,11 @@ impl Environment {
     /// Its id where it has one, else the address that it is reached by.
     pub fn name(&self) -> &str {
         &self.0.label.name
+    }
+
+    /// What its entry leaves of the policy of whoever works there.
+    pub fn narrowing(&self) -> &Narrowing {
+        &self.0.narrowing
     }
 
     /// Its id, if a registry made it.

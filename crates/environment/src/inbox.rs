@@ -28,6 +28,8 @@ pub enum ProcessEvent {
         denied: bool,
         /// What it ran into, if that ended it and its executor can tell.
         limit: Option<Limit>,
+        /// What else its executor has to say, a line each.
+        notices: Vec<String>,
     },
     /// Nothing comes after this.
     Closed,
@@ -79,7 +81,7 @@ impl Default for State {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Pushed {
     Piece(OutputPiece),
-    Exited { code: i32, denied: bool, limit: Option<Limit> },
+    Exited { code: i32, denied: bool, limit: Option<Limit>, notices: Vec<String> },
     Closed,
 }
 
@@ -163,7 +165,12 @@ impl Inbox {
                 continue;
             }
             if let OutputPiece::Chunk { .. } = piece {
-                let exit = |code| Pushed::Exited { code, denied: answer.sandbox_denied, limit: answer.limit.clone() };
+                let exit = |code| Pushed::Exited {
+                    code,
+                    denied: answer.sandbox_denied,
+                    limit: answer.limit.clone(),
+                    notices: answer.notices.clone(),
+                };
                 state.account_for_missing(seq, answer.exit_code.map(exit));
             }
             bytes += state.take(seq, Pushed::Piece(piece));
@@ -180,7 +187,7 @@ impl Inbox {
             if answer.exited && !state.exited && state.expected < end {
                 let seq = state.expected;
                 let code = answer.exit_code.unwrap_or(-1);
-                state.take(seq, Pushed::Exited { code, denied: answer.sandbox_denied, limit: answer.limit });
+                state.take(seq, Pushed::Exited { code, denied: answer.sandbox_denied, limit: answer.limit, notices: answer.notices });
             }
             if answer.closed && !state.over {
                 state.take(end.saturating_sub(1), Pushed::Closed);
@@ -252,10 +259,10 @@ impl State {
                 self.queue.push_back(ProcessEvent::Output { stream, bytes: chunk.0 })
             }
             Pushed::Piece(OutputPiece::Gap { gap_bytes, .. }) => self.queue.push_back(ProcessEvent::Gap { bytes: Some(gap_bytes) }),
-            Pushed::Exited { code, denied, limit } => {
+            Pushed::Exited { code, denied, limit, notices } => {
                 if !self.exited {
                     self.exited = true;
-                    self.queue.push_back(ProcessEvent::Exited { code, denied, limit });
+                    self.queue.push_back(ProcessEvent::Exited { code, denied, limit, notices });
                 }
             }
             Pushed::Closed => {
@@ -318,7 +325,17 @@ mod tests {
         ProcessEvent::Output { stream: Stream::Stdout, bytes: Bytes::copy_from_slice(text.as_bytes()) }
     }
     fn answer(chunks: Vec<OutputPiece>, next_seq: u64, exit_code: Option<i32>, closed: bool) -> ReadResponse {
-        ReadResponse { chunks, next_seq, exited: exit_code.is_some(), exit_code, closed, failure: None, sandbox_denied: false, limit: None }
+        ReadResponse {
+            chunks,
+            next_seq,
+            exited: exit_code.is_some(),
+            exit_code,
+            closed,
+            failure: None,
+            sandbox_denied: false,
+            limit: None,
+            notices: Vec::new(),
+        }
     }
     fn attended() -> Inbox {
         let inbox = Inbox::default();
@@ -332,12 +349,18 @@ mod tests {
     #[test]
     fn early_events_wait_and_late_ones_are_dropped() {
         let inbox = attended();
-        assert_eq!(inbox.push(2, Pushed::Exited { code: 3, denied: false, limit: None }), Taken { bytes: 0, is_behind: false });
+        assert_eq!(
+            inbox.push(2, Pushed::Exited { code: 3, denied: false, limit: None, notices: Vec::new() }),
+            Taken { bytes: 0, is_behind: false }
+        );
         assert!(drain(&inbox).is_empty());
         assert_eq!(inbox.push(1, chunk(1, "one")).bytes, 3);
         inbox.push(1, chunk(1, "one"));
         inbox.push(3, Pushed::Closed);
-        assert_eq!(drain(&inbox), [output("one"), ProcessEvent::Exited { code: 3, denied: false, limit: None }, ProcessEvent::Closed]);
+        assert_eq!(
+            drain(&inbox),
+            [output("one"), ProcessEvent::Exited { code: 3, denied: false, limit: None, notices: Vec::new() }, ProcessEvent::Closed]
+        );
     }
 
     #[test]
@@ -376,14 +399,22 @@ mod tests {
         inbox.catch_up(answer(vec![], 5, Some(7), true));
         assert_eq!(
             drain(&inbox),
-            [output("a"), ProcessEvent::Exited { code: 7, denied: false, limit: None }, output("late"), ProcessEvent::Closed]
+            [
+                output("a"),
+                ProcessEvent::Exited { code: 7, denied: false, limit: None, notices: Vec::new() },
+                output("late"),
+                ProcessEvent::Closed
+            ]
         );
         let inbox = Inbox::default();
         inbox.catch_up(ReadResponse { sandbox_denied: true, ..answer(vec![], 3, Some(1), true) });
-        assert_eq!(drain(&inbox), [ProcessEvent::Exited { code: 1, denied: true, limit: None }, ProcessEvent::Closed]);
+        assert_eq!(drain(&inbox), [ProcessEvent::Exited { code: 1, denied: true, limit: None, notices: Vec::new() }, ProcessEvent::Closed]);
         let inbox = Inbox::default();
         inbox.catch_up(answer(vec![], 3, Some(0), true));
-        assert_eq!(drain(&inbox), [ProcessEvent::Exited { code: 0, denied: false, limit: None }, ProcessEvent::Closed]);
+        assert_eq!(
+            drain(&inbox),
+            [ProcessEvent::Exited { code: 0, denied: false, limit: None, notices: Vec::new() }, ProcessEvent::Closed]
+        );
         assert!(inbox.lock().over);
     }
 
@@ -407,7 +438,7 @@ mod tests {
             [
                 output("a"),
                 ProcessEvent::Gap { bytes: None },
-                ProcessEvent::Exited { code: 3, denied: false, limit: None },
+                ProcessEvent::Exited { code: 3, denied: false, limit: None, notices: Vec::new() },
                 ProcessEvent::Closed
             ]
         );

@@ -3,6 +3,7 @@
 //! This room knows configuration, connections, sessions and the frozen view of a step. It must not know what a process is
 //! *for*, nor anything of the inside of an executor: all it shares with one is the wire.
 
+mod admission;
 mod backoff;
 mod blocks;
 pub mod bootstrap;
@@ -16,6 +17,7 @@ mod files;
 mod http;
 mod inbox;
 mod memory;
+mod narrowing;
 mod pending;
 mod process;
 pub mod provider;
@@ -31,6 +33,7 @@ mod version;
 mod view;
 mod watching;
 
+pub use admission::{Admission, SOURCES};
 pub use backoff::{Backoff, Waits};
 pub use capability::{Access, ResolvedRoot, gather_roots, resolve_selected_capability_roots};
 pub use connector::{
@@ -43,6 +46,7 @@ pub use files::Files;
 pub use http::{BodyError, HttpBody, HttpCall, HttpHead};
 pub use inbox::ProcessEvent;
 pub use memory::SessionMemory;
+pub use narrowing::{Asking, Fence, Narrowing};
 pub use pending::{Provided, ReportError};
 pub use process::{ProcessStart, RemoteProcess};
 pub use provider::{Configuration, DefaultChoice, Entry, Nameless, Snapshot, Variable};

@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use outpost_wire::exec::environment::EnvironmentInfo;
 use outpost_wire::exec::policy::SandboxContext;
 use outpost_wire::exec::process::{
-    CloseStdin, EnvPolicy, ProcessParams, Read, ReadParams, Resize, ResizeParams, SendSignal, Signal, SignalParams, Start, StartParams,
-    TerminalSize, Terminate, Write, WriteParams, WriteStatus,
+    CloseStdin, EnvPolicy, ProcessParams, Read, ReadParams, Resize, ResizeParams, SendSignal, ShellSnapshot, Signal, SignalParams, Start,
+    StartParams, TerminalSize, Terminate, Write, WriteParams, WriteStatus,
 };
 use outpost_wire::{Method, PathUri};
 
@@ -34,6 +35,20 @@ pub struct ProcessStart {
     pub env: BTreeMap<String, String>,
     pub tty: bool,
     pub pipe_stdin: bool,
+    /// Login shells of one scope read their profiles once, silently, where the executor can do that; without a scope each one reads
+    /// them, and what they print is part of its output.
+    pub profiles: Option<String>,
+}
+
+impl ProcessStart {
+    /// How the executor is asked to read the profiles of a login shell.
+    fn shell_snapshot(&self, info: &EnvironmentInfo) -> Option<ShellSnapshot> {
+        let scope_id = self.profiles.clone()?;
+        let is_login = matches!(&self.argv[..], [program, flags, _, ..] if *program == info.shell.path && flags == "-lc");
+        let is_known = ["bash", "zsh", "sh"].contains(&info.shell.name.as_str());
+        let is_possible = is_login && is_known && info.capabilities.shell_snapshot_v2;
+        is_possible.then(|| ShellSnapshot { scope_id, shell: info.shell.clone() })
+    }
 }
 
 /// A process that was started. Dropping it does not end it.
@@ -78,6 +93,8 @@ impl Environment {
         sandbox: Option<SandboxContext>,
         terminal_size: Option<TerminalSize>,
     ) -> Result<RemoteProcess, EnvironmentError> {
+        let connected = self.shared().ready().await?;
+        let shell_snapshot = start.shell_snapshot(&connected.info);
         let params = StartParams {
             process_id: start.id.clone(),
             metadata: None,
@@ -85,7 +102,7 @@ impl Environment {
             cwd: start.cwd,
             env_policy: start.env_policy,
             env: start.env,
-            shell_snapshot: None,
+            shell_snapshot,
             tty: start.tty,
             pipe_stdin: start.pipe_stdin,
             arg0: None,
@@ -95,7 +112,7 @@ impl Environment {
             network_proxy: None,
             terminal_size,
         };
-        let session = self.shared().ready().await?.session;
+        let session = connected.session;
         let inbox = Arc::new(Inbox::default());
         // Its first output may overtake the answer to its start.
         if !self.shared().processes.add(&start.id, inbox.clone()) {

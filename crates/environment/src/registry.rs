@@ -21,6 +21,7 @@ use thiserror::Error;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use crate::admission::Admission;
 use crate::connector::{Connector, Door};
 use crate::definition::Definition;
 use crate::environment::{ConnectPolicy, Environment, EnvironmentError, EnvironmentOptions, Label};
@@ -48,6 +49,8 @@ pub struct RegistryOptions {
     pub environment: EnvironmentOptions,
     /// How this machine is reached: this room does not know what an executor is.
     pub local: Option<Connector>,
+    /// What an administrator lets be an environment.
+    pub admission: Admission,
 }
 
 /// Cheap to clone; all clones are one registry.
@@ -84,6 +87,8 @@ pub enum RegistryError {
     IsPending(EnvironmentId),
     #[error("environment `{0}` is defined already and cannot be announced as pending")]
     IsDefined(EnvironmentId),
+    #[error("{0}")]
+    Forbidden(String),
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
     #[error(transparent)]
@@ -115,6 +120,7 @@ impl Registry {
 
     /// Adds an environment, or gives one that there is a new handle. The default is never touched.
     pub fn add(&self, id: EnvironmentId, definition: Definition) -> Result<Event, RegistryError> {
+        self.0.options.admission.definition(&definition).map_err(RegistryError::Forbidden)?;
         let recipe = self.recipe(&definition);
         self.put(id, Kind::Defined(Box::new(definition)), recipe)
     }
@@ -132,6 +138,7 @@ impl Registry {
         if let Some(Kind::Joined(door)) = self.lock().entries.get(&id).map(|entry| &entry.kind) {
             return Ok(door.clone());
         }
+        self.0.options.admission.source("join").map_err(RegistryError::Forbidden)?;
         let (connector, door) = Connector::joined("dials in");
         let options = EnvironmentOptions { connect: ConnectPolicy::Eager, ..self.0.options.environment.clone() };
         self.put(id, Kind::Joined(door.clone()), Recipe { connector, options })?;
@@ -144,9 +151,14 @@ impl Registry {
         self.put(id, Kind::Attached, Recipe { connector, options })
     }
 
-    fn put(&self, id: EnvironmentId, kind: Kind, recipe: Recipe) -> Result<Event, RegistryError> {
+    fn put(&self, id: EnvironmentId, kind: Kind, mut recipe: Recipe) -> Result<Event, RegistryError> {
         let mut inside = self.lock();
         inside.check_open(&id)?;
+        // Who replaces what is configured does not widen what may be done there.
+        if let Some(live) = inside.entries.get(&id).filter(|entry| entry.origin == Origin::Configured).and_then(|entry| entry.live.as_ref())
+        {
+            recipe.options.narrowing = live.recipe.options.narrowing.clone();
+        }
         let origin = match inside.entries.get(&id) {
             Some(Entry { kind: Kind::Pending(_), .. }) => return Err(RegistryError::IsPending(id)),
             Some(entry) => entry.origin,
@@ -178,6 +190,7 @@ impl Registry {
             connect_timeout: definition.connect_timeout,
             initialize_timeout: definition.initialize_timeout,
             idle_stop: definition.idle_stop,
+            narrowing: definition.narrowing.and_required(&self.0.options.environment.narrowing),
             ..self.0.options.environment.clone()
         };
         Recipe { connector: definition.connector(&options.means), options }

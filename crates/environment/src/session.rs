@@ -149,8 +149,10 @@ impl Service for Listener {
                 self.processes.push(&process_id, piece.seq(), Pushed::Piece(piece));
             }
             Exited::NAME => {
-                let ExitedParams { process_id, seq, exit_code, sandbox_denied, limit } = frame::decode_value(params).map_err(nonsense)?;
-                self.processes.push(&process_id, seq, Pushed::Exited { code: exit_code, denied: sandbox_denied.unwrap_or(false), limit });
+                let ExitedParams { process_id, seq, exit_code, sandbox_denied, limit, notices } =
+                    frame::decode_value(params).map_err(nonsense)?;
+                let denied = sandbox_denied.unwrap_or(false);
+                self.processes.push(&process_id, seq, Pushed::Exited { code: exit_code, denied, limit, notices });
             }
             Closed::NAME => {
                 let ClosedParams { process_id, seq } = frame::decode_value(params).map_err(nonsense)?;

@@ -134,6 +134,7 @@ impl Attachment {
                     exit_code: code,
                     sandbox_denied: Some(note.denied),
                     limit: note.limit,
+                    notices: note.notices,
                 });
             }
             Event::Closed { seq } => {

@@ -5,6 +5,7 @@
 //! read = ["/"]
 //! write = ["/srv/work", "/tmp"]
 //! deny = ["/srv/work/secret", "/srv/**/*.pem"]
+//! devices = ["dri"]
 //! ```
 
 use std::path::{Path, PathBuf};
@@ -14,6 +15,7 @@ use outpost_sandbox::policy::{Access, Network, Origin, Policy, Rule, Rules};
 use serde::Deserialize;
 use thiserror::Error;
 
+use crate::devices;
 use crate::policy::{PolicyError, follow, globs as meant_by};
 
 #[derive(Debug, Error)]
@@ -37,6 +39,9 @@ struct File {
     write: Vec<PathBuf>,
     #[serde(default)]
     deny: Vec<PathBuf>,
+    /// Devices that sandboxes may show besides the harmless ones.
+    #[serde(default)]
+    devices: Vec<String>,
 }
 
 #[derive(Deserialize, Default, Clone, Copy)]
@@ -76,7 +81,9 @@ pub fn parse(text: &str) -> Result<Policy, CeilingError> {
         FileNetwork::Restricted => Network::Restricted,
         FileNetwork::Enabled => Network::Enabled,
     };
-    let rules = links.into_iter().fold(Rules::new(rules, globs, network), |rules, (links, access)| rules.led_by(links, access));
+    let devices = devices::find(&file.devices).map_err(PolicyError::from)?;
+    let rules = Rules::new(rules, globs, network).with_devices(devices);
+    let rules = links.into_iter().fold(rules, |rules, (links, access)| rules.led_by(links, access));
     Ok(Policy::Confined(Arc::new(rules)))
 }
 

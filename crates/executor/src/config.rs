@@ -10,6 +10,7 @@ use outpost_rpc::PeerOptions;
 use outpost_sandbox::Launcher;
 
 use crate::files::worker::WorkerPatience;
+use crate::git::GitSettings;
 use crate::http::HttpTarget;
 use crate::input::InputLimits;
 use crate::output::OutputLimits;
@@ -41,6 +42,8 @@ pub struct ExecutorConfig {
     pub worker_patience: WorkerPatience,
     /// What every policy is measured by.
     pub grounds: Grounds,
+    /// What sandboxed code may do with repositories.
+    pub git: GitSettings,
     pub ids: IdSource,
     /// Identity of this install, the same after every restart.
     pub executor_id: Option<String>,

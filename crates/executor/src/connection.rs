@@ -155,7 +155,7 @@ impl Connection {
         self.peer.admit();
         let response = InitializeResponse {
             session_id: session.id().to_owned(),
-            environment_info: Some(self.executor.info.clone()),
+            environment_info: Some(self.executor.info().clone()),
             grace_ms: u64::try_from(self.executor.config.grace.as_millis()).ok(),
         };
         *state = State::Greeted(Attached { session, attachment });

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -47,7 +47,9 @@ pub struct Executor(Arc<Shared>);
 
 pub(crate) struct Shared {
     pub config: Arc<ExecutorConfig>,
-    pub info: EnvironmentInfo,
+    /// Found out when it is first asked for.
+    info: OnceLock<EnvironmentInfo>,
+    instance_id: String,
     pub router: Router<Connection>,
     pub slow_mounts: SlowMounts,
     pub http: HttpClients,
@@ -79,16 +81,17 @@ impl Executor {
     /// Must be called where tasks can be spawned: sessions of an earlier start wait here for their clients.
     pub fn new(config: ExecutorConfig) -> Self {
         let instance_id = (config.ids)();
-        let info = info::gather(&config, instance_id.clone());
         let (fates, past) = open_journal(&config, &instance_id);
         let http_allow = config.http_allow.clone();
         let redo = config.redo_directory.clone().map(Redo::new);
         if let Some(redo) = &redo {
             redo.finish();
         }
+        config.git.clean_up();
         let shared = Arc::new(Shared {
             config: Arc::new(config),
-            info,
+            info: OnceLock::new(),
+            instance_id,
             router: methods::router(),
             slow_mounts: SlowMounts::default(),
             redo,
@@ -107,7 +110,7 @@ impl Executor {
 
     /// What it tells about itself.
     pub fn info(&self) -> &EnvironmentInfo {
-        &self.0.info
+        self.0.info()
     }
 
     /// Serves one link until it ends.
@@ -207,6 +210,10 @@ impl Drop for Release<'_> {
 }
 
 impl Shared {
+    pub fn info(&self) -> &EnvironmentInfo {
+        self.info.get_or_init(|| info::gather(&self.config, self.instance_id.clone()))
+    }
+
     fn sessions(&self) -> MutexGuard<'_, HashMap<String, Arc<Session>>> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }

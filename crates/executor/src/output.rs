@@ -32,6 +32,8 @@ pub struct ExitNote {
     pub denied: bool,
     /// A limit was reached.
     pub limit: Option<Limit>,
+    /// What else there is to say.
+    pub notices: Vec<String>,
 }
 
 /// What a reader finds after its cursor.

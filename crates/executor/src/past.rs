@@ -28,6 +28,7 @@ pub fn read(fate: &Fate) -> ReadResponse {
         closed: true,
         failure,
         sandbox_denied: false,
+        notices: Vec::new(),
         limit: None,
     }
 }

@@ -15,6 +15,7 @@ use outpost_wire::exec::policy::{Entry, EntryPath, FileSystem, Grant, MissingPat
 use outpost_wire::{PathError, PathUri};
 use thiserror::Error;
 
+use crate::devices::{self, DeviceError};
 use crate::trails::Trails;
 
 /// What a system needs to run programs at all.
@@ -64,6 +65,8 @@ pub enum PolicyError {
     Unknown(String),
     #[error("the subpath `{0}` of a project root leads out of it")]
     Subpath(String),
+    #[error("sandbox devices: {0}")]
+    Device(#[from] DeviceError),
     #[error(transparent)]
     Ceiling(#[from] Exceeds),
 }
@@ -83,6 +86,7 @@ impl Grounds {
             trails,
             homes: &self.homes,
             accesses: BTreeMap::new(),
+            usual: BTreeMap::new(),
             open: Vec::new(),
             limits: Vec::new(),
             links: Vec::new(),
@@ -133,6 +137,7 @@ impl Grounds {
             rules = rules.led_by(led.links, Access::Deny);
         }
         let rules = shown.into_iter().fold(rules, Rules::showing);
+        let rules = rules.with_devices(devices::find(&context.devices)?);
         Ok(Policy::Confined(Arc::new(rules)))
     }
 
@@ -171,6 +176,10 @@ impl Grounds {
                     return Err(PolicyError::Missing(led.real));
                 }
                 draft.add(&path, &led, access, is_missing && is_optional)?;
+                if access == Access::Read {
+                    let is_usual = matches!(&entry.path, EntryPath::Special { value: SpecialRoot::ProjectRoots { subpath: Some(sub) } } if sub == ".git");
+                    *draft.usual.entry(led.real).or_insert(true) &= is_usual;
+                }
             }
         }
         Ok(())
@@ -229,6 +238,8 @@ struct Draft<'a> {
     trails: &'a Trails,
     homes: &'a [PathBuf],
     accesses: BTreeMap<PathBuf, Access>,
+    /// The `.git` of project roots that may be read, which every client says: by its root, unless the same path was named by itself.
+    usual: BTreeMap<PathBuf, bool>,
     /// What may be written with everything in it, protected or not.
     open: Vec<Rule>,
     /// Where paths led before that may only be read: they are given nothing there.
@@ -274,7 +285,18 @@ impl Draft<'_> {
         Ok(targets)
     }
 
-    fn rules(self, network: Network) -> Result<Rules, PolicyError> {
+    /// What every client says about `.git` is what is protected anyway: how that is held is decided where it is held.
+    fn forget_usual(&mut self) {
+        for (path, _) in self.usual.iter().filter(|(_, is_usual)| **is_usual) {
+            let around = path.parent().and_then(|parent| parent.ancestors().find_map(|ancestor| self.accesses.get(ancestor)));
+            if around == Some(&Access::Write) && self.accesses.get(path) == Some(&Access::Read) {
+                self.accesses.remove(path);
+            }
+        }
+    }
+
+    fn rules(mut self, network: Network) -> Result<Rules, PolicyError> {
+        self.forget_usual();
         let writable: Vec<_> = self.accesses.iter().filter(|(_, access)| **access == Access::Write).map(|(path, _)| path).collect();
         self.trails.may_write(writable.iter().copied().filter(|root| *root != Path::new("/")));
         let given = self.accesses.iter().map(|(path, access)| granted(path, *access));

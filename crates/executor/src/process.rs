@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
+use outpost_sandbox::policy::Policy;
 use outpost_sandbox::{Child, ChildEnd, Exit, Kin, Output, Signal, Terminal, TerminalSize};
 use outpost_wire::exec::process::{Metadata, OutputPiece, ProcessSummary, ReadResponse, StartParams, Stream, WriteStatus};
 use sha2::{Digest, Sha256};
@@ -41,7 +42,8 @@ pub struct Process {
     argv: Vec<String>,
     metadata: Option<Metadata>,
     is_terminal: bool,
-    is_confined: bool,
+    policy: Policy,
+    since: Instant,
     kin: Kin,
     /// Given back when the process is closed.
     terminal: Mutex<Option<Terminal>>,
@@ -58,6 +60,7 @@ struct State {
     log: OutputLog,
     /// Of a confined process: whether its output speaks of a refusal.
     denial: Option<DenialWatch>,
+    notices: Vec<String>,
     /// Who is pushed to, and how far that got.
     target: Option<Arc<Attachment>>,
     pushed: Cursor,
@@ -83,9 +86,11 @@ pub struct ReadRequest {
 /// What is known of a child besides how it was asked for.
 pub struct Adoption {
     pub fingerprint: String,
-    pub is_confined: bool,
+    pub policy: Policy,
     /// Its sandbox has no network.
     pub is_offline: bool,
+    /// What there is to say about it besides its output.
+    pub notices: Vec<String>,
 }
 
 /// The same for equal parameters, also in a later start.
@@ -115,7 +120,8 @@ impl Holder for Process {
 impl Process {
     /// Takes over a child that was just started.
     pub fn adopt(child: Child, params: StartParams, adoption: Adoption, session: &Arc<Session>) -> Arc<Self> {
-        let Adoption { fingerprint, is_confined, is_offline } = adoption;
+        let Adoption { fingerprint, policy, is_offline, notices } = adoption;
+        let is_confined = policy != Policy::Open;
         let config = session.config();
         let Child { kin, input, output, errors, terminal, end } = child;
         let process = Arc::new(Self {
@@ -126,13 +132,15 @@ impl Process {
             argv: params.argv,
             metadata: params.metadata,
             is_terminal: params.tty,
-            is_confined,
+            policy,
+            since: Instant::now(),
             kin,
             terminal: Mutex::new(terminal),
             input: ProcessInput::new(input, params.tty, session.input_room().clone()),
             state: Mutex::new(State {
                 log: OutputLog::new(config.output, config.spool_directory.as_deref()),
                 denial: is_confined.then(|| DenialWatch::new(is_offline)),
+                notices,
                 target: None,
                 pushed: Cursor { seq: 0, bytes: 0 },
                 polled: None,
@@ -224,7 +232,7 @@ impl Process {
     }
 
     async fn run(self: Arc<Self>, streams: Streams, mut end: ChildEnd, session: Weak<Session>) {
-        self.stream_until_closed(streams, &mut end).await;
+        self.stream_until_closed(streams, &mut end, &session).await;
         self.input.release().await;
         drop(self.terminal.lock().unwrap_or_else(PoisonError::into_inner).take());
         self.change(|log| {
@@ -240,7 +248,7 @@ impl Process {
         Session::forget_later(&session, &self).await;
     }
 
-    async fn stream_until_closed(self: &Arc<Self>, streams: Streams, end: &mut ChildEnd) {
+    async fn stream_until_closed(self: &Arc<Self>, streams: Streams, end: &mut ChildEnd, session: &Weak<Session>) {
         let (mut output_open, mut errors_open, mut exited) = (true, streams.errors.is_some(), false);
         while output_open || errors_open || !exited {
             let held = self.is_held();
@@ -249,7 +257,9 @@ impl Process {
                 () = self.kill.cancelled() => {
                     self.kin.kill();
                     if !exited {
-                        self.record_exit(end.wait_for_kill().await);
+                        let exit = end.wait_for_kill().await;
+                        self.carry_over(session).await;
+                        self.record_exit(exit);
                     }
                     self.take_last_words(&streams, LAST_WORDS).await;
                     return;
@@ -257,9 +267,10 @@ impl Process {
                 open = self.take(&streams.output, streams.first), if output_open && !held => output_open = open,
                 open = self.take_errors(&streams), if errors_open && !held => errors_open = open,
                 exit = end.wait(), if !exited => {
-                    if self.is_confined {
+                    if self.policy != Policy::Open {
                         // What it said last tells whether it was refused something.
                         self.take_last_words(&streams, TRAILING).await;
+                        self.carry_over(session).await;
                     }
                     self.record_exit(exit);
                     exited = true;
@@ -269,6 +280,13 @@ impl Process {
                 () = sleep(POLLING), if held => {}
             }
         }
+    }
+
+    /// What it committed is there before its end is told.
+    async fn carry_over(&self, session: &Weak<Session>) {
+        let Some(session) = session.upgrade().filter(|_| self.policy != Policy::Open) else { return };
+        let notices = session.after_command(&self.policy, self.since.elapsed()).await;
+        self.lock().notices.extend(notices);
     }
 
     /// Takes what the child wrote. False at the end.
@@ -298,7 +316,8 @@ impl Process {
         };
         self.input.end();
         let denied = self.lock().denial.as_ref().is_some_and(|denial| denial.is_likely(code));
-        let note = ExitNote { denied, limit: self.kin.limit_reached(exit).map(info::limit) };
+        let notices = std::mem::take(&mut self.lock().notices);
+        let note = ExitNote { denied, limit: self.kin.limit_reached(exit).map(info::limit), notices };
         self.change(|log| {
             log.note_exit(note);
             log.exit(code);
@@ -440,6 +459,7 @@ impl Process {
             failure: None,
             sandbox_denied: state.log.exit_note().denied,
             limit: state.log.exit_note().limit.clone(),
+            notices: state.log.exit_note().notices.clone(),
             chunks,
         };
         drop(state);

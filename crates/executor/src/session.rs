@@ -6,10 +6,11 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use bytes::Bytes;
 use outpost_sandbox::policy::Policy;
-use outpost_sandbox::{Child, Launch, LaunchError, Loss, LossSink, Owner};
+use outpost_sandbox::{Child, Launch, LaunchError, Level, Loss, LossSink, Owner};
 use outpost_wire::Fault;
 use outpost_wire::exec::policy::SandboxContext;
 use outpost_wire::exec::process::{ProcessSummary, StartParams};
@@ -20,6 +21,7 @@ pub use self::start::{Claim, Starting};
 use crate::attachment::Attachment;
 use crate::config::ExecutorConfig;
 use crate::files::worker::{Answer, Begun, Call, Done, Workers};
+use crate::git::Git;
 use crate::input::InputRoom;
 use crate::journal::{Fate, FateLog, Past};
 use crate::policy::Policies;
@@ -50,6 +52,8 @@ pub struct Session {
     policies: Policies,
     /// Where the paths of our policies have led.
     trails: Trails,
+    /// The layers of our repositories.
+    git: Git,
     snapshots: Snapshots,
     /// The output of our processes that have ended.
     retained: Retained<Process>,
@@ -96,6 +100,7 @@ impl Session {
     pub fn new(id: String, config: Arc<ExecutorConfig>, fates: FateLog, past: Past) -> Arc<Self> {
         let processes = past.fates.into_iter().map(|(id, fate)| (id, Entry::Past(fate))).collect();
         let owner = config.launcher.owner();
+        let git = Git::new(&id, config.git.clone(), &config.variables);
         let session = Arc::new(Self {
             trails: Trails::new(id.clone(), fates.clone(), past.led),
             id,
@@ -106,6 +111,7 @@ impl Session {
             launches: Semaphore::new(LAUNCHES),
             input_room: InputRoom::new(config.input),
             policies: Policies::default(),
+            git,
             snapshots: Snapshots::default(),
             retained: Retained::new(RetainedLimits::default()),
             config,
@@ -175,6 +181,11 @@ impl Session {
     /// what runs in it can stop whoever starts the next program there. A child that nobody waits for any more is killed.
     async fn launch_aside(self: &Arc<Self>, launch: Launch) -> Result<Child, LaunchError> {
         let _turn = self.launches.acquire().await;
+        self.launch_for_us(launch).await
+    }
+
+    /// The same for what a start, or the end of a command, waits for itself.
+    pub async fn launch_for_us(self: &Arc<Self>, launch: Launch) -> Result<Child, LaunchError> {
         let session = self.clone();
         let launched = tokio::task::spawn_blocking(move || session.with_owner(|owner| owner.start(&launch))).await;
         launched.map_err(io::Error::other)?
@@ -197,12 +208,33 @@ impl Session {
             Some(context) => self.policies.of(context, grounds, &self.trails),
             None => grounds.policy(None, &self.trails),
         }
+        .map(|policy| self.layered(policy))
         .map_err(|error| fault::policy(&error))
+    }
+
+    /// With what sandboxed code sees in the place of repositories, where mounts can show it.
+    fn layered(&self, policy: Policy) -> Policy {
+        let has_mounts = |policy: &Policy| policy.rules().is_some() && self.config.launcher.capacity().level > Some(Level::Landlock);
+        if has_mounts(&policy) { self.git.layered(policy, &self.config.grounds.ceiling) } else { policy }
+    }
+
+    /// Has a command find its repositories as they are now. Returns what there is to say. Blocks, on a thread where work may take its time.
+    fn before_command(self: &Arc<Self>, policy: &Policy) -> Vec<String> {
+        match (policy, tokio::runtime::Handle::try_current()) {
+            (Policy::Confined(_), Ok(runtime)) => runtime.block_on(self.git.before(self, policy)),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Carries over what a command committed. Returns what there is to say.
+    pub async fn after_command(self: &Arc<Self>, policy: &Policy, took: Duration) -> Vec<String> {
+        if self.lock().ended { Vec::new() } else { self.git.after(self, policy, took).await }
     }
 
     /// The policy that a process is started under.
     fn start_policy(&self, params: &StartParams) -> Result<Policy, Fault> {
-        self.config.grounds.policy(params.sandbox.as_ref(), &self.trails).map_err(|error| fault::policy(&error))
+        let policy = self.config.grounds.policy(params.sandbox.as_ref(), &self.trails).map_err(|error| fault::policy(&error))?;
+        Ok(self.layered(policy))
     }
 
     pub fn id(&self) -> &str {
@@ -313,6 +345,7 @@ impl Session {
             process.push_to(None);
         }
         self.end_owner();
+        self.git.leave();
         self.fates.note(|journal| journal.ended(&self.id));
         processes
     }

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use outpost_sandbox::policy::Policy;
-use outpost_sandbox::{Child, Exit, Launch, LaunchError, LaunchIo};
+use outpost_sandbox::{Child, Exit, Launch, LaunchError, LaunchIo, Output};
 use outpost_wire::exec::environment::Shell;
 use outpost_wire::exec::policy::SandboxContext;
 use outpost_wire::exec::process::{EnvPolicy, ShellSnapshot, StartParams};
@@ -34,6 +34,8 @@ const REMEMBERED: usize = 32;
 const LONGEST_SCOPE: usize = 256;
 /// Between the parts of what a shell tells; profiles may have said anything before.
 const MARK: &[u8] = b"\0outpost\0";
+/// So much of what profiles print is kept for the log.
+const MAX_NOISE: usize = 4 << 10;
 /// They belong to the moment at which they were taken.
 const PASSING: [&str; 4] = ["PWD", "OLDPWD", "SHLVL", "_"];
 
@@ -159,20 +161,46 @@ async fn take<L: Future<Output = Result<Child, LaunchError>>>(
             return None;
         }
     };
+    let mut noise: Vec<u8> = Vec::new();
     let told = timeout(PATIENCE, async {
-        let mut bytes = Vec::new();
-        while let Some(more) = child.output.read().await {
-            bytes.extend(more);
-            if bytes.len() > MAX_BYTES {
-                return None;
+        let complaints = async {
+            // Read all the same: a shell whose complaints nobody reads waits for ever.
+            while let Some(more) = next(child.errors.as_ref()).await {
+                let room = MAX_NOISE.saturating_sub(noise.len());
+                noise.extend(more.into_iter().take(room));
             }
-        }
+            std::future::pending::<()>().await
+        };
+        let answer = async {
+            let mut bytes = Vec::new();
+            while let Some(more) = child.output.read().await {
+                bytes.extend(more);
+                if bytes.len() > MAX_BYTES {
+                    return None;
+                }
+            }
+            Some(bytes)
+        };
+        let bytes = tokio::select! {
+            bytes = answer => bytes?,
+            () = complaints => return None,
+        };
         (child.end.wait().await == Exit::Code(0)).then_some(bytes)
     })
     .await;
     // Also what a profile left running.
     child.kin.kill();
-    read(&told.ok().flatten()?, kind)
+    let told = told.ok().flatten()?;
+    let before = memchr::memmem::find(&told, MARK).unwrap_or(0).min(MAX_NOISE);
+    if !noise.is_empty() || before > 0 {
+        let (printed, complaints) = (String::from_utf8_lossy(&told[..before]), String::from_utf8_lossy(&noise));
+        tracing::debug!(?printed, ?complaints, "the profiles of a shell printed something; no command shows it");
+    }
+    read(&told, kind)
+}
+
+async fn next(output: Option<&Output>) -> Option<Vec<u8>> {
+    output?.read().await
 }
 
 /// What the shell is asked after its profiles. Functions of the user's own cannot get in the way.
@@ -200,9 +228,9 @@ fn read(told: &[u8], kind: Kind) -> Option<Snapshot> {
     let [.., a, b, c, d] = places[..] else { return None };
     let text = |from: usize, to: usize| std::str::from_utf8(&told[from + MARK.len()..to]).ok();
     let (functions, options, aliases) = (text(a, b)?, text(b, c)?, text(c, d)?);
-    // A shell's own nature cannot be set.
-    let is_nature = |line: &&str| ["login_shell", "restricted_shell", "interactive"].iter().any(|word| line.contains(word));
-    let options: Vec<&str> = options.lines().filter(|line| !is_nature(line)).collect();
+    // A shell's own nature cannot be set, and a profile that traces itself does not mean every command.
+    let left_out = ["login_shell", "restricted_shell", "interactive", "xtrace", "verbose"];
+    let options: Vec<&str> = options.lines().filter(|line| !left_out.iter().any(|word| line.contains(word))).collect();
     let aliases = match kind {
         Kind::Sh => aliases.lines().map(|line| format!("alias {line}\n")).collect(),
         Kind::Bash | Kind::Zsh => aliases.to_owned(),

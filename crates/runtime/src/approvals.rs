@@ -74,6 +74,10 @@ pub fn changed(asked: &str, now: &str) -> Vec<&'static str> {
 pub struct Grants(HashSet<String>);
 
 impl Grants {
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     pub fn holds(&self, key: &str) -> bool {
         self.0.contains(key)
     }

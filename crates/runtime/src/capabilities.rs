@@ -150,7 +150,7 @@ impl Look<'_> {
         let elsewhere = || Attachment::new(environment.clone(), root.path().clone()).with_roots([]);
         let selected = self.view.selected().find(|member| member.id == environment);
         let attachment = selected.and_then(|member| member.attachment.clone()).unwrap_or_else(elsewhere);
-        let wanted = Wanted { path: root.path().clone(), sandbox: self.mode.context(&attachment) };
+        let wanted = Wanted { path: root.path().clone(), sandbox: self.mode.context_in(&attachment, handle.narrowing()) };
         Folder { handle, environment, wanted, role: Role::Root(index), patience: self.patience }
     }
 
@@ -159,7 +159,7 @@ impl Look<'_> {
         let mut folders = Vec::new();
         for place in self.view.workplaces() {
             let (attachment, environment) = (place.attachment, &place.attachment.environment_id);
-            let sandbox = self.mode.context(attachment);
+            let sandbox = self.mode.context_in(attachment, place.handle.narrowing());
             for directory in host::above(&attachment.cwd) {
                 let wanted = Wanted { path: directory.join(host::FOLDER), sandbox: sandbox.clone() };
                 let is_above = directory != attachment.cwd && !attachment.workspace_roots.iter().any(|root| directory.is_within(root));
@@ -192,7 +192,8 @@ impl Look<'_> {
     async fn installed(&self) -> Vec<(Vec<Skill>, Vec<Plugin>)> {
         let looks = self.view.workplaces().map(|place| async move {
             let environment = &place.attachment.environment_id;
-            let wanted = Wanted { path: place.attachment.cwd.clone(), sandbox: self.mode.context(place.attachment) };
+            let wanted =
+                Wanted { path: place.attachment.cwd.clone(), sandbox: self.mode.context_in(place.attachment, place.handle.narrowing()) };
             match self.discoveries.installed(place.handle, &wanted, self.patience).await {
                 Ok(Some(found)) => {
                     let reader = Reader { handle: place.handle.clone(), sandbox: wanted.sandbox, patience: self.patience };

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use crate::agents::AgentLimits;
 use crate::mcp::McpConfig;
 use crate::permissions::SandboxMode;
-use crate::policy::ApprovalPolicy;
+use crate::policy::{AllowedPolicies, ApprovalPolicy};
 use crate::skills::choice::SkillChoice;
 use crate::skills::host::HostRoot;
 
@@ -22,6 +22,8 @@ pub struct RuntimeConfig {
     /// How long the model may reason in threads that do not say; without it, as long as the model likes.
     pub reasoning_effort: Option<String>,
     pub approval: ApprovalPolicy,
+    /// Those that threads may have, if an administrator names them.
+    pub allowed_policies: Option<AllowedPolicies>,
     pub sandbox: SandboxMode,
     pub budgets: Budgets,
     pub agents: AgentLimits,
@@ -43,6 +45,9 @@ pub struct RuntimeConfig {
     pub reattach_patience: Duration,
     /// A thread in which nothing happens for so long is unloaded.
     pub unload_after: Duration,
+    /// So many threads without subscribers and work stay loaded that long; of more, those that have rested longest
+    /// are unloaded at once.
+    pub most_resting: usize,
     /// The state of a thread is kept aside every so many turns.
     pub checkpoint_every: u64,
     /// Which MCP servers there are, and how patient we are with them.
@@ -72,6 +77,7 @@ impl Default for RuntimeConfig {
             model_provider: "offline".into(),
             reasoning_effort: None,
             approval: ApprovalPolicy::default(),
+            allowed_policies: None,
             sandbox: SandboxMode::workspace_write(),
             budgets: Budgets::default(),
             agents: AgentLimits::default(),
@@ -84,6 +90,7 @@ impl Default for RuntimeConfig {
             skill_choices: Vec::new(),
             reattach_patience: Duration::from_secs(600),
             unload_after: Duration::from_secs(600),
+            most_resting: 64,
             checkpoint_every: 16,
             mcp: McpConfig::default(),
         }
@@ -91,6 +98,12 @@ impl Default for RuntimeConfig {
 }
 
 impl RuntimeConfig {
+    /// Why a thread may not have the approval policy that its settings ask for, or that it would have without, if so.
+    pub fn policy_refusal(&self, settings: &Settings) -> Option<String> {
+        let policy = crate::settings::approval(settings).ok()?.unwrap_or(self.approval);
+        self.allowed_policies.as_ref()?.refusal(policy)
+    }
+
     /// The effort that counts for a thread.
     pub fn effort(&self, settings: &Settings) -> Option<String> {
         settings.reasoning_effort.clone().or_else(|| self.reasoning_effort.clone())

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use outpost_store::{AppendError, Lease, Need, ReadError, Store, keep_checkpoint};
 use outpost_thread::{
-    ApprovalId, CallId, Context, DamageNoted, Entry, Fact, InterruptReason, Step, Thread, TurnFinished, TurnId, TurnStatus,
+    ApprovalId, CallId, Context, DamageNoted, Entry, Fact, InterruptReason, Step, Thread, ThreadId, TurnFinished, TurnId, TurnStatus,
 };
 use outpost_thread::{CompactReason, Marker, Raw, Seq, TurnStarted};
 use outpost_wire::envelope::TraceContext;
@@ -39,7 +39,8 @@ use crate::feed::Feed;
 use crate::live::{Command, Event, Status};
 use crate::mcp::Binding;
 use crate::model::{Answer, ModelError, Written};
-use crate::runtime::Shared;
+use crate::resting::Bed;
+use crate::runtime::{Shared, is_held};
 use crate::tools::mcp::CallQuestion;
 use crate::tools::processes::Processes;
 use crate::tools::{CallEnd, Consent, StepTools};
@@ -49,6 +50,9 @@ const CONTEXT_KEPT: Duration = Duration::from_secs(20);
 
 /// So many calls of one thread run at the same time; the others of an answer wait for their turn.
 const MOST_AT_ONCE: usize = 32;
+
+/// A thread that could be unloaded but for a handle that is in use is checked again after this time.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
 
 /// How often a full disk is tried again.
 const SPACE_AGAIN: Duration = Duration::from_millis(500);
@@ -124,6 +128,8 @@ pub(crate) struct Driver {
     /// What running calls ask the user.
     questions: (mpsc::UnboundedSender<CallQuestion>, mpsc::UnboundedReceiver<CallQuestion>),
     elicitations: HashMap<ApprovalId, servers::Waiting>,
+    /// While the thread has neither subscribers nor work.
+    bed: Option<Bed>,
 }
 
 /// What a driver needs to begin.
@@ -170,6 +176,7 @@ impl Driver {
             servers: None,
             questions: mpsc::unbounded_channel(),
             elicitations: HashMap::new(),
+            bed: None,
         }
     }
 
@@ -197,6 +204,8 @@ impl Driver {
         let sleeps = is_idle && self.context.is_some();
         // A command that goes on behind a session id keeps its thread loaded.
         let unloads = is_idle && !sleeps && !self.processes.has_running();
+        let is_followed = self.feed.has_readers();
+        let is_held = self.lie_down(is_idle && !is_followed);
         let time_left = self.time_left();
         tokio::select! {
             command = self.mailbox.recv() => match command {
@@ -216,11 +225,37 @@ impl Driver {
                 Ok(())
             }
             // Subscribers may send input at any time; they are checked again later.
-            () = tokio::time::sleep(self.shared.config.unload_after), if unloads => {
-                if self.feed.has_readers() { Ok(()) } else { Err(Stop::Unloaded) }
+            () = tokio::time::sleep(self.shared.config.unload_after), if unloads => self.unload_if_unneeded(),
+            () = called(self.bed.as_ref()) => {
+                self.bed = None;
+                self.unload_if_unneeded()
             }
+            () = self.feed.left(), if is_idle && is_followed => Ok(()),
+            () = tokio::time::sleep(LOOK_AGAIN), if is_held => Ok(()),
             () = tokio::time::sleep(time_left.unwrap_or_default()), if time_left.is_some() => self.time_is_up().await,
         }
+    }
+
+    /// Begins to rest, or goes on with it, if nothing of the thread would be lost with this life of it; else gets up. True if only
+    /// handles are in the way.
+    fn lie_down(&mut self, is_quiet: bool) -> bool {
+        let has_servers = || self.servers.iter().any(|binding| binding.servers.iter().any(|server| server.connection.is_some()));
+        let is_active = |agent: &ThreadId| matches!(self.shared.status(*agent), Some(Status::Active { .. }));
+        let has_agents = || self.thread.agents.iter().any(|(id, agent)| agent.open && is_active(id));
+        // What the user allowed for as long as the thread is loaded stays allowed for that long.
+        let may_end = is_quiet && self.grants.is_empty() && !self.processes.has_running() && !has_servers() && !has_agents();
+        let is_held = is_held(&self.mailbox);
+        if !may_end || is_held {
+            self.bed = None;
+        } else if self.bed.is_none() {
+            self.bed = Some(self.shared.resting.lie_down());
+        }
+        may_end && is_held
+    }
+
+    fn unload_if_unneeded(&mut self) -> Result<(), Stop> {
+        let is_over = self.shared.close_if_unneeded(self.thread.id, &mut self.mailbox, &self.feed);
+        if is_over { Err(Stop::Unloaded) } else { Ok(()) }
     }
 
     async fn done(&mut self, done: Done) -> Result<(), Stop> {
@@ -453,5 +488,13 @@ impl Driver {
         self.feed.end();
         // Callers that still wait get no answer: the sender is dropped with the command.
         while self.mailbox.try_recv().is_ok() {}
+    }
+}
+
+/// Waits until the place of a thread that rests is needed.
+async fn called(bed: Option<&Bed>) {
+    match bed {
+        Some(bed) => bed.called().await,
+        None => std::future::pending().await,
     }
 }

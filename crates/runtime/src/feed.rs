@@ -4,6 +4,7 @@
 //! told how many events it missed, and can read what was durable among them from the store.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
@@ -27,6 +28,9 @@ pub struct Feed<E>(Arc<Shared<E>>);
 struct Shared<E> {
     log: Mutex<Log<E>>,
     news: Notify,
+    readers: AtomicUsize,
+    /// The last reader has gone.
+    left: Notify,
 }
 
 struct Log<E> {
@@ -56,7 +60,7 @@ pub enum Read<E> {
 impl<E: Clone> Feed<E> {
     pub fn new(limits: FeedLimits) -> Self {
         let log = Log { events: VecDeque::new(), first: 0, weight: 0, limits, ended: false };
-        Self(Arc::new(Shared { log: Mutex::new(log), news: Notify::new() }))
+        Self(Arc::new(Shared { log: Mutex::new(log), news: Notify::new(), readers: AtomicUsize::new(0), left: Notify::new() }))
     }
 
     /// Adds an event; its weight is about how many bytes it takes. Returns its number.
@@ -80,25 +84,41 @@ impl<E: Clone> Feed<E> {
         let log = self.0.lock();
         let next = log.first + log.events.len() as u64;
         drop(log);
-        Cursor { shared: self.0.clone(), next }
+        self.cursor(next)
     }
 
     /// A reader of everything that is still remembered and of what comes.
     pub fn replay(&self) -> Cursor<E> {
         let next = self.0.lock().first;
-        Cursor { shared: self.0.clone(), next }
+        self.cursor(next)
     }
 
     /// A reader that goes on at a number, be it forgotten or yet to come.
     pub fn replay_from(&self, number: u64) -> Cursor<E> {
-        Cursor { shared: self.0.clone(), next: number }
+        self.cursor(number)
     }
 }
 
 impl<E> Feed<E> {
+    fn cursor(&self, next: u64) -> Cursor<E> {
+        self.0.readers.fetch_add(1, Ordering::AcqRel);
+        Cursor { shared: self.0.clone(), next }
+    }
+
     /// Whether it has readers.
     pub fn has_readers(&self) -> bool {
-        Arc::strong_count(&self.0) > 1
+        self.0.readers.load(Ordering::Acquire) > 0
+    }
+
+    /// Waits until it has no readers.
+    pub async fn left(&self) {
+        loop {
+            let left = self.0.left.notified();
+            if !self.has_readers() {
+                return;
+            }
+            left.await;
+        }
     }
 
     /// Nothing comes after this.
@@ -111,6 +131,14 @@ impl<E> Feed<E> {
 impl<E> Drop for Feed<E> {
     fn drop(&mut self) {
         self.end();
+    }
+}
+
+impl<E> Drop for Cursor<E> {
+    fn drop(&mut self) {
+        if self.shared.readers.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.shared.left.notify_waiters();
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! What work in an environment may do: the thread's sandbox mode, as a request tells it to an executor.
 
+use outpost_environment::{Fence, Narrowing};
 use outpost_wire::PathUri;
 use outpost_wire::exec::policy::{
     Access, Entry, EntryPath, FileSystem, MissingPath, Network, Permissions, SandboxContext, SpecialRoot, WindowsSandboxLevel,
@@ -93,6 +94,45 @@ impl SandboxMode {
         matches!(self, Self::DangerFullAccess | Self::ExternalSandbox { .. })
     }
 
+    /// What an environment's own entry leaves of it.
+    #[must_use]
+    pub fn within(&self, narrowing: &Narrowing) -> Self {
+        if !narrowing.is_bounded() {
+            return self.clone();
+        }
+        let network = |is_on: bool| is_on && !narrowing.no_network;
+        let is_read_only = narrowing.sandbox == Some(Fence::ReadOnly);
+        match self {
+            Self::Unset => Self::workspace_write().within(narrowing),
+            Self::ReadOnly { network_access } => Self::ReadOnly { network_access: network(*network_access) },
+            Self::WorkspaceWrite { network_access, .. } if is_read_only => Self::ReadOnly { network_access: network(*network_access) },
+            Self::WorkspaceWrite { writable_roots, network_access, exclude_tmpdir_env_var, exclude_slash_tmp } => Self::WorkspaceWrite {
+                writable_roots: writable_roots.clone(),
+                network_access: network(*network_access),
+                exclude_tmpdir_env_var: *exclude_tmpdir_env_var || narrowing.writable_roots.is_some(),
+                exclude_slash_tmp: *exclude_slash_tmp,
+            },
+            // Without a sandbox nothing of this could be held.
+            Self::DangerFullAccess | Self::ExternalSandbox { .. } => {
+                let network_access = !matches!(self, Self::ExternalSandbox { network_access: ExternalNetwork::Restricted });
+                let (roots, excludes) = (Vec::new(), narrowing.writable_roots.is_some());
+                Self::WorkspaceWrite { writable_roots: roots, network_access, exclude_tmpdir_env_var: excludes, exclude_slash_tmp: false }
+                    .within(narrowing)
+            }
+        }
+    }
+
+    /// What the executor of an environment is told whose entry says this.
+    pub fn context_in(&self, attachment: &Attachment, narrowing: &Narrowing) -> Option<SandboxContext> {
+        let mut context = self.within(narrowing).context(attachment)?;
+        if let Some(roots) = &narrowing.writable_roots {
+            let roots: Vec<PathUri> = roots.iter().filter_map(|root| PathUri::from_syntax(root).ok()).collect();
+            write_only_below(&mut context, &roots);
+        }
+        context.devices.clone_from(&narrowing.devices);
+        Some(context)
+    }
+
     /// What the executor of an environment is told. Nothing means that it runs without a sandbox.
     pub fn context(&self, attachment: &Attachment) -> Option<SandboxContext> {
         let permissions = match self {
@@ -131,8 +171,42 @@ impl SandboxMode {
             user_home_dir: None,
             temporary_directories: None,
             sandbox_override: None,
+            devices: Vec::new(),
         })
     }
+}
+
+/// Takes away what may be written elsewhere. The sandbox's own `/tmp` stays.
+fn write_only_below(context: &mut SandboxContext, roots: &[PathUri]) {
+    let workspace = context.workspace_roots.clone().unwrap_or_default();
+    let Permissions::Managed { file_system: FileSystem::Restricted { entries, .. }, .. } = &mut context.permissions else { return };
+    let is_tmp = |entry: &Entry| matches!(entry.path, EntryPath::Special { value: SpecialRoot::SlashTmp });
+    let mut kept = Vec::new();
+    for entry in std::mem::take(entries) {
+        if entry.access != Access::Write || is_tmp(&entry) {
+            kept.push(entry);
+            continue;
+        }
+        let places = match &entry.path {
+            EntryPath::Path { path } => vec![path.clone()],
+            EntryPath::Special { value: SpecialRoot::ProjectRoots { subpath: None } } => workspace.clone(),
+            _ => Vec::new(),
+        };
+        for place in &places {
+            for root in roots {
+                let inner = if place.is_within(root) {
+                    place
+                } else if root.is_within(place) {
+                    root
+                } else {
+                    continue;
+                };
+                let path = EntryPath::Path { path: inner.clone() };
+                kept.push(Entry { path, access: Access::Write, missing_path_behavior: Some(MissingPath::Skip), grant: None });
+            }
+        }
+    }
+    *entries = kept;
 }
 
 fn managed(entries: Vec<Entry>, network_access: bool) -> Permissions {
@@ -176,6 +250,40 @@ mod tests {
             assert_eq!(SandboxMode::named(name).unwrap().name(), name);
         }
         assert_eq!(SandboxMode::named("everything"), None);
+    }
+
+    #[test]
+    fn an_environment_narrows_every_mode_and_widens_none() {
+        let narrowing = |sandbox, no_network, roots: Option<&str>| Narrowing {
+            sandbox,
+            no_network,
+            writable_roots: roots.map(|root| vec![root.to_owned()]),
+            ..Narrowing::default()
+        };
+        let words = |mode: &SandboxMode, narrowing: &Narrowing| mode.within(narrowing).words();
+        let read_only = narrowing(Some(Fence::ReadOnly), false, None);
+        let modes = ["read-only", "workspace-write", "danger-full-access"].map(|name| SandboxMode::named(name).unwrap());
+        assert_eq!(
+            modes.each_ref().map(|mode| words(mode, &read_only)),
+            ["read-only, no network", "read-only, no network", "read-only, network"]
+        );
+        let work = narrowing(Some(Fence::WorkspaceWrite), true, None);
+        let expected = ["read-only, no network", "workspace-write, no network", "workspace-write, no network"];
+        assert_eq!(modes.each_ref().map(|mode| words(mode, &work)), expected);
+        assert_eq!(modes.each_ref().map(|mode| mode.within(&Narrowing::default())), modes);
+        // Of what a thread may write, what the environment names is left.
+        let writes = |root: &str| {
+            let context = SandboxMode::Unset.context_in(&attachment(), &narrowing(None, false, Some(root))).unwrap();
+            let Permissions::Managed { file_system: FileSystem::Restricted { entries, .. }, .. } = context.permissions else { panic!() };
+            let written = entries.into_iter().filter(|entry| entry.access == Access::Write).map(|entry| match entry.path {
+                EntryPath::Path { path } => path.to_syntax(),
+                other => format!("{other:?}"),
+            });
+            written.collect::<Vec<_>>()
+        };
+        assert_eq!(writes("/w/build")[0], "/w/build");
+        assert_eq!(writes("/")[0], "/w");
+        assert_eq!((writes("/elsewhere").len(), writes("/w").len()), (1, 2));
     }
 
     #[test]

@@ -41,6 +41,34 @@ impl Default for Questions {
     }
 }
 
+impl ApprovalPolicy {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Untrusted => "untrusted",
+            Self::OnRequest => "on-request",
+            Self::Never => "never",
+            Self::Granular(_) => "granular",
+        }
+    }
+}
+
+/// The approval policies that an administrator allows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AllowedPolicies {
+    pub names: Vec<String>,
+    /// Where that is written down.
+    pub file: String,
+}
+
+impl AllowedPolicies {
+    /// Why a policy is not allowed, if so.
+    pub fn refusal(&self, policy: ApprovalPolicy) -> Option<String> {
+        let name = policy.name();
+        let is_allowed = self.names.iter().any(|allowed| allowed == name);
+        (!is_allowed).then(|| format!("{} does not allow the approval policy `{name}`; it allows {}", self.file, self.names.join(", ")))
+    }
+}
+
 /// What a call asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {

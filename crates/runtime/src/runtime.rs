@@ -17,6 +17,7 @@ use uuid::Uuid;
 
 pub(crate) use manage::outline;
 pub use manage::{ForkThread, ShutdownReport, StartThread, ThreadError};
+pub(crate) use open::is_held;
 
 use crate::agents::{Seat, Tree};
 use crate::config::RuntimeConfig;
@@ -26,6 +27,7 @@ use crate::live::{LiveThread, Status};
 use crate::mcp::Mcp;
 use crate::model::built_in;
 use crate::models::{Models, Variables};
+use crate::resting::Resting;
 use crate::rules::{Rule, RuleError, Rules};
 use crate::skills::host::HostSkills;
 use crate::tools::StepTools;
@@ -85,6 +87,7 @@ pub(crate) struct Shared {
     pub ids: Arc<dyn Fn() -> String + Send + Sync>,
     pub thread_ids: Arc<dyn Fn() -> ThreadId + Send + Sync>,
     threads: Mutex<HashMap<ThreadId, Arc<Slot>>>,
+    pub resting: Arc<Resting>,
     trees: Mutex<HashMap<String, Weak<Tree>>>,
     created: Feed<ThreadId>,
     agent_starts: Feed<AgentStart>,
@@ -137,6 +140,7 @@ impl Runtime {
         let Parts { config, store, ephemeral, registry, models, rules, clock, ids, thread_ids } = parts;
         let mcp = Mcp::new(config.mcp.clone(), ids.clone());
         let host_skills = HostSkills::new(config.skill_choices.clone());
+        let resting = Resting::new(config.most_resting);
         Self(Arc::new(Shared {
             config,
             store,
@@ -150,6 +154,7 @@ impl Runtime {
             ids,
             thread_ids,
             threads: Mutex::default(),
+            resting,
             trees: Mutex::default(),
             created: Feed::new(FeedLimits::default()),
             agent_starts: Feed::new(FeedLimits::default()),
@@ -222,6 +227,24 @@ impl Runtime {
         self.0.live(id).filter(|live| !live.internal)
     }
 
+    /// The same; one that was unloaded because it was not in use is loaded again.
+    pub async fn get_again(&self, id: ThreadId) -> Result<Option<LiveThread>, ThreadError> {
+        if let Some(live) = self.get(id) {
+            return Ok(Some(live));
+        }
+        if !self.0.resting.was_unloaded(id) {
+            return Ok(None);
+        }
+        self.resume(id).await.map(Some)
+    }
+
+    /// Waits for the end of a thread that is just being unloaded: until then it cannot be claimed.
+    pub async fn ended(&self, id: ThreadId) {
+        if let Some(ending) = self.0.in_slot(id).filter(LiveThread::is_closed) {
+            ending.ended().await;
+        }
+    }
+
     /// The loaded threads, by id. Those that work for the runtime itself are not among them.
     pub fn loaded(&self) -> Vec<ThreadId> {
         let mut ids: Vec<ThreadId> = self.0.all_live().into_iter().filter(|live| !live.internal).map(|live| live.id).collect();
@@ -272,9 +295,14 @@ const BASE: &str = include_str!("instructions/base.md");
 
 impl Shared {
     pub fn live(&self, id: ThreadId) -> Option<LiveThread> {
+        self.in_slot(id).filter(|live| !live.is_closed())
+    }
+
+    /// The same, also of one that is just ending.
+    fn in_slot(&self, id: ThreadId) -> Option<LiveThread> {
         let slot = lock(&self.threads).get(&id).cloned()?;
         let live = lock(&slot.live).clone();
-        live.filter(|live| !live.is_closed())
+        live
     }
 
     pub fn all_live(&self) -> Vec<LiveThread> {

@@ -11,6 +11,7 @@ pub(crate) mod earlier;
 mod exec;
 mod image;
 pub(crate) mod mcp;
+pub(crate) mod narrow;
 pub mod output;
 mod patching;
 pub(crate) mod permit;
@@ -425,19 +426,21 @@ impl StepTools {
 
     /// The sandbox for work in an environment: the thread's mode, and what the user granted there.
     pub(crate) fn sandbox(&self, place: &Workplace<'_>) -> Option<SandboxContext> {
-        let mut context = self.mode.context(place.attachment)?;
+        let mut context = self.mode.context_in(place.attachment, place.handle.narrowing())?;
         self.granted(place).widen(&mut context, Grant::Optional);
         Some(context)
     }
 
     /// The sandbox around a call, in words for the user who is asked about it.
     fn around(&self, place: &Workplace<'_>, sandboxed: bool) -> String {
-        if !sandboxed && !self.mode.is_full_access() {
+        let mode = self.mode_in(place.handle);
+        if !sandboxed && !mode.is_full_access() {
             return "none: it leaves the sandbox".into();
         }
         let granted = self.granted(place).words();
         let more: String = granted.iter().filter(|_| sandboxed).map(|word| format!(", granted: {word}")).collect();
-        format!("{}{more}", self.mode.words())
+        let fixed = self.fixed(place.handle).map(|_| format!("; here {}", place.handle.narrowing().words())).unwrap_or_default();
+        format!("{}{more}{fixed}", mode.words())
     }
 
     /// What the user granted in an environment and still holds.
@@ -458,7 +461,7 @@ impl StepTools {
                 reason,
                 shell: info.map(|info| info.shell.name.clone()),
                 os: info.and_then(|info| info.platform_os.clone()),
-                permissions: Some(self.mode.name().to_owned()),
+                permissions: Some(self.permissions_told(member.captured.handle())),
                 granted: member.captured.handle().map_or(vec![], |handle| self.granted(&Workplace { attachment, handle }).words()),
                 workspace_roots: attachment.workspace_roots.iter().map(outpost_wire::PathUri::to_syntax).collect(),
                 executor: member.captured.handle().and_then(|handle| handle.identity()?.executor_id),

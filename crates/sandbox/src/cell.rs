@@ -2,10 +2,11 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -15,8 +16,10 @@ use tokio::net::unix::pipe;
 use crate::channel::{self, Channel, Message};
 use crate::child::Exit;
 use crate::limits::Limit;
+use crate::memory::{Program, Root};
 use crate::message::{Cause, Checked, News, Order, Standing, Task};
 use crate::meter::Meter;
+use crate::zygote::{CellEnds, InUse};
 
 /// How many reapers without work are kept.
 const SPARE: usize = 64;
@@ -28,16 +31,21 @@ const KILL: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 pub struct Cell {
+    /// Its number on this machine.
+    pid: u32,
     control: Channel,
     meter: Arc<Meter>,
     state: Mutex<State>,
     next: AtomicU64,
-    /// Asks its guard, one at a time.
-    /// Asks its guard; nothing is held by mounts without one.
+    /// Asks its guard, one at a time; nothing is held by mounts without one.
     requests: Mutex<Option<Channel>>,
     standing: Mutex<Standing>,
     /// Another one has taken its place: what runs in it goes on, and nothing new is started.
     retired: AtomicBool,
+    /// Whom it runs as, if that is not the executor's own user.
+    user: Option<(u32, u32)>,
+    /// The zygote that forked it lives as long as it does.
+    _zygote: InUse,
 }
 
 /// What came of a start.
@@ -48,12 +56,34 @@ pub enum Started {
     Doubtful,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
     spare: Vec<Arc<Reaper>>,
     /// With the job of each.
     busy: HashMap<u64, (Arc<Reaper>, u64)>,
+    /// How many have something done in it, or are about to.
+    engaged: usize,
+    /// When that was last so.
+    used: Instant,
     ended: bool,
+}
+
+/// A caller that is about to have something done in a cell: it is not ended meanwhile.
+#[derive(Debug)]
+pub struct Engaged(Arc<Cell>);
+
+impl Deref for Engaged {
+    type Target = Arc<Cell>;
+
+    fn deref(&self) -> &Arc<Cell> {
+        &self.0
+    }
+}
+
+impl Drop for Engaged {
+    fn drop(&mut self) {
+        self.0.disengage();
+    }
 }
 
 #[derive(Debug)]
@@ -66,17 +96,24 @@ pub struct Reaper {
 impl Cell {
     /// Takes over the socket of a cell once that says that it is ready. With it comes the network that it shares with later
     /// cells of its session, if it has one.
-    pub fn adopt(control: Channel, requests: Option<Channel>, meter: Arc<Meter>) -> io::Result<Adopted> {
+    pub fn adopt(ends: CellEnds, guarded: bool, meter: Arc<Meter>) -> io::Result<Adopted> {
+        let CellEnds { control, requests, zygote } = ends;
+        let requests = guarded.then_some(requests);
         Ok(hear(&control)?.map(|(pid, network)| {
-            meter.watch_cell(pid);
+            // The cell and its reapers, and the guard before them if it has one.
+            meter.watch_cell(Root { pid, helpers: if requests.is_some() { 3 } else { 2 } });
+            let state = State { spare: Vec::new(), busy: HashMap::new(), engaged: 0, used: Instant::now(), ended: false };
             let cell = Self {
+                pid,
                 control,
                 meter,
-                state: Mutex::default(),
+                _zygote: zygote,
+                state: Mutex::new(state),
                 next: AtomicU64::new(1),
                 requests: Mutex::new(requests),
                 standing: Mutex::default(),
                 retired: AtomicBool::new(false),
+                user: None,
             };
             (cell, network)
         }))
@@ -84,6 +121,40 @@ impl Cell {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Nothing if it was let go.
+    pub fn engage(self: &Arc<Self>) -> Option<Engaged> {
+        let mut state = self.lock();
+        if state.ended {
+            return None;
+        }
+        state.engaged += 1;
+        Some(Engaged(self.clone()))
+    }
+
+    fn disengage(&self) {
+        let mut state = self.lock();
+        state.engaged = state.engaged.saturating_sub(1);
+        state.used = Instant::now();
+    }
+
+    /// Since when nothing runs in it and no caller is about to have something done there.
+    pub fn idle_since(&self) -> Option<Instant> {
+        let state = self.lock();
+        (!state.ended && state.engaged == 0 && state.busy.is_empty()).then_some(state.used)
+    }
+
+    /// Ends it unless something is done in it.
+    pub fn end_if_idle(&self) -> bool {
+        let mut state = self.lock();
+        if state.engaged > 0 || !state.busy.is_empty() {
+            return false;
+        }
+        state.ended = true;
+        drop(state);
+        self.end();
+        true
     }
 
     /// Whether it can still be asked for something.
@@ -106,9 +177,24 @@ impl Cell {
         Ok(checked)
     }
 
+    /// The same, of a cell that runs as another user.
+    pub fn of(mut self, user: Option<(u32, u32)>) -> Self {
+        self.user = user;
+        self
+    }
+
+    pub fn user(&self) -> Option<(u32, u32)> {
+        self.user
+    }
+
     /// What has to be in place before something is started.
     pub fn standing(&self) -> Standing {
         self.standing.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether something runs in it that was started.
+    pub fn is_busy(&self) -> bool {
+        !self.lock().busy.is_empty()
     }
 
     pub fn retire(&self) {
@@ -177,7 +263,10 @@ impl Cell {
         self.control.send(&Order::Worker { number }.encode(), &[theirs.as_fd()])?;
         drop(theirs);
         match wait_for_news(ours.as_fd()) {
-            Ok(Some(News::Started { .. })) => Ok(Worker { cell: Arc::downgrade(self), number, channel: ours }),
+            Ok(Some(News::Started { .. })) => {
+                self.lock().engaged += 1;
+                Ok(Worker { cell: Arc::downgrade(self), number, channel: ours, is_engaged: AtomicBool::new(true) })
+            }
             Ok(Some(News::Failed { errno, .. })) => Err(io::Error::from_raw_os_error(errno)),
             Ok(_) => Err(io::Error::other("the process that should make file calls was killed")),
             Err(error) => {
@@ -220,15 +309,19 @@ impl Cell {
 impl Drop for Cell {
     fn drop(&mut self) {
         self.end();
+        self.meter.forget_cell(self.pid);
     }
 }
 
-/// Somebody who does work of ours inside. It ends with its socket, unless it has been stopped.
+/// A process that does work of ours inside. It ends with its socket, unless it has been stopped; and with its cell, which may end
+/// while the worker rests.
 #[derive(Debug)]
 pub struct Worker {
     cell: Weak<Cell>,
     number: u64,
     channel: Channel,
+    /// One that was just made is.
+    is_engaged: AtomicBool,
 }
 
 impl Worker {
@@ -239,7 +332,29 @@ impl Worker {
 
     /// Whether its cell is still the one in which things are started.
     pub fn is_current(&self) -> bool {
-        self.cell.upgrade().is_some_and(|cell| !cell.is_retired())
+        self.cell.upgrade().is_some_and(|cell| !cell.is_retired() && !cell.lock().ended)
+    }
+
+    /// Must be called before it is given work, unless it was just made. False if its cell is not current any more.
+    pub fn engage(&self) -> bool {
+        let Some(cell) = self.cell.upgrade().filter(|cell| !cell.is_retired()) else { return false };
+        let mut state = cell.lock();
+        if state.ended {
+            return false;
+        }
+        if !self.is_engaged.swap(true, Ordering::AcqRel) {
+            state.engaged += 1;
+        }
+        true
+    }
+
+    /// Its work is done.
+    pub fn rest(&self) {
+        if self.is_engaged.swap(false, Ordering::AcqRel)
+            && let Some(cell) = self.cell.upgrade()
+        {
+            cell.disengage();
+        }
     }
 
     /// For one that does not answer: whoever is stopped sees no end of a socket.
@@ -247,6 +362,12 @@ impl Worker {
         if let Some(cell) = self.cell.upgrade() {
             let _ = cell.control.send(&Order::Fell { number: self.number }.encode(), &[]);
         }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.rest();
     }
 }
 
@@ -260,31 +381,11 @@ pub struct Running {
 }
 
 impl Running {
-    pub fn pid(&self) -> u32 {
-        self.pid
-    }
-
-    pub fn signal(&self, signal: i32) {
-        self.ask(&Task::signal(self.job, signal));
-    }
-
-    /// Which limit the program ran into that ended like this.
-    pub fn limit_reached(&self, exit: Exit) -> Option<Limit> {
-        self.cell.meter.reached(exit)
-    }
-
-    /// Kills the program and everything that came of it, wherever it hid.
-    pub fn kill(&self) {
-        self.ask(&Task::kill(self.job));
-    }
-
-    fn ask(&self, task: &[u8]) {
-        if let Err(error) = channel::send(self.reaper.socket.as_fd(), task, &[])
-            && error.raw_os_error() == Some(Errno::AGAIN.raw_os_error())
-        {
-            // It has been stopped: it takes no orders any more.
-            self.cell.fell(&self.reaper);
-        }
+    /// The same for those who remember it after its end.
+    pub fn remembered(&self) -> Remembered {
+        let (cell, meter) = (Arc::downgrade(&self.cell), self.cell.meter.clone());
+        let program = Program { cell: self.cell.pid, leader: self.pid };
+        Remembered { cell, meter, reaper: self.reaper.number, job: self.job, program }
     }
 
     /// After a kill: if no end is told, the reaper itself was stopped, and is killed as well.
@@ -340,6 +441,7 @@ impl Running {
     /// The reaper is free for the next program.
     fn release(&self) {
         let mut state = self.cell.lock();
+        state.used = Instant::now();
         if let Some((reaper, _)) = state.busy.remove(&self.reaper.number)
             && !state.ended
             && state.spare.len() < SPARE
@@ -350,8 +452,54 @@ impl Running {
 
     /// Forgets the reaper; with its socket everything ends that it still looks after.
     pub fn drop_reaper(&self) {
-        self.cell.lock().busy.remove(&self.reaper.number);
+        let mut state = self.cell.lock();
+        state.used = Instant::now();
+        state.busy.remove(&self.reaper.number);
+        drop(state);
         let _ = shutdown(&self.reaper.socket, Shutdown::Both);
+    }
+}
+
+/// A program by its numbers: these keep neither its reaper nor its cell.
+#[derive(Debug, Clone)]
+pub struct Remembered {
+    cell: Weak<Cell>,
+    meter: Arc<Meter>,
+    reaper: u64,
+    job: u64,
+    program: Program,
+}
+
+impl Remembered {
+    pub fn pid(&self) -> u32 {
+        self.program.leader
+    }
+
+    pub fn signal(&self, signal: i32) {
+        self.ask(&Task::signal(self.job, signal));
+    }
+
+    /// Which limit the program ran into that ended like this.
+    pub fn limit_reached(&self, exit: Exit) -> Option<Limit> {
+        self.meter.reached(self.program, exit)
+    }
+
+    /// Kills the program and everything that came of it, wherever it hid.
+    pub fn kill(&self) {
+        self.ask(&Task::kill(self.job));
+    }
+
+    /// Nothing happens once no process of it is left.
+    fn ask(&self, task: &[u8]) {
+        let Some(cell) = self.cell.upgrade() else { return };
+        let reaper = cell.lock().busy.get(&self.reaper).filter(|(_, job)| *job == self.job).map(|(reaper, _)| reaper.clone());
+        let Some(reaper) = reaper else { return };
+        if let Err(error) = channel::send(reaper.socket.as_fd(), task, &[])
+            && error.raw_os_error() == Some(Errno::AGAIN.raw_os_error())
+        {
+            // It has been stopped: it takes no orders any more.
+            cell.fell(&reaper);
+        }
     }
 }
 

@@ -25,12 +25,22 @@ use crate::limits::{Limits, MEMORY, Mechanism, PROCESSES};
 const PREFIX: &str = "outpost-";
 const MAIN: &str = "outpost-main";
 const LEAF: &str = "processes";
+const PIDS: &str = "pids";
+const MEMORY_CONTROLLER: &str = "memory";
 /// What somebody who tries a group uses of memory, and what of it has to be counted there at least.
 pub const TRIAL_MEMORY: usize = 4 << 20;
 const COUNTED: u64 = 2 << 20;
 
 /// Lets a process enter groups by these files, calls back while it is inside, and tells whether it was kept from forking.
 pub type Trial<'a> = &'a dyn Fn(&[PathBuf], &mut dyn FnMut()) -> Result<bool, String>;
+
+/// How places for groups are found out about.
+#[derive(Clone, Copy)]
+pub struct Probing<'a> {
+    pub trial: Trial<'a>,
+    /// Whether a place was tried before, by the name that [`Hierarchies::tried`] gave it.
+    pub known: &'a dyn Fn(&str) -> bool,
+}
 
 /// Where groups can be made, per thing that is limited, and why not elsewhere.
 #[derive(Debug, Clone)]
@@ -47,6 +57,12 @@ struct Place {
     mechanism: Mechanism,
 }
 
+impl Place {
+    fn name(&self, controller: &str) -> String {
+        format!("{controller} {} {}", self.mechanism.name(), self.parent.display())
+    }
+}
+
 impl Hierarchies {
     /// None can be made, for this reason.
     pub fn none(why: impl Into<String>) -> Self {
@@ -54,20 +70,26 @@ impl Hierarchies {
     }
 
     /// Finds out by trying. Removes what executors left that are gone.
-    pub fn probe(tree: Arc<dyn Tree>, surroundings: &Surroundings, trial: Trial<'_>) -> Self {
+    pub fn probe(tree: Arc<dyn Tree>, surroundings: &Surroundings, probing: &Probing<'_>) -> Self {
         let mut found = Self { tree, processes: None, memory: None, why: Vec::new() };
-        found.processes = found.find(surroundings, "pids", trial);
-        found.memory = found.find(surroundings, "memory", trial);
+        found.processes = found.find(surroundings, PIDS, probing);
+        found.memory = found.find(surroundings, MEMORY_CONTROLLER, probing);
         found
     }
 
-    fn find(&mut self, surroundings: &Surroundings, controller: &str, trial: Trial<'_>) -> Option<Place> {
+    /// The places that were found, by a name for each: a process was held there.
+    pub fn tried(&self) -> Vec<String> {
+        let of = |controller, place: &Option<Place>| place.as_ref().map(|place| place.name(controller));
+        [of(PIDS, &self.processes), of(MEMORY_CONTROLLER, &self.memory)].into_iter().flatten().collect()
+    }
+
+    fn find(&mut self, surroundings: &Surroundings, controller: &str, probing: &Probing<'_>) -> Option<Place> {
         let second = surroundings.second_version(self.tree.as_ref(), controller);
         let second = second.map(|parent| Place { parent, mechanism: Mechanism::CgroupV2 });
         let first = surroundings.first_version(self.tree.as_ref(), controller).into_iter();
         let candidates = std::iter::once(second).chain(first.map(|parent| Ok(Place { parent, mechanism: Mechanism::CgroupV1 })));
         for candidate in candidates.collect::<Vec<_>>() {
-            let tried = candidate.and_then(|place| self.try_out(place, controller, trial));
+            let tried = candidate.and_then(|place| self.try_out(place, controller, probing));
             match tried {
                 Ok(place) => return Some(place),
                 Err(why) if self.why.contains(&why) => {}
@@ -91,9 +113,12 @@ impl Hierarchies {
     }
 
     /// Whether somebody can enter a group there and is held by it.
-    fn try_out(&self, place: Place, controller: &str, trial: Trial<'_>) -> Result<Place, String> {
+    fn try_out(&self, place: Place, controller: &str, probing: &Probing<'_>) -> Result<Place, String> {
         remove_leftovers(self.tree.as_ref(), &place.parent);
-        let is_memory = controller == "memory";
+        if (probing.known)(&place.name(controller)) {
+            return Ok(place);
+        }
+        let is_memory = controller == MEMORY_CONTROLLER;
         let limits = Limits {
             processes: (!is_memory).then_some(1),
             memory: is_memory.then_some(64 << 20),
@@ -108,7 +133,7 @@ impl Hierarchies {
         let failed = |error: io::Error| format!("no group can be made in {}: {error}", place.parent.display());
         let group = Group::make(&alone, &limits, "trial").map_err(failed)?;
         let mut counted = 0;
-        let held = trial(&group.doors(), &mut || counted = group.memory_used());
+        let held = (probing.trial)(&group.doors(), &mut || counted = group.memory_used());
         group.remove_now();
         let name = place.parent.display();
         match held {

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::process::Signal as RawSignal;
 use tokio::net::unix::pipe;
 
-use crate::cell::Running;
+use crate::cell::{Remembered, Running};
 use crate::launch::TerminalSize;
 use crate::limits::Limit;
 use crate::pty;
@@ -97,7 +97,7 @@ impl Terminal {
 
 /// A child and everything that came of it, wherever it hid.
 #[derive(Debug, Clone)]
-pub struct Kin(pub(crate) Running);
+pub struct Kin(pub(crate) Remembered);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Signal {

@@ -2,6 +2,7 @@
 
 mod capacity;
 mod confined;
+mod idle;
 mod losses;
 mod streams;
 
@@ -20,10 +21,11 @@ use thiserror::Error;
 use tokio::task::JoinHandle;
 
 use self::confined::{Made, works_at};
+pub use self::idle::IdleCells;
 use self::losses::Keeping;
 pub use self::losses::LossSink;
 use self::streams::Streams;
-use crate::cell::{Cell, Started, Worker};
+use crate::cell::{Cell, Engaged, Started, Worker};
 use crate::cgroup::{Group, Hierarchies};
 use crate::child::Child;
 use crate::level::{Capacity, Level};
@@ -33,6 +35,7 @@ use crate::meter::Meter;
 use crate::plan::{Identity, Plan};
 use crate::policy::Policy;
 use crate::scratch::Scratch;
+use crate::tried::Tried;
 use crate::watchdog::Watchdog;
 use crate::zygote::Zygote;
 
@@ -106,6 +109,19 @@ pub struct LauncherSettings {
     pub open_files: Option<u64>,
     /// Sandboxes that hold less are refused.
     pub minimum: Level,
+    /// Where that is written down, if not in the configuration of the user.
+    pub minimum_from: Option<String>,
+    /// A file of our own that keeps what was tried here for the next start.
+    pub tried: Option<PathBuf>,
+    pub idle: IdleCells,
+}
+
+impl LauncherSettings {
+    /// The setting that refuses lower levels, as it is named to people.
+    pub(crate) fn minimum_named(&self) -> String {
+        let place = self.minimum_from.as_ref().map(|file| format!(" in {file}")).unwrap_or_default();
+        format!("sandbox_minimum = \"{}\"{place}", self.minimum)
+    }
 }
 
 /// Starts children. Cheap to clone; all clones share one zygote.
@@ -123,6 +139,7 @@ struct Shared {
     hierarchies: Mutex<Option<Arc<Hierarchies>>>,
     capacity: Mutex<Option<Capacity>>,
     capacity_as_owner: Mutex<Option<Capacity>>,
+    tried: Tried,
     watchdog: Watchdog,
     owners: AtomicU64,
     clean_ups: Mutex<Vec<JoinHandle<()>>>,
@@ -132,7 +149,9 @@ impl Launcher {
     /// `stage` is a program that calls [`crate::stage::run_if_asked`] first thing.
     pub fn new(stage: impl Into<PathBuf>, settings: LauncherSettings) -> Self {
         let limits = &settings.limits;
-        let zygote = Zygote::new(stage.into(), limits.processes.is_some() || limits.memory.is_some(), settings.open_files);
+        let stage = stage.into();
+        let tried = Tried::new(&stage, &settings);
+        let zygote = Zygote::new(stage, limits.processes.is_some() || limits.memory.is_some(), settings.open_files);
         if let Some(scratch) = &settings.scratch {
             Scratch::clean_up(scratch);
         }
@@ -144,6 +163,7 @@ impl Launcher {
             hierarchies: Mutex::default(),
             capacity: Mutex::default(),
             capacity_as_owner: Mutex::default(),
+            tried,
             watchdog: Watchdog::default(),
             owners: AtomicU64::new(1),
             clean_ups: Mutex::default(),
@@ -187,6 +207,11 @@ impl Launcher {
         self.0.capacity()
     }
 
+    /// The same, perhaps by an earlier start under the same conditions.
+    pub(crate) fn told_capacity(&self) -> Capacity {
+        self.0.told_capacity()
+    }
+
     /// Whom sandboxed code runs as, if the executor is root and none is mapped: nobody was named.
     pub(crate) fn has_sandbox_user(&self) -> bool {
         self.0.settings.sandbox_user.is_some()
@@ -194,6 +219,10 @@ impl Launcher {
 
     pub(crate) fn minimum(&self) -> Level {
         self.0.settings.minimum
+    }
+
+    pub(crate) fn minimum_named(&self) -> String {
+        self.0.settings.minimum_named()
     }
 
     /// Why control groups do not hold all of them; empty if they do.
@@ -211,7 +240,7 @@ impl Shared {
 
     fn hierarchies(&self) -> Arc<Hierarchies> {
         let mut known = self.hierarchies.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get_or_insert_with(|| Arc::new(self.zygote.find_groups())).clone()
+        known.get_or_insert_with(|| Arc::new(self.zygote.find_groups(&self.tried))).clone()
     }
 
     /// From now on nobody is put into groups: it was tried, and it worked, but it does not any more.
@@ -281,9 +310,18 @@ pub(crate) struct State {
     /// The network that cells without any other share, once one of them has made it.
     network: Vec<OwnedFd>,
     /// Placeholders that our cells need.
-    places: Vec<PathBuf>,
+    places: HashMap<Policy, Vec<PathBuf>>,
     has_temporary: bool,
+    /// A task ends cells that are not used.
+    is_tended: bool,
     ended: bool,
+}
+
+impl State {
+    /// Every cell in which something may run.
+    pub(crate) fn all_cells(&self) -> Vec<Arc<Cell>> {
+        self.cells.values().cloned().chain(self.retired.iter().filter_map(Weak::upgrade)).collect()
+    }
 }
 
 impl Owner {
@@ -305,8 +343,14 @@ impl Owner {
                 meter.watch_directory(&launch.cwd);
             }
             let standing = Standing { was_checked, ..cell.standing() };
+            if let Some(user) = cell.user() {
+                streams.give_to(user);
+            }
             match cell.start(|job| message::encode_start(job, terminal, launch, &standing), &streams.theirs()) {
-                Ok(Started::Running(running)) => return Ok(streams.child(running)),
+                Ok(Started::Running(running)) => {
+                    self.shared.watchdog.wake();
+                    return Ok(streams.child(running));
+                }
                 Ok(Started::Failed(error)) | Err(error) => return Err(self.refused(error)),
                 Ok(Started::Doubtful) => self.put_in_order(&launch.policy, &cell)?,
             }
@@ -374,13 +418,13 @@ impl Owner {
         Ok(self.shared.scratch()?.temporary(self.number)?)
     }
 
-    fn cell(&self, policy: &Policy) -> Result<Arc<Cell>, LaunchError> {
+    fn cell(&self, policy: &Policy) -> Result<Engaged, LaunchError> {
         let mut state = self.lock();
         if state.ended {
             return Err(LaunchError::Ended);
         }
-        if let Some(cell) = state.cells.get(policy).filter(|cell| cell.is_there()) {
-            return Ok(cell.clone());
+        if let Some(cell) = state.cells.get(policy).filter(|cell| cell.is_there()).and_then(Cell::engage) {
+            return Ok(cell);
         }
         let meter = self.meter()?;
         let Made { cell, network, reports } = match policy {
@@ -398,8 +442,10 @@ impl Owner {
             let keeping = Keeping { shared: self.shared.clone(), state: Arc::downgrade(&self.state) };
             keeping.listen(reports, &cell);
         }
-        state.cells.insert(policy.clone(), cell.clone());
-        Ok(cell)
+        let engaged = cell.engage().ok_or(LaunchError::Ended)?;
+        state.cells.insert(policy.clone(), cell);
+        self.tend(&mut state);
+        Ok(engaged)
     }
 
     fn meter(&self) -> Result<Arc<Meter>, LaunchError> {
@@ -429,22 +475,15 @@ impl Owner {
             let retired = std::mem::take(&mut state.retired);
             let cells: Vec<Arc<Cell>> =
                 std::mem::take(&mut state.cells).into_values().chain(retired.iter().filter_map(Weak::upgrade)).collect();
-            (cells, std::mem::take(&mut state.places), std::mem::take(&mut state.has_temporary))
+            let places = std::mem::take(&mut state.places).into_values().flatten().collect();
+            (cells, places, std::mem::take(&mut state.has_temporary))
         };
         for cell in &cells {
             cell.end();
         }
-        let clean_up = CleanUp {
-            shared: self.shared.clone(),
-            cells,
-            group: self.meter.get().and_then(|meter| meter.take_group()),
-            places,
-            temporary: has_temporary.then_some(self.number),
-        };
-        match tokio::runtime::Handle::try_current() {
-            Ok(runtime) => self.shared.clean_ups().push(runtime.spawn(clean_up.run())),
-            Err(_) => clean_up.release(),
-        }
+        let group = self.meter.get().and_then(|meter| meter.take_group());
+        let temporary = has_temporary.then_some(self.number);
+        CleanUp { shared: self.shared.clone(), cells, group, places, temporary }.begin();
     }
 }
 
@@ -458,6 +497,14 @@ struct CleanUp {
 }
 
 impl CleanUp {
+    fn begin(self) {
+        let shared = self.shared.clone();
+        match tokio::runtime::Handle::try_current() {
+            Ok(runtime) => shared.clean_ups().push(runtime.spawn(self.run())),
+            Err(_) => self.release(),
+        }
+    }
+
     async fn run(mut self) {
         for _ in 0..500 {
             if !self.cells.iter().any(|cell| cell.is_there()) {

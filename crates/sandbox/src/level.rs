@@ -85,18 +85,20 @@ impl Capacity {
     }
 }
 
-/// The switch of the kernel that keeps ordinary users from making namespaces.
+/// The switches of the kernel that keep ordinary users from making namespaces: off, and on.
+pub const SWITCHES: [(&str, &str, &str); 3] = [
+    ("user.max_user_namespaces", "0", "15000"),
+    ("kernel.unprivileged_userns_clone", "0", "1"),
+    ("kernel.apparmor_restrict_unprivileged_userns", "1", "0"),
+];
+
+/// The one that is off here.
 fn switch() -> Option<String> {
     let is = |key: &str, value: &str| {
         let path = format!("/proc/sys/{}", key.replace('.', "/"));
         std::fs::read_to_string(path).is_ok_and(|text| text.trim() == value)
     };
-    let switches = [
-        ("user.max_user_namespaces", "0", "15000"),
-        ("kernel.unprivileged_userns_clone", "0", "1"),
-        ("kernel.apparmor_restrict_unprivileged_userns", "1", "0"),
-    ];
-    switches.into_iter().find(|(key, off, _)| is(key, off)).map(|(key, _, on)| format!("sysctl -w {key}={on}"))
+    SWITCHES.into_iter().find(|(key, off, _)| is(key, off)).map(|(key, _, on)| format!("sysctl -w {key}={on}"))
 }
 
 /// What a policy needs: the lowest level that holds it, and what of it needs that. Names that we protect do not count: where they
@@ -108,7 +110,8 @@ pub fn needed(rules: &Rules) -> (Level, Option<String>) {
     };
     let inner = rules.iter().find(|rule| {
         let around = rule.path.parent().map_or(Access::Deny, |parent| rules.access(parent).access);
-        let is_protected = rule.access == Access::Read && (rule.origin == Origin::Protected || name_is_protected(&rule.path));
+        let is_protected =
+            rule.access == Access::Read && (matches!(rule.origin, Origin::Protected | Origin::Layer) || name_is_protected(&rule.path));
         around == Access::Write && rule.access != Access::Write && !is_protected
     });
     let pattern = || {

@@ -1,7 +1,8 @@
 //! What a session may use: numbers, and the mechanism of this machine that holds each of them.
 //!
-//! Control groups hold a session as a whole; where none can be made, limits per process and per user have to do. Which one
-//! it is is told, because it is not the same promise.
+//! Control groups hold a session as a whole; where none can be made, limits per process and per user have to do, and memory is
+//! watched: no limit of a process counts what it uses and not what it reserves. Which one it is is told, because it is not the same
+//! promise.
 
 use std::path::Path;
 
@@ -144,7 +145,7 @@ impl Limits {
                 self.processes.filter(|_| hierarchies.processes().is_some() || !is_root()),
                 hierarchies.processes().unwrap_or(Mechanism::Rlimit),
             ),
-            of(MEMORY, self.memory, hierarchies.memory().unwrap_or(Mechanism::Rlimit)),
+            of(MEMORY, self.memory, hierarchies.memory().unwrap_or(Mechanism::Watchdog)),
             of(OPEN_FILES, self.open_files, Mechanism::Rlimit),
             of(FILE_SIZE, self.file_size, Mechanism::Rlimit),
             of(FREE_SPACE, self.free_space, Mechanism::Watchdog),
@@ -163,10 +164,8 @@ impl Limits {
             Policy::Open => 2 * more + processes_of_user(),
             Policy::Confined(_) => more,
         });
-        let memory = if hierarchies.memory().is_some() { None } else { self.memory };
         [
             of(rlimit::NPROC, processes),
-            of(rlimit::DATA, memory),
             of(rlimit::NOFILE, self.open_files),
             of(rlimit::FSIZE, self.file_size),
             of(rlimit::CPU, self.cpu_seconds),

@@ -1,16 +1,18 @@
-//! Watching over what one session uses: its groups, and the space that it leaves to others.
+//! Watching over what one session uses: its groups, its memory where no group counts it, and the space that it leaves to others.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use rustix::fs::statvfs;
 
 use crate::cgroup::{Group, Hierarchies};
 use crate::child::Exit;
-use crate::limits::{CPU, FILE_SIZE, FREE_SPACE, Limit, Limits};
+use crate::limits::{CPU, FILE_SIZE, FREE_SPACE, Limit, Limits, MEMORY, Mechanism};
+use crate::memory::{Process, Program, Root, Use};
 
 /// What a killed process reports that wrote too much into one file, or used too much time.
 const FILE_TOO_LARGE: i32 = 25;
@@ -19,6 +21,10 @@ const BY_SHELL_FILE: i32 = 128 + FILE_TOO_LARGE;
 const BY_SHELL_TIME: i32 = 128 + TOO_MUCH_TIME;
 /// How many directories of one file system are remembered.
 const WATCHED: usize = 8;
+/// How long a process that was killed may take to give its memory back before the next one is.
+const DYING: Duration = Duration::from_secs(2);
+/// So many kills that nobody has asked about are remembered.
+const REMEMBERED: usize = 64;
 
 #[derive(Debug)]
 pub struct Meter {
@@ -32,16 +38,49 @@ struct State {
     /// Where its processes can write, by file system.
     directories: HashMap<u64, HashSet<PathBuf>>,
     /// Its cells, by their numbers on this machine.
-    cells: Vec<u32>,
+    cells: Vec<Root>,
     /// Bytes that each of its processes had written when it was last looked at.
     written: HashMap<u32, u64>,
-    /// The space ran out and everything was killed for it.
-    ran_out: bool,
+    /// What was killed for a limit that the kernel does not hold.
+    kills: Vec<Kill>,
+    /// Bytes of memory that were used when it was last looked at.
+    memory: u64,
+    /// Those that were killed last for using memory, and when.
+    dying: Option<(Instant, Vec<Process>)>,
+    /// How often in a row that was not enough.
+    strikes: u32,
+}
+
+#[derive(Debug)]
+struct Kill {
+    what: &'static str,
+    /// Nothing: everything was killed.
+    program: Option<Program>,
 }
 
 impl State {
+    /// What this program, or something that came of it, was killed for.
+    fn killed(&mut self, program: Program) -> Option<&'static str> {
+        let at = self.kills.iter().position(|kill| kill.program.is_none_or(|killed| killed == program))?;
+        let what = self.kills[at].what;
+        self.kills.retain(|kill| kill.program.is_some_and(|killed| killed != program));
+        Some(what)
+    }
+
+    fn note(&mut self, kill: Kill) {
+        if self.kills.len() >= REMEMBERED {
+            self.kills.remove(0);
+        }
+        self.kills.push(kill);
+    }
+
     fn limit(&self, what: &str) -> Option<Limit> {
         self.limits.iter().find(|limit| limit.what == what).copied()
+    }
+
+    /// The limit of memory if it is ours to hold.
+    fn memory_limit(&self) -> Option<u64> {
+        self.limit(MEMORY).filter(|limit| limit.mechanism == Mechanism::Watchdog).map(|limit| limit.value)
     }
 }
 
@@ -81,17 +120,25 @@ impl Meter {
         }
     }
 
-    pub fn watch_cell(&self, pid: u32) {
-        self.lock().cells.push(pid);
+    pub fn watch_cell(&self, cell: Root) {
+        let mut state = self.lock();
+        // Retired ones are gone some day, and their numbers are other processes'.
+        state.cells.retain(|known| Path::new(&format!("/proc/{}", known.pid)).exists());
+        state.cells.push(cell);
     }
 
-    /// Which limit a process ran into that ended like this, if that can be told.
-    pub fn reached(&self, exit: Exit) -> Option<Limit> {
+    pub fn forget_cell(&self, pid: u32) {
+        self.lock().cells.retain(|known| known.pid != pid);
+    }
+
+    /// Which limit a program ran into that ended like this, if that can be told.
+    pub fn reached(&self, program: Program, exit: Exit) -> Option<Limit> {
         let mut state = self.lock();
         let group = state.group.as_ref().and_then(Group::reached);
+        let killed = state.killed(program);
         let what = match exit {
             Exit::Code(0) => return None,
-            _ if std::mem::take(&mut state.ran_out) => FREE_SPACE,
+            _ if let Some(killed) = killed => killed,
             // A shell tells of the end of its child in its own way.
             Exit::Signal(FILE_TOO_LARGE) | Exit::Code(BY_SHELL_FILE) => FILE_SIZE,
             Exit::Signal(TOO_MUCH_TIME) | Exit::Code(BY_SHELL_TIME) => CPU,
@@ -124,7 +171,7 @@ impl Meter {
     /// How much its processes have written since this was last asked. `parents` are all processes with their parents.
     pub fn newly_written(&self, parents: &HashMap<u32, u32>) -> u64 {
         let mut state = self.lock();
-        let cells: HashSet<u32> = state.cells.iter().copied().collect();
+        let cells: HashSet<u32> = state.cells.iter().map(|cell| cell.pid).collect();
         let is_ours = |pid: u32| {
             let mut at = pid;
             for _ in 0..64 {
@@ -150,7 +197,46 @@ impl Meter {
     }
 
     pub fn note_shortage(&self) {
-        self.lock().ran_out = true;
+        self.lock().note(Kill { what: FREE_SPACE, program: None });
+    }
+
+    /// How much memory may still be used before something is killed for it; nothing if the kernel holds the limit, or there is none.
+    pub fn free_memory(&self) -> Option<u64> {
+        let state = self.lock();
+        Some(state.memory_limit()?.saturating_sub(state.memory))
+    }
+
+    /// Looks at how much memory is used, and kills what uses most if that is too much: one program first, twice as many each time
+    /// that this was not enough. False if nothing could be killed although it has to be.
+    pub fn hold_memory(&self) -> bool {
+        let (limit, cells) = {
+            let state = self.lock();
+            let Some(limit) = state.memory_limit() else { return true };
+            (limit, state.cells.clone())
+        };
+        let used = Use::of(&cells, limit);
+        let mut state = self.lock();
+        state.memory = used.bytes;
+        if used.bytes <= limit {
+            (state.dying, state.strikes) = (None, 0);
+            return true;
+        }
+        let is_dying =
+            |(since, killed): &(Instant, Vec<Process>)| since.elapsed() < DYING && killed.iter().any(|process| used.holds(process));
+        if state.dying.as_ref().is_some_and(is_dying) {
+            return true;
+        }
+        let many = 1_usize.checked_shl(state.strikes).unwrap_or(usize::MAX);
+        let largest: Vec<Process> = used.largest().into_iter().take(many).cloned().collect();
+        let mut was_killed = false;
+        for process in &largest {
+            // Noted before its end can be told.
+            state.note(Kill { what: MEMORY, program: process.program() });
+            was_killed |= process.kill();
+        }
+        state.strikes = state.strikes.saturating_add(1);
+        state.dying = Some((Instant::now(), largest));
+        was_killed
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a cell is told about itself: its rules, who it becomes, what it is limited to. Made by the executor, read by the stage.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::level::Level;
 use crate::message::{Reader, Writer};
@@ -22,6 +22,15 @@ pub enum Identity {
 }
 
 impl Identity {
+    /// The user and group that a process of root becomes, if it becomes another one.
+    pub fn other_user(self) -> Option<(u32, u32)> {
+        match self {
+            Self::Mapped { id } => Some((id, id)),
+            Self::Named { uid, gid } | Self::Owner { uid: uid @ 1.., gid, .. } => Some((uid, gid)),
+            Self::Own | Self::Owner { .. } => None,
+        }
+    }
+
     /// Whether what runs is root to the kernel, although it has none of its rights.
     pub fn is_root_by_name(self) -> bool {
         matches!(self, Self::Owner { uid: 0, .. })
@@ -39,6 +48,15 @@ pub struct Place {
     pub shape: Shape,
     /// A pattern denies it, by its name.
     pub by_pattern: bool,
+    /// A directory of ours that is seen there instead of what is there.
+    pub source: Option<PathBuf>,
+}
+
+impl Place {
+    /// Where what is seen there comes from.
+    pub fn origin(&self) -> &Path {
+        self.source.as_deref().unwrap_or(&self.path)
+    }
 }
 
 /// What is at a place.
@@ -72,6 +90,8 @@ pub struct Confinement {
     pub identity: Identity,
     /// What the cell sees as `/tmp`; without it, something that goes with the cell.
     pub temporary: Option<PathBuf>,
+    /// Devices that are shown besides the harmless ones.
+    pub devices: Vec<PathBuf>,
 }
 
 /// One limit of the kernel for every process.
@@ -110,6 +130,7 @@ impl Plan {
             out.byte(place.fixed.into());
             out.byte((place.shape == Shape::Link).into());
             out.byte(place.by_pattern.into());
+            out.text(place.source.as_deref().unwrap_or(Path::new("")).as_os_str());
         });
         out.list(&confinement.globs, |out, glob| {
             out.text(glob.base().as_os_str());
@@ -139,6 +160,7 @@ impl Plan {
         if let Some(path) = &confinement.temporary {
             out.text(path.as_os_str());
         }
+        out.list(&confinement.devices, |out, path| out.text(path.as_os_str()));
         out.0
     }
 
@@ -164,7 +186,9 @@ impl Plan {
             };
             let fixed = input.byte()? == 1;
             let shape = if input.byte()? == 1 { Shape::Link } else { Shape::Tree };
-            Ok(Place { path, access, rights, fixed, shape, by_pattern: input.byte()? == 1 })
+            let by_pattern = input.byte()? == 1;
+            let source = Some(input.path()?).filter(|source| !source.as_os_str().is_empty());
+            Ok(Place { path, access, rights, fixed, shape, by_pattern, source })
         })?;
         let globs = input.list(|input| {
             let (base, pattern) = (input.path()?, input.text()?);
@@ -183,7 +207,8 @@ impl Plan {
             _ => Identity::Owner { uid: id(&mut input)?, gid: id(&mut input)?, id: id(&mut input)? },
         };
         let temporary = if input.byte()? == 1 { Some(input.path()?) } else { None };
-        Ok(Self { confinement: Some(Confinement { level, places, globs, network, identity, temporary }), rlimits, cgroups })
+        let devices = input.list(Reader::path)?;
+        Ok(Self { confinement: Some(Confinement { level, places, globs, network, identity, temporary, devices }), rlimits, cgroups })
     }
 }
 
@@ -192,7 +217,7 @@ mod tests {
     use super::*;
 
     fn place(path: &str, access: Access, rights: Rights) -> Place {
-        Place { path: path.into(), access, rights, fixed: true, shape: Shape::Tree, by_pattern: false }
+        Place { path: path.into(), access, rights, fixed: true, shape: Shape::Tree, by_pattern: false, source: None }
     }
 
     #[test]
@@ -202,13 +227,14 @@ mod tests {
             places: vec![
                 place("/", Access::Read, Rights::OwnersIfPossible),
                 Place { fixed: false, ..place("/w", Access::Write, Rights::Owners) },
-                Place { by_pattern: true, ..place("/w/.git", Access::Deny, Rights::Others) },
+                Place { by_pattern: true, source: Some("/own/layer".into()), ..place("/w/.git", Access::Deny, Rights::Others) },
                 Place { shape: Shape::Link, ..place("/w/link", Access::Read, Rights::Others) },
             ],
             globs: vec![Glob::below(std::path::Path::new("/w/[x]"), "**/*.env").unwrap(), Glob::new("/a/*").unwrap()],
             network: Network::Enabled,
             identity: Identity::Mapped { id: 7 },
             temporary: Some("/x".into()),
+            devices: vec!["/dev/dri/card0".into()],
         };
         let plan = Plan {
             confinement: Some(confinement),
@@ -223,6 +249,7 @@ mod tests {
             network: Network::Restricted,
             identity: Identity::Owner { uid: 0, gid: 1, id: 2 },
             temporary: None,
+            devices: Vec::new(),
         };
         let plan = Plan { confinement: Some(other), ..Plan::default() };
         assert_eq!(Plan::decode(&plan.encode()).unwrap(), plan);

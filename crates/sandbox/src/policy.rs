@@ -7,15 +7,17 @@
 //! over every rule.
 
 mod glob;
+mod layer;
 mod protect;
 mod trace;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use glob::{Glob, GlobError};
+pub use layer::Substitute;
 pub use protect::{KEY_DIRECTORY, PROTECTED_IF_PRESENT, PROTECTED_NAMES, STARTUP_FILES, is_protected_name, protected_paths};
 use thiserror::Error;
 pub use trace::{Trace, trace};
@@ -64,6 +66,8 @@ pub enum Origin {
     Own,
     /// The operator's ceiling.
     Ceiling,
+    /// A directory of ours that is seen instead of the machine's.
+    Layer,
 }
 
 impl fmt::Display for Origin {
@@ -73,6 +77,7 @@ impl fmt::Display for Origin {
             Self::Protected => "protected inside a writable root",
             Self::Own => "the executor's own files",
             Self::Ceiling => "the operator's ceiling",
+            Self::Layer => "a private layer of the sandbox",
         })
     }
 }
@@ -139,6 +144,8 @@ pub enum Exceeds {
     Path { path: PathBuf, wanted: Access, rule: String },
     #[error("the policy asks for the network, but the operator's ceiling says network = \"restricted\"")]
     Network,
+    #[error("the policy asks for the device {}, but the operator's ceiling does not name it in `devices`", .0.display())]
+    Device(PathBuf),
     #[error("running without a sandbox is more than the operator's ceiling allows; ask for a `sandbox` within it: {rule}")]
     Unconfined { rule: String },
 }
@@ -163,13 +170,28 @@ pub struct Rules {
     /// Links on the way to something that is denied or read-only, and which of the two: they have to lead where they led when
     /// the rules were made.
     links: BTreeMap<PathBuf, Access>,
+    /// What is seen in the place of the machine's.
+    substitutes: Vec<Substitute>,
+    /// Devices that are shown besides the harmless ones.
+    devices: BTreeSet<PathBuf>,
 }
 
 impl Rules {
+    /// Shows these devices as well.
+    #[must_use]
+    pub fn with_devices(mut self, devices: impl IntoIterator<Item = PathBuf>) -> Self {
+        self.devices.extend(devices);
+        self
+    }
+
+    pub fn devices(&self) -> impl Iterator<Item = &PathBuf> {
+        self.devices.iter()
+    }
+
     /// Of two rules for one path the later one counts.
     pub fn new(rules: impl IntoIterator<Item = Rule>, globs: Vec<Glob>, network: Network) -> Self {
         let rules = rules.into_iter().map(|rule| (rule.path.clone(), rule)).collect();
-        Self { rules, globs, network, workspaces: Vec::new(), links: BTreeMap::new() }
+        Self { rules, globs, network, workspaces: Vec::new(), links: BTreeMap::new(), substitutes: Vec::new(), devices: BTreeSet::new() }
     }
 
     /// Everything may be read, nothing written.
@@ -222,6 +244,15 @@ impl Rules {
     #[must_use]
     pub fn about(mut self, workspaces: Vec<PathBuf>) -> Self {
         self.workspaces = workspaces;
+        self
+    }
+
+    /// Says that the work is about this as well.
+    #[must_use]
+    pub fn also_about(mut self, workspace: PathBuf) -> Self {
+        if !self.workspaces.contains(&workspace) {
+            self.workspaces.push(workspace);
+        }
         self
     }
 
@@ -315,6 +346,9 @@ impl Rules {
         if self.network > ceiling.network {
             return Err(Exceeds::Network);
         }
+        if let Some(device) = self.devices.difference(&ceiling.devices).next() {
+            return Err(Exceeds::Device(device.clone()));
+        }
         let mut rules = self.rules.clone();
         for rule in self.rules.values() {
             let allowed = ceiling.access(&rule.path);
@@ -339,7 +373,15 @@ impl Rules {
         }
         let mut globs = self.globs.clone();
         globs.extend(ceiling.globs.iter().filter(|glob| !self.globs.contains(glob)).cloned());
-        let held = Self { rules, globs, network: self.network, workspaces: self.workspaces.clone(), links: self.links.clone() };
+        let held = Self {
+            rules,
+            globs,
+            network: self.network,
+            workspaces: self.workspaces.clone(),
+            links: self.links.clone(),
+            substitutes: self.substitutes.clone(),
+            devices: self.devices.clone(),
+        };
         Ok(ceiling.links.iter().fold(held, |held, (link, access)| held.led_by([link.clone()], *access)))
     }
 }

@@ -5,7 +5,7 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 
 use crate::launch::{LaunchError, Launcher, LauncherSettings};
-use crate::level::Level;
+use crate::level::{Capacity, Level};
 use crate::limits::PROCESSES;
 use crate::policy::{KEY_DIRECTORY, PROTECTED_IF_PRESENT, PROTECTED_NAMES, Policy, Rules, STARTUP_FILES};
 use crate::sys;
@@ -102,18 +102,18 @@ pub fn probe_with(launcher: &Launcher, scratch: &Path) -> Verdict {
     if let Ok(work) = work {
         let _ = std::fs::remove_dir_all(work);
     }
-    rows(open.as_deref(), held.as_deref(), launcher)
+    rows(&launcher.capacity(), (open.as_deref(), held.as_deref()), launcher)
 }
 
-/// What is told of this host: its level and its limits, which were tried once.
+/// What is told of this host: its level and its limits, which were tried once, perhaps by an earlier start.
 pub fn told(launcher: &Launcher) -> Verdict {
-    let (capacity, minimum) = (launcher.capacity(), launcher.minimum());
+    let (capacity, minimum) = (launcher.told_capacity(), launcher.minimum());
     let refused = match capacity.level {
-        None => Some(capacity.why.unwrap_or_default()),
-        Some(level) if level < minimum => Some(format!("the level `{level}` is less than sandbox_minimum = \"{minimum}\"")),
+        None => Some(capacity.why.clone().unwrap_or_default()),
+        Some(level) if level < minimum => Some(format!("the level `{level}` is less than {}", launcher.minimum_named())),
         Some(_) => None,
     };
-    rows(None, refused.as_deref(), launcher)
+    rows(&capacity, (None, refused.as_deref()), launcher)
 }
 
 fn trial_directory(scratch: &Path) -> std::io::Result<PathBuf> {
@@ -123,8 +123,7 @@ fn trial_directory(scratch: &Path) -> std::io::Result<PathBuf> {
 }
 
 /// `open` and `held`: why nothing can be run without a sandbox, or with one.
-fn rows(open: Option<&str>, held: Option<&str>, launcher: &Launcher) -> Verdict {
-    let capacity = launcher.capacity();
+fn rows(capacity: &Capacity, (open, held): (Option<&str>, Option<&str>), launcher: &Launcher) -> Verdict {
     let level = capacity.level.unwrap_or_default();
     let landlock = sys::landlock_version();
     let second = if landlock > 0 { format!("Landlock {landlock}") } else { "no Landlock here".into() };
@@ -199,6 +198,9 @@ fn limits(launcher: &Launcher, rows: &mut Vec<Row>) {
             reason: match limit.map(|limit| limit.mechanism.name()) {
                 None => Some(format!("it was taken off, or root without control groups cannot be held to it ({why})")),
                 Some("rlimit") => Some(format!("counted per user or per process instead of per session, without a control group: {why}")),
+                Some("watchdog") => Some(format!(
+                    "watched and not held: the program that uses most is stopped when a session uses more, without a control group: {why}"
+                )),
                 Some(_) => None,
             },
         });

@@ -165,6 +165,22 @@ pub fn unshare(flags: libc::c_int) -> io::Result<()> {
     Ok(())
 }
 
+/// Lets a child go that made us its tracer, with the signal that it stopped for.
+pub fn stop_tracing(child: Pid, signal: Option<i32>) {
+    let nothing = std::ptr::null_mut::<libc::c_void>();
+    let signal = std::ptr::without_provenance_mut::<libc::c_void>(usize::try_from(signal.unwrap_or(0)).unwrap_or(0));
+    // SAFETY: this request takes two numbers in the place of pointers. It fails if the child is gone, and then there is nothing to do.
+    unsafe { libc::ptrace(libc::PTRACE_DETACH, child.as_raw_nonzero().get(), nothing, signal) };
+}
+
+/// The version of the running kernel; 0.0 if that cannot be told. May be called from any thread.
+pub fn kernel() -> (u32, u32) {
+    let name = rustix::system::uname();
+    let release = name.release().to_string_lossy();
+    let mut parts = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().ok());
+    (parts.next().flatten().unwrap_or(0), parts.next().flatten().unwrap_or(0))
+}
+
 /// Goes over into a namespace of another process.
 pub fn join(namespace: BorrowedFd<'_>, kind: libc::c_int) -> io::Result<()> {
     // SAFETY: it takes a descriptor and a flag, and there is no other thread that could be surprised.
@@ -209,7 +225,6 @@ pub fn mount_setattr(mount: BorrowedFd<'_>, recursive: bool, attributes: &libc::
 pub mod rlimit {
     pub const CPU: u32 = 0;
     pub const FSIZE: u32 = 1;
-    pub const DATA: u32 = 2;
     pub const CORE: u32 = 4;
     pub const NPROC: u32 = 6;
     pub const NOFILE: u32 = 7;

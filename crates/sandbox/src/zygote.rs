@@ -4,17 +4,20 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::net::{Shutdown, shutdown};
 use rustix::process::{Pid, Resource, Rlimit, geteuid, getrlimit, prlimit};
 
 use crate::cell::wait_for_news;
-use crate::cgroup::{Hierarchies, Kernel, Surroundings};
+use crate::cgroup::{Hierarchies, Kernel, Probing, Surroundings};
 use crate::channel::{self, Channel};
 use crate::message::{News, Order};
 use crate::stage;
+use crate::tried::Tried;
 
 /// The running program, whatever became of its file.
 const OWN: &str = "/proc/self/exe";
@@ -33,6 +36,25 @@ pub struct Zygote {
     /// Whether control groups are needed, so that systemd is asked for one.
     wants_groups: bool,
     running: Mutex<Option<Running>>,
+    /// How many cells came of it that are still there.
+    uses: Arc<AtomicUsize>,
+}
+
+/// As long as this is there, the zygote does not rest.
+#[derive(Debug)]
+pub struct InUse(Arc<AtomicUsize>);
+
+impl InUse {
+    fn new(uses: &Arc<AtomicUsize>) -> Self {
+        uses.fetch_add(1, Ordering::AcqRel);
+        Self(uses.clone())
+    }
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 /// Our ends of the sockets of a cell.
@@ -41,6 +63,7 @@ pub struct CellEnds {
     pub control: Channel,
     /// Asks its guard, who answers.
     pub requests: Channel,
+    pub zygote: InUse,
 }
 
 #[derive(Debug)]
@@ -70,7 +93,7 @@ impl Drop for Running {
 
 impl Zygote {
     pub fn new(program: PathBuf, wants_groups: bool, open_files: Option<u64>) -> Self {
-        Self { program, open_files, wants_groups, running: Mutex::default() }
+        Self { program, open_files, wants_groups, running: Mutex::default(), uses: Arc::default() }
     }
 
     /// It does nothing before it gets its first order, so this holds for everything that comes of it.
@@ -88,12 +111,13 @@ impl Zygote {
     /// Forks a cell; returns our ends of its sockets, and of the one for what its guard tells. `network` is what an earlier cell of
     /// the same session sent.
     pub fn cell(&self, description: &[u8], network: &[OwnedFd]) -> io::Result<(CellEnds, Channel)> {
+        let zygote = InUse::new(&self.uses);
         let ((requests, asked), (reports, told)) = (channel::pair()?, channel::pair()?);
         // A report that does not fit is left out: whoever keeps the sandbox must not wait.
         rustix::io::ioctl_fionbio(&told, true)?;
         let more: Vec<_> = [asked.as_fd(), told.as_fd()].into_iter().chain(network.iter().map(AsFd::as_fd)).collect();
         let control = self.ask(&Order::Cell(description.to_vec()), &more)?;
-        Ok((CellEnds { control, requests }, reports))
+        Ok((CellEnds { control, requests, zygote }, reports))
     }
 
     fn ask(&self, order: &Order, more: &[BorrowedFd<'_>]) -> io::Result<Channel> {
@@ -111,30 +135,49 @@ impl Zygote {
         Ok(ours)
     }
 
+    /// Ends it until it is needed again, unless cells of it are left. The group of a unit of its own would go with it.
+    pub fn rest(&self) {
+        let is_free = |zygote: &mut Running| zygote.unit == Unit::Same && self.uses.load(Ordering::Acquire) == 0;
+        let Some(mut zygote) = self.lock().take_if(is_free) else { return };
+        let _ = shutdown(&zygote.control, Shutdown::Both);
+        tokio::task::spawn_blocking(move || zygote.process.wait());
+    }
+
     /// Where cells can be put into control groups, found out by doing it.
-    pub fn find_groups(&self) -> Hierarchies {
+    pub fn find_groups(&self, tried: &Tried) -> Hierarchies {
         if !self.wants_groups {
             return Hierarchies::none("no limit needs one");
         }
-        // Something has to be asked for first, so that it runs.
-        let surroundings = self.trial(&[], &mut || {}).and_then(|_| {
-            let running = self.lock();
-            let running = running.as_ref().ok_or("it ended")?;
-            let surroundings = Surroundings::of(running.process.id()).map_err(|error| error.to_string())?;
-            Ok((surroundings, running.unit.clone()))
-        });
-        match surroundings {
+        // Our own group is one of them, and may change below.
+        tried.remember();
+        match self.surroundings() {
             Err(why) => Hierarchies::none(format!("nothing can be tried: {why}")),
             Ok((_, Unit::Refused(why))) => Hierarchies::none(why),
             Ok((surroundings, unit)) => {
                 let surroundings = Surroundings { is_granted: unit == Unit::Own, ..surroundings };
-                Hierarchies::probe(Arc::new(Kernel), &surroundings, &|doors, look| self.trial(doors, look))
+                let known = |group: &str| tried.has_group(group);
+                let probing = Probing { trial: &|doors, look| self.trial(doors, look), known: &known };
+                let found = Hierarchies::probe(Arc::new(Kernel), &surroundings, &probing);
+                tried.keep_groups(found.tried());
+                found
             }
         }
     }
 
+    /// What is around it, once it runs.
+    fn surroundings(&self) -> io::Result<(Surroundings, Unit)> {
+        let mut running = self.lock();
+        let is_there = running.as_mut().is_some_and(|zygote| matches!(zygote.process.try_wait(), Ok(None)));
+        if !is_there {
+            *running = Some(self.start()?);
+        }
+        let zygote = running.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        Ok((Surroundings::of(zygote.process.id())?, zygote.unit.clone()))
+    }
+
     /// Lets somebody enter groups; `look` is called while it is inside. True if it was kept from forking.
     fn trial(&self, doors: &[PathBuf], look: &mut dyn FnMut()) -> Result<bool, String> {
+        let _in_use = InUse::new(&self.uses);
         let asked = self.ask(&Order::Trial { doors: doors.to_vec() }, &[]).map_err(|error| error.to_string())?;
         match wait_for_news(asked.as_fd()) {
             Ok(Some(News::Tried { held })) => {

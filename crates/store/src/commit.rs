@@ -25,7 +25,7 @@ const MAGIC: u32 = u32::from_le_bytes(*b"OPCL");
 /// A frame begins at a multiple of this, so that a durable one is never written again.
 const BLOCK: usize = 4096;
 /// Journals that are kept open because they are in the log.
-const MOST_DIRTY: usize = 256;
+const MOST_DIRTY: usize = 64;
 const FRAME_HEAD: usize = 4 + 8 + 4 + 8;
 
 /// How large the log is.
@@ -89,6 +89,8 @@ enum Message {
     Commit(Request),
     /// The journal was synced by other means, or is gone.
     Forget(ThreadId),
+    /// The program ends.
+    Close(oneshot::Sender<()>),
 }
 
 /// Handle of this program's log, held by every appender.
@@ -124,6 +126,13 @@ impl CommitLog {
 
     pub fn forget(&self, thread: ThreadId) {
         self.send(Message::Forget(thread));
+    }
+
+    /// Syncs all journals and removes the log. Nothing can be made durable through it any more.
+    pub async fn close(&self) {
+        let (closed, wait) = oneshot::channel();
+        self.send(Message::Close(closed));
+        let _ = wait.await;
     }
 
     fn send(&self, message: Message) {
@@ -176,12 +185,14 @@ struct Log {
 
 impl Log {
     fn run(mut self, requests: &Receiver<Message>) {
-        while let Ok(first) = requests.recv() {
+        let mut closed = None;
+        while let (None, Ok(first)) = (&closed, requests.recv()) {
             let mut commits = Vec::new();
             for message in std::iter::once(first).chain(requests.try_iter()) {
                 match message {
                     Message::Commit(request) => commits.push(request),
                     Message::Forget(thread) => drop(self.dirty.remove(&thread)),
+                    Message::Close(tell) => closed = Some(tell),
                 }
             }
             self.commit(commits);
@@ -189,6 +200,7 @@ impl Log {
         if self.sync_journals().is_ok() {
             let _ = fs::remove_file(&self.path);
         }
+        let _ = closed.map(|tell| tell.send(()));
     }
 
     fn commit(&mut self, requests: Vec<Request>) {

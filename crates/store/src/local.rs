@@ -120,6 +120,13 @@ impl LocalStore {
         self.0.release(&lease);
     }
 
+    /// Syncs everything and removes the commit log.
+    pub async fn close(&self) {
+        if let Some(log) = self.0.log.get() {
+            log.close().await;
+        }
+    }
+
     pub async fn append(&self, lease: &Lease, entries: Vec<Entry>, need: Need) -> Result<Appended, AppendError> {
         self.0.append(lease, entries, need).await
     }

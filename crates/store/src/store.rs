@@ -206,6 +206,13 @@ impl Store {
         either!(self, store => store.release(lease).await);
     }
 
+    /// Leaves nothing for the next start to do. Nothing can be written any more.
+    pub async fn close(&self) {
+        if let Self::Local(store) = self {
+            store.close().await;
+        }
+    }
+
     /// Writes entries, whose ordinals must follow the last one. If it fails none of them is stored; if the program is killed
     /// meanwhile, the first few may be.
     pub async fn append(&self, lease: &Lease, entries: Vec<Entry>, need: Need) -> Result<Appended, AppendError> {

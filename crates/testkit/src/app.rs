@@ -35,6 +35,11 @@ impl AppServer {
         Self::launched(outpost, replies, "approval_policy = \"never\"\nsandbox_mode = \"danger-full-access\"\n", true).await
     }
 
+    /// Both.
+    pub async fn start_readable_with(outpost: &str, replies: Vec<Reply>, config: &str) -> Self {
+        Self::launched(outpost, replies, config, true).await
+    }
+
     /// With these lines at the top of its configuration.
     pub async fn start_with(outpost: &str, replies: Vec<Reply>, config: &str) -> Self {
         Self::launched(outpost, replies, config, false).await
@@ -81,6 +86,20 @@ impl AppServer {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
         (self.child, self.url) = launch(program(&self.outpost, self.readable), self.home.path(), self.work.path());
+    }
+
+    /// Ends it politely, as a service manager would; its exit code.
+    pub fn stop(&mut self) -> Option<i32> {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+        self.child.wait().unwrap().code()
+    }
+
+    /// From now on it may have so many files open, and cannot help it.
+    pub fn limit_files(&self, count: u64) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        let limit = rustix::process::Rlimit { current: Some(count), maximum: Some(count) };
+        rustix::process::prlimit(Some(pid), rustix::process::Resource::Nofile, limit).unwrap();
     }
 
     /// A connection on which nothing was said yet.

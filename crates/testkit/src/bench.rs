@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outpost_executor::{Executor, ExecutorConfig, Grounds, HttpTarget, InputLimits, Lifetime, OutputLimits, WorkerPatience};
+use outpost_executor::{Executor, ExecutorConfig, GitSettings, Grounds, HttpTarget, InputLimits, Lifetime, OutputLimits, WorkerPatience};
 use outpost_rpc::link::{memory, stdio, unix, ws};
 use outpost_rpc::listen::ListenAddr;
 use outpost_rpc::{Link, PeerOptions};
@@ -216,6 +216,7 @@ fn config(outpost: &Path, work: &Path, home: &Path) -> ExecutorConfig {
         launcher: Launcher::new(outpost, LauncherSettings { scratch: Some(home.join("cells")), ..LauncherSettings::default() }),
         worker_patience: WorkerPatience::default(),
         grounds: Grounds::default(),
+        git: GitSettings { directory: Some(home.join("git")), ..GitSettings::default() },
         ids: Arc::new(|| Uuid::new_v4().to_string()),
         executor_id: Some(Uuid::new_v4().to_string()),
         version: "test".into(),

@@ -84,3 +84,13 @@ if near env add far --ssh far && near run -e far -- true && old=$(readlink "$W/f
 else say upgrade "FAILED: $(last)"; fi
 "$OUTPOST" run -- "$OUTPOST" run -- true >/dev/null 2>"$W/err" </dev/null && say "inside itself" ok || say "inside itself" "FAILED: $(last)"
 "$OUTPOST" demo >/dev/null 2>"$W/err" </dev/null && say demo ok || say demo "FAILED: $(last)"
+# Everyday work, as far as the host has the programs for it: `cargo xtask everyday` says what each task is.
+EVERYDAY=${OUTPOST%/*}/everyday
+if [ -d "$EVERYDAY" ]; then
+    TESTS=1 PREP=/nonexistent sh "$EVERYDAY/run.sh" "$EVERYDAY"/tasks/*.sh 2>/dev/null </dev/null | awk -F '\t' '
+        $3 == "not at hand" { next }
+        { all++ }
+        $3 == "pass" || $3 == "forbidden" { good++; next }
+        { bad = bad (bad ? ", " : ": not ") tolower($2) }
+        END { printf "everyday work\t%d of %d%s\n", good, all, bad }'
+fi

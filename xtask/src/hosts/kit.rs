@@ -9,6 +9,7 @@ use anyhow::{Context, ensure};
 use serde_json::Value;
 
 use crate::dist::{Arch, Toolchain};
+use crate::sh;
 
 /// Where the kit is on every host. Open to all users, unlike a build directory.
 pub const KIT: &str = "/var/tmp/outpost-hosts";
@@ -42,6 +43,9 @@ pub fn build(arch: Arch) -> anyhow::Result<PathBuf> {
         fs::write(directory.join(name), text)?;
         fs::set_permissions(directory.join(name), PermissionsExt::from_mode(0o755))?;
     }
+    // The tasks of `cargo xtask everyday`, for hosts that do not see the project.
+    let tasks = "rm -rf \"$1/everyday\" && cp -r tests/everyday \"$1/everyday\" && chmod -R a+rX \"$1/everyday\"";
+    sh(Command::new("sh").args(["-ec", tasks, "sh"]).arg(&directory))?;
     Ok(directory)
 }
 

@@ -11,7 +11,7 @@ else
     # Its programs are run by qemu, through the kernel's table of formats.
     [ -e /proc/sys/fs/binfmt_misc/register ] || mount -t binfmt_misc none /proc/sys/fs/binfmt_misc
     [ -e /proc/sys/fs/binfmt_misc/qemu-aarch64 ] || printf '%s' ':qemu-aarch64:M::\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00:\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff:/usr/bin/qemu-aarch64-static:F' >/proc/sys/fs/binfmt_misc/register
-    debootstrap --arch="$arch" --variant=minbase --include=perl-base,procps,git,busybox-static bookworm new
+    debootstrap --arch="$arch" --variant=minbase --include=perl-base,procps,git,python3,busybox-static bookworm new
     chroot new useradd -m -u 1000 -s /bin/bash dev
     busybox=new/bin/busybox
 fi

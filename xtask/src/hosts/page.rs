@@ -22,7 +22,8 @@ const CHECKS: &str = "
 const AFTER: &str = "
 A check is *ok* if it works, or if the attack failed. What does not hold is *told* if `outpost doctor`, `environmentInfo.sandbox` and the first line of `outpost exec` say
 so; anything else fails the command. `tests/security` is the test binary of this project, linked statically and run on the host: each test asserts its promise, or that the
-verdict card of the host denies it. Of ssh, *upgrade* uses a stand-in that runs its command on the same host.
+verdict card of the host denies it. Of ssh, *upgrade* uses a stand-in that runs its command on the same host. *Everyday work* counts
+the tasks of `cargo xtask everyday` whose programs are on the host.
 ";
 
 const FAULTS: &str = "
@@ -35,7 +36,7 @@ What happens when something of the host is broken, or breaks. *ok*: a clear refu
 ";
 
 /// Names of lines that tell something about a host instead of checking it.
-const FACTS: [&str; 4] = ["kernel", "level", "processes limited by", "memory limited by"];
+const FACTS: [&str; 5] = ["kernel", "level", "processes limited by", "memory limited by", "everyday work"];
 
 pub fn page(all: &Results) -> String {
     let mut page = HEAD.to_owned();
@@ -80,10 +81,11 @@ fn facts_and_checks(column: Option<&Column>) -> String {
     let told: Vec<&str> = checked.iter().filter(|(_, how)| how == "told").map(|(what, _)| what.as_str()).collect();
     let wrong = column.broken();
     let wrong = if wrong.is_empty() { String::new() } else { format!("; **{}**", wrong.join("; ")) };
+    let everyday = column.get("everyday work").map(|text| format!("; everyday work: {text}")).unwrap_or_default();
     let (processes, memory) = (fact("processes limited by"), fact("memory limited by"));
     let limits = if processes == memory { processes } else { format!("{processes}, {memory}") };
     format!(
-        " {} | {} | {limits} | {good} of {} ok{wrong} | {} |",
+        " {} | {} | {limits} | {good} of {} ok{everyday}{wrong} | {} |",
         fact("kernel"),
         fact("level"),
         checked.len(),

@@ -18,7 +18,7 @@ pub fn debian(place: &Path, release: &str) -> anyhow::Result<PathBuf> {
         if aside.exists() {
             fs::remove_dir_all(&aside)?;
         }
-        sh(Command::new("debootstrap").args(["--variant=minbase", "--include=perl-base,procps,git", release]).arg(&aside))?;
+        sh(Command::new("debootstrap").args(["--variant=minbase", "--include=perl-base,procps,git,python3", release]).arg(&aside))?;
         fs::rename(&aside, &root)?;
         add_user(&root)?;
     }

@@ -12,9 +12,9 @@ use outpost_wire::PathUri;
 
 use super::executor::{announce, door_rules, stop_signal};
 use super::{FAILED, USAGE, cannot_listen, complain};
-use crate::args::{AppListen, AppServerArguments};
 use crate::assembly::{Assembly, Wish};
 use crate::config::Config;
+use crate::executor_args::{AppListen, AppServerArguments};
 use crate::home::{APP, Home};
 use crate::out::say;
 use crate::{Process, store};

@@ -25,7 +25,7 @@ use uuid::Uuid;
 
 use super::failure;
 use crate::Process;
-use crate::args::EnvCommand;
+use crate::env_args::EnvCommand;
 use crate::home::Home;
 use crate::out::{self, say};
 

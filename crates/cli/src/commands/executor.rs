@@ -18,8 +18,8 @@ use outpost_wire::secrets::Secrets;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{FAILED, USAGE, cannot_listen, complain};
-use crate::args::{AuthArguments, ExecutorArguments, WsAuth};
 use crate::confinement::http_allow;
+use crate::executor_args::{AuthArguments, ExecutorArguments, WsAuth};
 use crate::home::{EXECUTOR, Home};
 use crate::local::{Confinement, ExecutorSettings, executor_config};
 use crate::out::say;

@@ -20,6 +20,8 @@ use uuid::Uuid;
 use super::{OURS, complain};
 use crate::Process;
 use crate::args::RunArguments;
+use crate::config::Config;
+use crate::home::Home;
 use crate::out::say;
 use crate::outages;
 use crate::reach;
@@ -44,11 +46,12 @@ async fn run_to_end(arguments: RunArguments, own: &Process) -> anyhow::Result<u8
     let info = reached.connect().await?;
     let terminal = if arguments.tty { RawTerminal::enter() } else { None };
     let line_end = if terminal.is_some() { "\r\n" } else { "\n" };
-    let pipe_stdin = arguments.tty || info.capabilities.stdin_close || !signals::stdin_is_null();
+    // Programs look at what their input is: one that is given nothing searches its directory, one that is given a pipe reads it.
+    let pipe_stdin = arguments.tty || !signals::stdin_is_null();
     let start = ProcessStart { pipe_stdin, env: set, ..start(&arguments, &info, reached.is_here())? };
     let what = format!("cannot run `{}` in {} on {}", arguments.command[0], start.cwd.to_syntax(), environment.name());
     let listening = Signals::listen().context("signals cannot be passed on")?;
-    let sandbox = arguments.sandbox.as_deref().and_then(SandboxMode::named);
+    let sandbox = arguments.sandbox.as_deref().map(|name| configured(name, own)).transpose()?;
     let sandbox = sandbox.and_then(|mode| mode.context(&Attachment::new(EnvironmentId::local(), start.cwd.clone())));
     let process = Arc::new(environment.start_within(start, sandbox).await.context(what)?);
     let forwarding = Forwarding { process: process.clone(), environment: environment.clone(), capabilities: info.capabilities.clone() };
@@ -64,6 +67,12 @@ async fn run_to_end(arguments: RunArguments, own: &Process) -> anyhow::Result<u8
     drop(terminal);
     reached.leave().await;
     outcome
+}
+
+/// The sandbox that an agent's command would get, with the writable roots and the network of the configuration.
+fn configured(name: &str, own: &Process) -> anyhow::Result<SandboxMode> {
+    let file = Home::from_environment().map(|home| home.config());
+    Config::read(file.as_deref(), &own.settings)?.sandbox_named(name)
 }
 
 /// The variables that were asked for by name, with the values of those that are this process's own.
@@ -103,6 +112,7 @@ fn start(arguments: &RunArguments, info: &EnvironmentInfo, is_here: bool) -> any
         env: BTreeMap::new(),
         tty: arguments.tty,
         pipe_stdin: false,
+        profiles: None,
     })
 }
 
@@ -167,7 +177,7 @@ pub async fn copy_output(process: &RemoteProcess, passing: Passing) -> anyhow::R
             }
             ProcessEvent::Gap { bytes: Some(bytes) } => lost.push(format!("{bytes} bytes")),
             ProcessEvent::Gap { bytes: None } => lost.push("an unknown number of bytes".into()),
-            ProcessEvent::Exited { code: exit, limit, .. } => {
+            ProcessEvent::Exited { code: exit, limit, notices, .. } => {
                 if exit < 0 {
                     say("the exit status of the command is not known: the process that waited for it was killed");
                 }
@@ -175,6 +185,7 @@ pub async fn copy_output(process: &RemoteProcess, passing: Passing) -> anyhow::R
                 if let Some(limit) = limit {
                     tracing::warn!("the command was stopped by {limit}");
                 }
+                notices.iter().for_each(|notice| tracing::warn!("{notice}"));
             }
             ProcessEvent::Closed => break,
             ProcessEvent::Lost { reason } => bail!("the outcome of the command is unknown: {reason}"),

@@ -101,6 +101,7 @@ fn start(arguments: &ShellArguments, info: &EnvironmentInfo, is_here: bool) -> a
         env: terminal_kind().into_iter().collect(),
         tty: true,
         pipe_stdin: true,
+        profiles: None,
     })
 }
 

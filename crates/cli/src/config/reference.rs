@@ -74,6 +74,12 @@ pub const KEYS: &[Key] = &[
         "`landlock`: a sandbox that holds most, and tells what it does not, is not switched off as one that refuses everything is",
         "The lowest level of a sandbox in which this machine runs anything: `landlock`, `mounts` or `full`. See [sandbox.md](sandbox.md#levels).",
     ),
+    key(
+        "git",
+        r#""read-only""#,
+        "`commit`: where the sandbox has mounts of its own, commands work in a private copy of `.git`, and what they commit is carried over",
+        "What sandboxed commands may do with repositories of this machine: `commit`, `read-only` or `full` (unprotected). See [sandbox.md](sandbox.md#git).",
+    ),
     key("sandbox_workspace_write.writable_roots", r#"["/srv/cache"]"#, "none", "What may be written besides the workspace and `/tmp`."),
     key("sandbox_workspace_write.network_access", "true", "`false`", "Whether commands may use the network."),
     key("mcp_servers.NAME.command", r#""node""#, "`url` instead", "The program of an MCP server. See [mcp.md](mcp.md)."),

@@ -126,6 +126,7 @@ async fn clock(environment: &Environment, info: &EnvironmentInfo) -> Option<u64>
         env: BTreeMap::new(),
         tty: false,
         pipe_stdin: false,
+        profiles: None,
     };
     let before = now();
     let process = environment.start(start).await.ok()?;

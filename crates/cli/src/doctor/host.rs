@@ -26,11 +26,27 @@ pub fn findings(patient: &Patient<'_>) -> Vec<Finding> {
         },
         open_files(),
     ];
+    findings.extend(gpu(Path::new("/dev")).map(|told| Finding::good("GPU", told)));
     match &patient.home {
         Some(home) => findings.extend(home_findings(home.path())),
         None => findings.push(Finding::broken("home", "neither OUTPOST_HOME nor HOME is set", "set one of them")),
     }
     findings
+}
+
+/// Says of a graphics processor that sandboxed commands do not see it unless an environment shows it.
+fn gpu(dev: &Path) -> Option<String> {
+    let begins = |directory: &Path, prefix: &str| {
+        let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+        entries.into_iter().any(|entry| entry.file_name().to_string_lossy().starts_with(prefix))
+    };
+    let kinds =
+        [("\"nvidia\"", begins(dev, "nvidia")), ("\"dri\"", begins(&dev.join("dri"), "render")), ("\"/dev/kfd\"", begins(dev, "kfd"))];
+    let names: Vec<&str> = kinds.into_iter().filter(|(_, is_there)| *is_there).map(|(name, _)| name).collect();
+    let shown = || {
+        format!("present, and hidden from sandboxed commands; `devices = [{}]` in the entry of an environment shows it", names.join(", "))
+    };
+    (!names.is_empty()).then(shown)
 }
 
 fn open_files() -> Finding {
@@ -81,4 +97,20 @@ fn home_findings(home: &Path) -> Vec<Finding> {
         Err(error) => findings.push(Finding::weak("disk", io::Error::from(error).to_string(), "look at the disk of the home")),
     }
     findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hidden_gpu_is_told_with_what_shows_it() {
+        let dev = tempfile::tempdir().unwrap();
+        assert!(gpu(dev.path()).is_none());
+        fs::create_dir(dev.path().join("dri")).unwrap();
+        fs::write(dev.path().join("dri/renderD128"), "").unwrap();
+        fs::write(dev.path().join("nvidia0"), "").unwrap();
+        let told = gpu(dev.path()).unwrap();
+        assert!(told.contains("nvidia") && told.contains("dri") && !told.contains("kfd") && told.contains("hidden"), "{told}");
+    }
 }

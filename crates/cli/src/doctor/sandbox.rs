@@ -22,7 +22,7 @@ pub fn findings(patient: &Patient<'_>) -> Vec<Finding> {
         return vec![Finding::broken("sandbox", detail, "make the home writable, or set OUTPOST_HOME to another place")];
     }
     let minimum = match configured_minimum(&patient.own.settings) {
-        Ok(minimum) => minimum,
+        Ok((minimum, _)) => minimum,
         Err(_) => return not_looked_at("sandbox", "config.toml"),
     };
     let (mut told, verdict) = (BTreeSet::new(), probe_at(&scratch, minimum));

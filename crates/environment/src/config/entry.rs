@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use outpost_wire::PathUri;
 use toml::de::{DeTable, DeValue};
 
 use super::text::{Text, Value};
 use crate::connector::{CommandLine, Token};
 use crate::definition::{Definition, Setup};
 use crate::environment::ConnectPolicy;
+use crate::narrowing::{Asking, Fence, Narrowing};
 use crate::route::{Container, DevContainer, Engine, EngineContainer, Pod, Route, Slurm};
 
 /// What is wrong, and in which line.
@@ -17,7 +19,7 @@ type Wrong = (usize, String);
 
 const KEYS: &str = "id, url, token_file, program, args, env, cwd, ssh, slurm, docker, podman, devcontainer, kubectl, user, run_args, \
                     engine, container, namespace, setup, setup_timeout_sec, idle_stop, labels, connect, connect_timeout_sec, \
-                    initialize_timeout_sec, ceiling";
+                    initialize_timeout_sec, ceiling, sandbox, network, writable_roots, approval_policy, devices";
 
 /// Ways that lead into each other, from the outside to the inside.
 const STEPS: [&str; 6] = ["ssh", "slurm", "docker", "podman", "devcontainer", "kubectl"];
@@ -85,6 +87,17 @@ impl<'a, 'b> Members<'a, 'b> {
             (Some(span), _) => Ok(Some(span)),
             (None, Some(value)) => self.wrong(value, format!("`{name}` is a number of seconds, or such as \"30m\" and \"2h\"")),
             (None, None) => Ok(None),
+        }
+    }
+
+    /// One of a few texts.
+    fn one_of(&self, name: &str, known: &[&str]) -> Result<Option<&'a str>, Wrong> {
+        match (self.text(name)?, self.get(name)) {
+            (Some(text), Some(value)) if !known.contains(&text) => {
+                let known = known.iter().map(|known| format!("\"{known}\"")).collect::<Vec<_>>().join(" or ");
+                self.wrong(value, format!("`{name}` is {known}, not \"{text}\""))
+            }
+            (text, _) => Ok(text),
         }
     }
 
@@ -164,7 +177,35 @@ pub fn define(text: &Text<'_>, table: &DeTable<'_>, line: usize) -> Result<Defin
     if let (Some(text), Some(value)) = (members.text("ceiling")?, members.get("ceiling")) {
         definition = definition.with_ceiling(text).or_else(|error| members.wrong(value, format!("`ceiling`: {error}")))?;
     }
+    definition.narrowing = narrowing(&members)?;
     Ok(definition)
+}
+
+/// What is left of a thread's policy there. A value that narrows nothing may be written all the same.
+fn narrowing(members: &Members<'_, '_>) -> Result<Narrowing, Wrong> {
+    let sandbox = match members.one_of("sandbox", &["read-only", "workspace-write", "danger-full-access"])? {
+        Some("read-only") => Some(Fence::ReadOnly),
+        Some("workspace-write") => Some(Fence::WorkspaceWrite),
+        _ => None,
+    };
+    let approval_policy = match members.one_of("approval_policy", &["untrusted", "on-request", "never"])? {
+        Some("untrusted") => Some(Asking::Untrusted),
+        Some("never") => Some(Asking::Never),
+        Some(_) => Some(Asking::OnRequest),
+        None => None,
+    };
+    let no_network = members.one_of("network", &["restricted", "enabled"])? == Some("restricted");
+    let writable_roots = members.texts("writable_roots")?;
+    let is_relative = |roots: &Vec<String>| roots.iter().any(|root| PathUri::from_syntax(root).is_err());
+    if let (Some(value), true) = (members.get("writable_roots"), writable_roots.as_ref().is_some_and(is_relative)) {
+        return members.wrong(value, "`writable_roots` are absolute paths of that machine");
+    }
+    let devices = members.texts("devices")?.unwrap_or_default();
+    let is_device = |name: &String| ["nvidia", "dri"].contains(&name.as_str()) || name.starts_with("/dev/");
+    if let (Some(value), Some(wrong)) = (members.get("devices"), devices.iter().find(|name| !is_device(name))) {
+        return members.wrong(value, format!("`devices` are \"nvidia\", \"dri\" and paths below /dev, not \"{wrong}\""));
+    }
+    Ok(Narrowing { sandbox, no_network, writable_roots, approval_policy, devices, ..Narrowing::default() })
 }
 
 /// A time as people write it: `90`, `90s`, `30m`, `2h`, `1d`.

@@ -223,3 +223,35 @@ fn ways_lead_into_each_other() {
         assert!(entry(members).contains(why), "{members}: {}", entry(members));
     }
 }
+
+#[test]
+fn an_entry_narrows_what_may_be_done_there() {
+    use crate::narrowing::{Asking, Fence, Narrowing};
+    let members = "url='ws://a:1'\nsandbox='read-only'\nnetwork='restricted'\nwritable_roots=['/srv/a']\napproval_policy='untrusted'\ndevices=['dri', '/dev/kfd']";
+    let read = snapshot(&format!("[[environments]]\nid='a'\n{members}\n")).entries[0].definition.clone().unwrap().narrowing;
+    let expected = Narrowing {
+        sandbox: Some(Fence::ReadOnly),
+        no_network: true,
+        writable_roots: Some(vec!["/srv/a".into()]),
+        approval_policy: Some(Asking::Untrusted),
+        devices: vec!["dri".into(), "/dev/kfd".into()],
+        ..Narrowing::default()
+    };
+    assert_eq!(read, expected);
+    let open = "url='ws://a:1'\nsandbox='danger-full-access'\nnetwork='enabled'";
+    assert_eq!(
+        snapshot(&format!("[[environments]]\nid='a'\n{open}\n")).entries[0].definition.clone().unwrap().narrowing,
+        Narrowing::default()
+    );
+    for (member, expected) in [
+        ("sandbox='readonly'", "`sandbox` is \"read-only\" or \"workspace-write\" or \"danger-full-access\", not \"readonly\""),
+        ("network=true", "`network` is a text"),
+        ("devices=['gpu']", "`devices` are \"nvidia\", \"dri\" and paths below /dev, not \"gpu\""),
+        ("writable_roots=['a']", "`writable_roots` are absolute paths of that machine"),
+        ("approval_policy='always'", "`approval_policy` is \"untrusted\" or \"on-request\" or \"never\", not \"always\""),
+    ] {
+        let read = snapshot(&format!("[[environments]]\nid='a'\nurl='ws://a:1'\n{member}\n"));
+        let why = read.entries[0].definition.clone().unwrap_err();
+        assert!(why.contains(expected), "{why}");
+    }
+}

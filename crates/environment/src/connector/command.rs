@@ -17,7 +17,7 @@ use outpost_rpc::link::stdio;
 use outpost_rpc::{Close, LinkError};
 use outpost_wire::secret_names;
 use outpost_wire::shown::{Form, Showing};
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process_group, prlimit};
 use thiserror::Error;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader, ReadBuf};
 use tokio::process::{Child, ChildStderr, Command};
@@ -51,6 +51,8 @@ pub struct CommandLine {
     /// Whether it is ssh, whose own messages tell that a login is needed.
     pub is_ssh: bool,
     pub complaints: Complaints,
+    /// How many files it may have open, where that is less than this process may: some programs cannot count further.
+    pub open_files: Option<u64>,
 }
 
 /// Where a command's standard error goes.
@@ -151,6 +153,7 @@ pub async fn start(line: &CommandLine) -> Result<Line, LinkError> {
         command.stderr(Stdio::piped());
     }
     let mut child = command.spawn().map_err(|error| io::Error::new(error.kind(), format!("cannot run `{}`: {error}", line.program)))?;
+    limit_files(&child, line.open_files);
     let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
         return Err(LinkError::Protocol("the command has no standard input or output".into()));
     };
@@ -189,6 +192,16 @@ pub async fn start(line: &CommandLine) -> Result<Line, LinkError> {
     let frames = link.rx;
     link.rx = Box::pin(frames.chain(stream::once(ended_with(ended, complaint)).filter_map(std::future::ready)));
     Ok(Line { link, pulse: Some(pulse) })
+}
+
+/// It runs already, but it is far from having as many files open.
+fn limit_files(child: &Child, open_files: Option<u64>) {
+    let pid = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed()));
+    if let (Some(current), Some(pid)) = (open_files, pid) {
+        let maximum = getrlimit(Resource::Nofile).maximum;
+        // One that has ended by now needs no limit.
+        let _ = prlimit(Some(pid), Resource::Nofile, Rlimit { current: Some(current), maximum });
+    }
 }
 
 /// What is known of a command besides its output.

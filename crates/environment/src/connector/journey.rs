@@ -32,6 +32,8 @@ pub struct Means {
     pub masters: Option<PathBuf>,
     /// Who brings a program to a place that has none. Without it that is an error.
     pub carrier: Option<Carrier>,
+    /// How many files a program that carries a connection may have open.
+    pub open_files: Option<u64>,
 }
 
 type Carrying = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
@@ -125,7 +127,8 @@ impl Journey {
         );
         let companion = format!("{program}; \"$p\" __kept || exec \"$p\" __keeper{ceiling}");
         let errand = Errand { script: &script, companion: keeper_step.then_some(companion.as_str()) };
-        CommandLine { begins_after: Some(BEGIN.into()), ..self.route.command_line(errand, &self.manner()) }
+        let open_files = self.means.open_files;
+        CommandLine { begins_after: Some(BEGIN.into()), open_files, ..self.route.command_line(errand, &self.manner()) }
     }
 
     /// Waits until another shared connection was opened than the one there is now, if any.

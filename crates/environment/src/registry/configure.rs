@@ -99,6 +99,13 @@ impl Registry {
 
     /// This machine is the one without a definition.
     fn configured_entry(&self, inside: &mut Inside, id: EnvironmentId, wanted: Option<Result<Definition, String>>) -> Entry {
+        let admission = &self.0.options.admission;
+        // What the administrator does not allow stays visible, with the reason, and is never connected.
+        let wanted = match wanted {
+            Some(Ok(definition)) => Some(admission.definition(&definition).map(|()| definition)),
+            None => admission.local().err().map(Err),
+            wrong => wrong,
+        };
         let entry = match wanted {
             Some(Ok(definition)) => {
                 let recipe = self.recipe(&definition);

@@ -373,7 +373,7 @@ impl Workers {
     fn take_spare(&self, policy: &Policy) -> Option<Worker> {
         let mut spare = self.lock();
         let spare = spare.get_mut(policy)?;
-        std::iter::from_fn(|| spare.pop()).find(Worker::is_current)
+        std::iter::from_fn(|| spare.pop()).find(Worker::engage)
     }
 
     fn finish(&self, policy: &Policy, worker: Worker, answer: Result<Message, Lost>) -> Result<Done, Fault> {
@@ -385,7 +385,15 @@ impl Workers {
                 return Err(silent(patience));
             }
         };
+        worker.rest();
         let mut workers = self.lock();
+        if !workers.contains_key(policy) {
+            // Those of sandboxes that were let go do not come back.
+            workers.retain(|_, spare| {
+                spare.retain(Worker::is_current);
+                !spare.is_empty()
+            });
+        }
         let spare = workers.entry(policy.clone()).or_default();
         if spare.len() < SPARE {
             spare.push(worker);

@@ -10,7 +10,7 @@ pub fn routes(router: Router<Connection>) -> Router<Connection> {
         .on::<Info, _, _>(
             Lane::Control,
             |connection| connection.admit("environment info"),
-            |connection, _| async move { Ok(connection.executor().info.clone()) },
+            |connection, _| async move { Ok(connection.executor().info().clone()) },
         )
         .on::<Status, _, _>(
             Lane::Control,

@@ -1,9 +1,10 @@
 //! Calls of a turn: decide about them, start them, take their ends, find them again after a restart.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use outpost_store::Need;
-use outpost_thread::{ApprovalAsked, ApprovalId, Call, CallFinished, CallId, CallState, Fact, Raw, Thread, TurnId};
+use outpost_thread::{ApprovalAsked, ApprovalId, Call, CallFinished, CallId, CallState, Fact, Raw, Seq, Thread, TurnId};
 use tokio_util::sync::CancellationToken;
 
 use super::{Done, Driver, RunningCall, Stop};
@@ -29,11 +30,9 @@ impl Driver {
 
     pub(super) async fn run_approved(&mut self, turn: TurnId, calls: Vec<Call>) -> Result<(), Stop> {
         let (mut facts, mut runs) = (Vec::new(), Vec::new());
+        let mut earlier = self.consents_of(calls.iter().filter(|call| !self.answers.contains_key(&call.id))).await?;
         for call in calls {
-            let consent = match self.answers.remove(&call.id) {
-                Some(consent) => consent,
-                None => self.consent_of(&call).await?.unwrap_or(Consent::Open),
-            };
+            let consent = self.answers.remove(&call.id).or_else(|| earlier.remove(&call.id)).unwrap_or(Consent::Open);
             let plan = self.plan(&call, consent).await?;
             self.settle(&turn, &call, plan, &mut facts, &mut runs);
         }
@@ -147,6 +146,7 @@ impl Driver {
     /// is repeated under its name, which makes it the same write; anything else is lost, unless doing it twice does no harm.
     pub(super) async fn reattach(&mut self, turn: TurnId, calls: Vec<Call>) -> Result<(), Stop> {
         let (mut facts, mut runs) = (Vec::new(), Vec::new());
+        let mut consents = self.consents_of(calls.iter()).await?;
         for call in calls {
             let item = self.item_of(&call).await?;
             let started = call.started.clone();
@@ -156,7 +156,7 @@ impl Driver {
                     continue;
                 }
                 (Some(started), Some(_)) if started.repeatable || started.tool == WRITE_STDIN => {
-                    let consent = self.consent_of(&call).await?.unwrap_or(Consent::Begun);
+                    let consent = consents.remove(&call.id).unwrap_or(Consent::Begun);
                     Some(self.plan(&call, consent).await?)
                 }
                 _ => None,
@@ -234,26 +234,37 @@ impl Driver {
         is_quiet && runs
     }
 
-    /// What the user answered to a call before a restart, if a question was asked. If the question was asked again, the last
-    /// answer counts.
-    async fn consent_of(&self, call: &Call) -> Result<Option<Consent>, Stop> {
-        let mut history = self.store.history(self.thread.id, call.asked_seq).await?;
-        let mut asked: Option<ApprovalAsked> = None;
-        let mut consent = None;
+    /// What the user answered to calls before a restart, where a question was asked. If a question was asked again, the last answer
+    /// counts. All of them are looked for at once: an answer may ask for thousands.
+    async fn consents_of(&self, calls: impl Iterator<Item = &Call>) -> Result<HashMap<CallId, Consent>, Stop> {
+        let since: HashMap<&CallId, Seq> = calls.map(|call| (&call.id, call.asked_seq)).collect();
+        let Some(first) = since.values().min() else { return Ok(HashMap::new()) };
+        let mut history = self.store.history(self.thread.id, *first).await?;
+        let (mut asked, mut consents) = (HashMap::<ApprovalId, (CallId, ApprovalAsked)>::new(), HashMap::new());
+        let mut last: HashMap<CallId, ApprovalId> = HashMap::new();
         while let Some(batch) = history.next().await? {
             for entry in batch.entries {
                 match entry.fact {
-                    Fact::ApprovalAsked(fact) if fact.call.as_ref() == Some(&call.id) => asked = Some(*fact),
+                    Fact::ApprovalAsked(fact) => {
+                        // Models give calls of different answers the same name.
+                        let call = fact.call.clone().filter(|call| since.get(call).is_some_and(|since| entry.seq > *since));
+                        if let Some(call) = call {
+                            if let Some(before) = last.insert(call.clone(), fact.approval.clone()) {
+                                asked.remove(&before);
+                            }
+                            asked.insert(fact.approval.clone(), (call, *fact));
+                        }
+                    }
                     Fact::ApprovalAnswered(fact) => {
-                        if let Some(asked) = asked.as_ref().filter(|asked| asked.approval == fact.approval) {
-                            consent = Some(Consent::Given { answer: fact.detail, key: key_in(asked) });
+                        if let Some((call, asked)) = asked.get(&fact.approval) {
+                            consents.insert(call.clone(), Consent::Given { answer: fact.detail, key: key_in(asked) });
                         }
                     }
                     _ => {}
                 }
             }
         }
-        Ok(consent)
+        Ok(consents)
     }
 }
 

@@ -137,6 +137,9 @@ impl Driver {
         if let Err(error) = crate::settings::check(&self.thread.settings) {
             return self.fail_turn_with(turn, json!({"message": error.to_string(), "kind": "unreadableSettings"})).await;
         }
+        if let Some(why) = self.shared.config.policy_refusal(&self.thread.settings) {
+            return self.fail_turn_with(turn, json!({"message": why, "kind": "forbiddenSettings"})).await;
+        }
         let model = match self.shared.models.get(settings.model_provider.as_deref()) {
             Ok(model) => model,
             Err(error) => return self.fail_turn(turn, &error).await,

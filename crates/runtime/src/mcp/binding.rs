@@ -296,7 +296,7 @@ impl Leasing<'_> {
                     Cwd::Thread(None) => attachment.cwd.clone(),
                     Cwd::Thread(Some(below)) => attachment.cwd.join(below),
                 };
-                Way::Stdio(Box::new(Place { stdio: stdio.clone(), cwd, sandbox: self.mode.context(&attachment) }))
+                Way::Stdio(Box::new(Place { stdio: stdio.clone(), cwd, sandbox: self.mode.context_in(&attachment, handle.narrowing()) }))
             }
         };
         let wanted = Wanted {

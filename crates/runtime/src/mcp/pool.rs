@@ -320,6 +320,7 @@ impl Shared {
                     env,
                     tty: false,
                     pipe_stdin: true,
+                    profiles: None,
                 };
                 Launch::Stdio { start: Box::new(start), sandbox: sandbox.clone() }
             }

@@ -232,7 +232,7 @@ impl Shared {
         let mut projects = Vec::new();
         for (index, place) in view.workplaces().enumerate() {
             let number = self.mcp.watching.number(&Place::of(&place));
-            match project::read(&place, mode.context(place.attachment), limits).await {
+            match project::read(&place, mode.context_in(place.attachment, place.handle.narrowing()), limits).await {
                 Ok(project) => {
                     wrong.extend(layers::problems(&project));
                     projects.push((index, project, number));

@@ -267,6 +267,10 @@ impl Shared {
     /// Settings that a client gives a thread are checked before they are written down, and secrets are taken out of its servers.
     pub fn take_servers(&self, settings: &mut Settings) -> Result<(), ThreadError> {
         crate::settings::check(settings).map_err(|error| ThreadError::Invalid(error.to_string()))?;
+        // Settings that leave it out change nothing about it.
+        if let Some(why) = settings.approval_policy.as_ref().and_then(|_| self.config.policy_refusal(settings)) {
+            return Err(ThreadError::Invalid(why));
+        }
         if !settings.other.contains_key(SESSION_LAYER) {
             return Ok(());
         }
@@ -413,7 +417,8 @@ impl Shared {
     }
 
     pub async fn unload(&self, id: ThreadId, reason: InterruptReason) {
-        let Some(live) = self.live(id) else { return };
+        self.resting.forget(id);
+        let Some(live) = self.in_slot(id) else { return };
         // If it is not taken any more, the thread is ending already.
         let _ = live.mailbox.send(Command::Shutdown(reason)).await;
         live.ended().await;

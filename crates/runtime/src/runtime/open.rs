@@ -15,7 +15,7 @@ use super::{AgentStart, Shared, lock, to_the_end};
 use crate::agents::Seat;
 use crate::driver::{Driver, Start};
 use crate::feed::{Feed, FeedLimits};
-use crate::live::{LiveThread, Status};
+use crate::live::{Command, Event, LiveThread, Status};
 
 /// So many commands may wait for a thread.
 const MAILBOX: usize = 64;
@@ -205,6 +205,7 @@ impl Shared {
         let (status, watched) = watch::channel(Status::of(&thread));
         let feed = Arc::new(Feed::new(FeedLimits::default()));
         let live = LiveThread { id, mailbox, feed: feed.clone(), status: watched, maker, internal: is_internal(&thread) };
+        self.resting.forget(id);
         *lock(&self.slot(id).live) = Some(live.clone());
         // Before it can do anything, so that subscribers of its parent miss nothing of it.
         if let (Some(maker), false) = (maker, live.internal) {
@@ -230,6 +231,21 @@ impl Shared {
         live
     }
 
+    /// Closes the mailbox of a thread, unless it has subscribers, a handle that is in use, or a command that waits: a handle that is
+    /// taken later is a closed one.
+    pub(crate) fn close_if_unneeded(&self, id: ThreadId, mailbox: &mut mpsc::Receiver<Command>, feed: &Feed<Event>) -> bool {
+        let Some(slot) = lock(&self.threads).get(&id).cloned() else { return true };
+        let live = lock(&slot.live);
+        if is_held(mailbox) || !mailbox.is_empty() || feed.has_readers() {
+            return false;
+        }
+        if live.as_ref().is_some_and(|live| !live.internal) {
+            self.resting.note_unloaded(id);
+        }
+        mailbox.close();
+        true
+    }
+
     /// What a thread's model said last.
     pub async fn last_message(&self, id: ThreadId) -> Option<String> {
         let store = self.store_of(id).await;
@@ -239,6 +255,12 @@ impl Shared {
             _ => None,
         })
     }
+}
+
+/// Whether a handle of a thread is in use, besides those that keep it.
+pub(crate) fn is_held(mailbox: &mpsc::Receiver<Command>) -> bool {
+    // One in its slot, one with the task that waits for its end.
+    mailbox.sender_strong_count() > 2
 }
 
 /// Whether a thread works for the runtime itself, by who started it.

@@ -22,10 +22,11 @@ use super::permit::{SandboxPermissions, additional};
 use super::processes::{End, Processes, Running};
 use super::{Asked, CallContext, CallEnd, Plan, ResultType, Run, StepTools, USER_COMMAND, Work};
 use crate::approvals::Bound;
+use crate::denial::{self, Around};
 use crate::patch;
 use crate::permissions::UNENFORCEABLE;
 use crate::permits::Permits;
-use crate::policy::{Course, Request, decide};
+use crate::policy::{Course, Request};
 use crate::rules::{self, Verdict};
 
 const DEFAULT_YIELD: u64 = 10_000;
@@ -94,6 +95,7 @@ enum Origin {
         environment: Environment,
         start: Box<ProcessStart>,
         sandbox: Option<SandboxContext>,
+        around: Option<Box<Around>>,
     },
     /// It was started by an earlier life of this thread.
     Adopt {
@@ -144,23 +146,31 @@ impl StepTools {
             };
         }
         let mut sandbox = self.sandbox(&place);
+        let escalated = exec.sandbox_permissions == Some(SandboxPermissions::RequireEscalated);
+        if let Some(fixed) = self.fixed(place.handle).filter(|_| escalated) {
+            let why = format!("This command may not leave the sandbox: {fixed} fixes what work may do there. Run it without escalation.");
+            return asked.refuse(&why, command_detail(&exec.cmd, &cwd, &place.attachment.environment_id, "agent"));
+        }
         let additional = match (additional(exec.sandbox_permissions, exec.additional_permissions.as_ref(), &cwd), &sandbox) {
             (Err(why), _) => return fail(&why),
             (Ok(more), Some(sandbox)) => more.beyond(sandbox),
             // Where there is no sandbox there is nothing to add.
             (Ok(_), None) => Permits::default(),
         };
+        if let Some(why) = self.forbidden(place.handle, &additional) {
+            return fail(&why);
+        }
         let Some(info) = self.info(&place.attachment.environment_id) else { return fail("the environment tells nothing about itself") };
         let shell = exec.shell.clone().unwrap_or_else(|| info.shell.path.clone());
-        let escalated = exec.sandbox_permissions == Some(SandboxPermissions::RequireEscalated);
-        let request = Request { escalated, widened: !additional.is_empty(), full_access: self.mode.is_full_access() };
+        let full_access = self.mode_in(place.handle).is_full_access();
+        let request = Request { escalated, widened: !additional.is_empty(), full_access };
         let id = place.attachment.environment_id.clone();
         let mut verdict = self.rules.judge(&exec.cmd, id.as_str());
         // The rules are about what a shell does with a command; what another program does is unknown.
         if verdict == Verdict::Allowed && !rules::is_shell(&shell, &info.shell.path) {
             verdict = Verdict::Silent;
         }
-        let (sandboxed, why) = match decide(self.approval, &verdict, request) {
+        let (sandboxed, why) = match self.course(place.handle, &verdict, request) {
             Course::Run { sandboxed } => (sandboxed, None),
             Course::Ask { sandboxed, why } => (sandboxed, Some(why)),
             Course::Refuse { why } => {
@@ -178,6 +188,7 @@ impl StepTools {
             tty: exec.tty,
             // Nothing will ever be written to a command that the user wrote; one that reads finds the end of its input.
             pipe_stdin: !exec.tty && !self.scripted,
+            profiles: Some(self.thread.to_string()),
         };
         sandbox = sandbox.filter(|_| sandboxed);
         if let Some(sandbox) = &mut sandbox {
@@ -199,8 +210,17 @@ impl StepTools {
                 return asked.bound_question("command", Some(id), &bound, detail);
             }
         }
+        let around = sandbox.as_ref().map(|sandbox| {
+            Box::new(Around {
+                mode: self.mode_in(place.handle),
+                context: sandbox.clone(),
+                cwd: cwd.clone(),
+                fixed: self.fixed(place.handle),
+                silence: self.silence_in(place.handle),
+            })
+        });
         let run = ExecRun {
-            origin: Origin::Start { environment: place.handle.clone(), start: Box::new(start), sandbox },
+            origin: Origin::Start { environment: place.handle.clone(), start: Box::new(start), sandbox, around },
             processes: self.processes.clone(),
             session: session_of(call),
             yield_time: if self.scripted { UNTIL_IT_ENDS } else { yield_time(exec.yield_time_ms) },
@@ -264,9 +284,10 @@ impl StepTools {
                     env: overlay(&self.thread.to_string(), id.as_str()),
                     tty: false,
                     pipe_stdin: false,
+                    profiles: Some(self.thread.to_string()),
                 };
                 Work::Exec(Box::new(ExecRun {
-                    origin: Origin::Start { environment: place.handle.clone(), start: Box::new(start), sandbox: None },
+                    origin: Origin::Start { environment: place.handle.clone(), start: Box::new(start), sandbox: None, around: None },
                     processes: self.processes.clone(),
                     session: 0,
                     yield_time: UNTIL_IT_ENDS,
@@ -382,8 +403,8 @@ impl ExecRun {
     pub async fn execute(self, call: &CallId, context: &CallContext) -> CallEnd {
         let session = if self.session == 0 { context.session_of(call) } else { self.session };
         let Self { origin, processes, yield_time, output_tokens, result, .. } = self;
-        let process = match origin {
-            Origin::Start { environment, start, sandbox } => {
+        let (process, around) = match origin {
+            Origin::Start { environment, start, sandbox, around } => {
                 let (id, cwd) = (start.id.clone(), start.cwd.clone());
                 let started = tokio::select! {
                     started = environment.start_within(*start, sandbox.clone()) => started,
@@ -393,7 +414,7 @@ impl ExecRun {
                     }
                 };
                 match started {
-                    Ok(process) => process,
+                    Ok(process) => (process, around),
                     Err(EnvironmentError::Unknown { .. } | EnvironmentError::Lost { .. } | EnvironmentError::Gone { .. }) => {
                         tracing::debug!(id, "the start of a command is unknown");
                         return CallEnd::lost(result, call);
@@ -405,11 +426,11 @@ impl ExecRun {
                 }
             }
             Origin::Adopt { environment, process } => match find_again(context, &environment, &process).await {
-                Some(process) => process,
+                Some(process) => (process, None),
                 None => return CallEnd::lost(result, call),
             },
         };
-        let running = processes.follow(call.clone(), process);
+        let running = processes.follow(call.clone(), process, around);
         let end = tokio::select! {
             end = running.wait(yield_time) => end,
             () = context.cancel.cancelled() => {
@@ -532,24 +553,32 @@ impl StdinRun {
 fn report(result: ResultType, call: &CallId, running: &Running, end: Option<End>, session: u64, output_tokens: usize) -> CallEnd {
     let shown = running.take(output_tokens);
     let seconds = running.since_start().as_secs_f64();
+    let hint = match (&end, running.around()) {
+        (Some(End::Exited { denied: true, limit: None, .. }), Some(around)) => Some(denial::told(&shown.text, around)),
+        _ => None,
+    };
     let state = match &end {
         Some(End::Exited { code, limit: Some(limit), .. }) => format!("Exit code: {code}\nIt was stopped by {limit}."),
         Some(End::Exited { code, denied: false, .. }) => format!("Exit code: {code}"),
-        Some(End::Exited { code, .. }) => format!("Exit code: {code}\nThe sandbox probably kept it from something it needs."),
+        Some(End::Exited { code, .. }) => {
+            let generic = "The sandbox probably kept it from something it needs.";
+            format!("Exit code: {code}\n{}", hint.as_ref().map_or(generic, |hint| hint.model.as_str()))
+        }
         Some(End::Lost(reason)) => format!("Lost: its outcome is unknown ({reason})"),
         None => format!("Still running, session id: {session}"),
     };
-    let text = format!("Time: {seconds:.3} s\n{state}\nTokens: {}\nOutput:\n{}", shown.original_tokens, shown.text);
+    let (exit_code, denied, limit, notices) = match &end {
+        Some(End::Exited { code, denied, limit, notices }) => (Some(*code), *denied, limit.as_ref(), &notices[..]),
+        _ => (None, false, None, &[][..]),
+    };
+    let notes: String = notices.iter().map(|notice| format!("\nNote: {notice}")).collect();
+    let text = format!("Time: {seconds:.3} s\n{state}{notes}\nTokens: {}\nOutput:\n{}", shown.original_tokens, shown.text);
     let mut later = HeadTail::default();
     later.push(shown.text.as_bytes());
-    let (exit_code, denied, limit) = match &end {
-        Some(End::Exited { code, denied, limit }) => (Some(*code), *denied, limit.as_ref()),
-        _ => (None, false, None),
-    };
     let detail = json!({
         "exitCode": exit_code, "durationMs": (seconds * 1000.0) as u64, "aggregatedOutput": later.show(SHOWN_LATER_TOKENS).text,
         "sessionId": end.is_none().then_some(session), "sandboxDenied": denied, "session": session, "outputBytes": running.taken(),
-        "limit": limit.map(ToString::to_string),
+        "limit": limit.map(ToString::to_string), "sandboxHint": hint.map(|hint| hint.user), "notices": notices,
     });
     let outcome = match end {
         Some(End::Lost(_)) => CallOutcome::Lost,

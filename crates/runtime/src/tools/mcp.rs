@@ -13,6 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 use self::content::{embedded, parts, shortened, told};
+use super::narrow;
 use super::{Asked, CallContext, CallEnd, Plan, ResultType, StepTools, Work};
 use crate::approvals::{Bound, key_of};
 use crate::feed::Feed;
@@ -155,7 +156,7 @@ impl StepTools {
         let granted = key_of(environment.as_ref(), handle, &json!(["mcpTool", server.name, tool.name]));
         // A yes is to this call; one for the thread is to the tool.
         let bound = Bound::within(granted, &json!(arguments), None);
-        match self.why_ask(tool) {
+        match self.why_ask(tool, environment.as_ref()) {
             Some(Err(why)) => return asked.fail(&format!("This tool may not run: {why}.")),
             Some(Ok(why)) if !asked.is_granted(&bound) => {
                 let mut detail = detail;
@@ -178,19 +179,36 @@ impl StepTools {
     }
 
     /// Why the user is asked before a tool runs; an error if no question may be asked.
-    fn why_ask(&self, tool: &ServerTool) -> Option<Result<&'static str, String>> {
-        let destroys = "it says of itself that it destroys something";
-        match self.approval {
-            ApprovalPolicy::Untrusted => Some(Ok("the approval policy is `untrusted`")),
-            ApprovalPolicy::Never => None,
-            _ if !tool.destructive => None,
-            ApprovalPolicy::Granular(own) if !own.granular.mcp_elicitations => {
-                Some(Err(format!("{destroys}, and such questions are switched off")))
+    fn why_ask(&self, tool: &ServerTool, environment: Option<&EnvironmentId>) -> Option<Result<&'static str, String>> {
+        let own = why_ask(self.approval, tool);
+        let handle = environment.and_then(|id| self.view.captured(id)?.handle());
+        let there = handle.and_then(narrow::approval);
+        match (own, there.and_then(|policy| why_ask(policy, tool))) {
+            (None, Some(Ok(why))) if self.approval == ApprovalPolicy::Never => {
+                Some(Err(format!("{why} of the environment, and the approval policy is `never`")))
             }
-            ApprovalPolicy::OnRequest | ApprovalPolicy::Granular(_) => Some(Ok(destroys)),
+            (Some(Ok(why)), None) if there == Some(ApprovalPolicy::Never) => {
+                Some(Err(format!("{why}, and the approval policy of the environment is `never`")))
+            }
+            (own, there) => own.or(there),
         }
     }
+}
 
+fn why_ask(policy: ApprovalPolicy, tool: &ServerTool) -> Option<Result<&'static str, String>> {
+    let destroys = "it says of itself that it destroys something";
+    match policy {
+        ApprovalPolicy::Untrusted => Some(Ok("the approval policy is `untrusted`")),
+        ApprovalPolicy::Never => None,
+        _ if !tool.destructive => None,
+        ApprovalPolicy::Granular(own) if !own.granular.mcp_elicitations => {
+            Some(Err(format!("{destroys}, and such questions are switched off")))
+        }
+        ApprovalPolicy::OnRequest | ApprovalPolicy::Granular(_) => Some(Ok(destroys)),
+    }
+}
+
+impl StepTools {
     /// Whether a server may ask the user something.
     fn may_elicit(&self) -> bool {
         let allowed = match self.approval {

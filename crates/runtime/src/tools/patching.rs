@@ -19,7 +19,7 @@ use super::{Asked, CallEnd, Plan, ResultType, StepTools, Work};
 use crate::approvals::{Bound, key};
 use crate::patch::{self, Diff, FileChange, Patch};
 use crate::permits::Permits;
-use crate::policy::{Course, Request, decide};
+use crate::policy::{Course, Request};
 use crate::rules::Verdict;
 
 pub(crate) struct PatchRun {
@@ -97,20 +97,25 @@ impl StepTools {
         let changes: Vec<Value> = patch.changes.iter().map(|change| summary(change, cwd)).collect();
         let detail = json!({"type": "fileChange", "changes": changes, "environmentId": id});
         // The rules are about commands; the policy is about everything.
-        let request = Request { escalated: false, widened: !beyond.is_empty(), full_access: self.mode.is_full_access() };
+        let full_access = self.mode_in(place.handle).is_full_access();
+        if self.forbidden(place.handle, &beyond).is_some() {
+            // The sandbox refuses it with its own reason.
+            beyond = Permits::default();
+        }
+        let request = Request { escalated: false, widened: !beyond.is_empty(), full_access };
         // A yes is to these very changes; one for the thread is to each of these files, in this environment.
         let granted = key(place, &json!(["fileChange", paths]));
         let bound = Bound::within(granted, &json!([cwd, changes]), sandbox.as_ref());
         let each: Vec<String> = paths.iter().map(|path| key(place, &json!(["fileChange", [path]]))).collect();
         let is_granted = asked.is_granted(&bound) || each.iter().all(|key| asked.grants.holds(key));
-        match decide(self.approval, &Verdict::Silent, request) {
+        match self.course(place.handle, &Verdict::Silent, request) {
             // The user may not be asked. The sandbox refuses with its own reason what it does not allow.
             Course::Refuse { .. } => beyond = Permits::default(),
             Course::Ask { why, .. } if !is_granted => {
                 let mut detail = detail;
                 detail["why"] = if beyond.is_empty() { why } else { format!("{why}: {beyond}") }.into();
                 detail["keys"] = each.into();
-                detail["sandbox"] = self.around(place, !self.mode.is_full_access()).into();
+                detail["sandbox"] = self.around(place, !full_access).into();
                 return asked.bound_question("fileChange", Some(id), &bound, detail);
             }
             Course::Ask { .. } | Course::Run { .. } => {}

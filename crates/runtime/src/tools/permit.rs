@@ -13,6 +13,7 @@ use outpost_wire::intent::EnvironmentId;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::narrow;
 use super::{Asked, CallContext, CallEnd, Consent, Plan, ResultType, StepTools, Work};
 use crate::approvals::Bound;
 use crate::permits::Permits;
@@ -116,7 +117,8 @@ pub(super) fn held(grants: &[PermissionsGranted], place: &Workplace<'_>) -> Perm
             permits.join(&granted);
         }
     }
-    permits
+    // What was granted before the environment's entry was changed does not outlast that.
+    narrow::left(&permits, place.handle.narrowing())
 }
 
 /// Why permissions may not be asked for, if so.
@@ -144,7 +146,10 @@ impl StepTools {
         if wanted.is_empty() {
             return tell("All of that is allowed already; nothing has to be granted.");
         }
-        if let Some(why) = silence(self.approval) {
+        if let Some(why) = self.forbidden(place.handle, &wanted) {
+            return nothing(asked, &format!("Nothing was granted, and no question was asked. {why}"));
+        }
+        if let Some(why) = self.silence_in(place.handle) {
             return nothing(asked, &format!("Nothing was granted, and no question was asked: {why}. Go on without it."));
         }
         let id = place.attachment.environment_id.clone();

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::output::{HeadTail, Shown};
+use crate::denial::Around;
 use crate::feed::Feed;
 use crate::live::Event;
 
@@ -38,6 +39,8 @@ pub enum End {
         denied: bool,
         /// What ended it.
         limit: Option<Limit>,
+        /// What else its executor has to say.
+        notices: Vec<String>,
     },
     /// Unknown.
     Lost(String),
@@ -54,6 +57,8 @@ pub struct Running {
     /// So many bytes were shown, or left out, so far.
     taken: AtomicU64,
     end: watch::Receiver<Option<End>>,
+    /// The sandbox that it runs in, if that is known here.
+    around: Option<Box<Around>>,
     _reader: AbortOnDropHandle<()>,
 }
 
@@ -78,12 +83,16 @@ impl Processes {
     }
 
     /// Reads a command's output from its beginning.
-    pub fn follow(&self, call: CallId, process: RemoteProcess) -> Arc<Running> {
-        self.follow_after(call, process, 0)
+    pub(crate) fn follow(&self, call: CallId, process: RemoteProcess, around: Option<Box<Around>>) -> Arc<Running> {
+        self.follow_from(call, process, 0, around)
     }
 
     /// The same without the first bytes of it, which the model has seen.
     pub fn follow_after(&self, call: CallId, process: RemoteProcess, seen: u64) -> Arc<Running> {
+        self.follow_from(call, process, seen, None)
+    }
+
+    fn follow_from(&self, call: CallId, process: RemoteProcess, seen: u64, around: Option<Box<Around>>) -> Arc<Running> {
         let process = Arc::new(process);
         let fresh = Arc::new(Mutex::new(HeadTail::default()));
         let (sender, end) = watch::channel(None);
@@ -101,7 +110,7 @@ impl Processes {
         let now = Instant::now();
         let reader = AbortOnDropHandle::new(reader);
         let taken = AtomicU64::new(seen);
-        Arc::new(Running { process, call, started: now, touched: Mutex::new(now), fresh, taken, end, _reader: reader })
+        Arc::new(Running { process, call, started: now, touched: Mutex::new(now), fresh, taken, end, around, _reader: reader })
     }
 
     /// Keeps a command that outlives its call. Returns one that had to go for it.
@@ -186,7 +195,7 @@ impl Reader<'_> {
                     lock(self.fresh).lose(bytes - known);
                 }
                 Some(ProcessEvent::Gap { bytes: None }) => lock(self.fresh).lose(1),
-                Some(ProcessEvent::Exited { code, denied, limit }) => exit = Some(End::Exited { code, denied, limit }),
+                Some(ProcessEvent::Exited { code, denied, limit, notices }) => exit = Some(End::Exited { code, denied, limit, notices }),
                 Some(ProcessEvent::Lost { reason }) => return End::Lost(reason),
                 Some(ProcessEvent::Closed) | None => {
                     return exit.unwrap_or_else(|| End::Lost("it ended without an exit code".into()));
@@ -204,6 +213,10 @@ impl Reader<'_> {
 }
 
 impl Running {
+    pub(crate) fn around(&self) -> Option<&Around> {
+        self.around.as_deref()
+    }
+
     pub fn end(&self) -> Option<End> {
         self.end.borrow().clone()
     }

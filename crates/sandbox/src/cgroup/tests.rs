@@ -12,6 +12,10 @@ const STAGE: u32 = 101;
 const OTHER: u32 = 7;
 const POINT: &str = "/sys/fs/cgroup";
 
+fn untried(trial: Trial<'_>) -> Probing<'_> {
+    Probing { trial, known: &|_| false }
+}
+
 /// What a hierarchy of the second version does, in memory.
 #[derive(Debug)]
 struct Fake(Mutex<BTreeMap<PathBuf, Node>>);
@@ -102,7 +106,7 @@ impl Fake {
 
     fn probe(self: &Arc<Self>, surroundings: &Surroundings) -> Hierarchies {
         let tree: Arc<dyn Tree> = self.clone();
-        Hierarchies::probe(tree, surroundings, &|doors, look| self.trial(doors, look))
+        Hierarchies::probe(tree, surroundings, &untried(&|doors, look| self.trial(doors, look)))
     }
 }
 
@@ -325,11 +329,11 @@ fn a_group_that_nobody_can_enter_or_that_holds_nobody_does_not_count() {
     let tree = Fake::new([(UNIT, Node { delegated: true, processes: vec![OWN], ..Node::ours() })]);
     let shared: Arc<dyn Tree> = tree.clone();
     let full = |_: &[PathBuf], _: &mut dyn FnMut()| Err("it cannot be forked: Resource temporarily unavailable".to_owned());
-    let found = Hierarchies::probe(shared.clone(), &at(UNIT, true), &full);
+    let found = Hierarchies::probe(shared.clone(), &at(UNIT, true), &untried(&full));
     assert_eq!((found.processes(), found.memory()), (None, None));
     assert!(found.why().contains("cannot be entered: it cannot be forked"), "{}", found.why());
     let idle = |_: &[PathBuf], _: &mut dyn FnMut()| Ok(false);
-    let found = Hierarchies::probe(shared, &at(UNIT, true), &idle);
+    let found = Hierarchies::probe(shared, &at(UNIT, true), &untried(&idle));
     assert_eq!((found.processes(), found.memory()), (None, None));
     assert!(
         found.why().contains("does not hold a number of processes") && found.why().contains("does not count memory"),

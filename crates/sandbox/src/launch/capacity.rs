@@ -17,7 +17,17 @@ impl Shared {
     /// Tries one level after the other with a policy that lets everything be read.
     pub(super) fn capacity(&self) -> Capacity {
         let mut known = self.capacity.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get_or_insert_with(|| self.find_capacity()).clone()
+        let find = || {
+            let found = self.find_capacity();
+            self.tried.keep_capacity(&found);
+            found
+        };
+        known.get_or_insert_with(find).clone()
+    }
+
+    /// What people and clients read; nothing is confined by it.
+    pub(super) fn told_capacity(&self) -> Capacity {
+        self.known_capacity().or_else(|| self.tried.capacity()).unwrap_or_else(|| self.capacity())
     }
 
     fn find_capacity(&self) -> Capacity {
@@ -54,14 +64,23 @@ impl Shared {
     }
 
     fn try_level(&self, level: Level, identity: Identity) -> Result<(), String> {
-        let place = |path: PathBuf, access, rights| Place { path, access, rights, fixed: false, shape: Shape::Tree, by_pattern: false };
+        let place = |path: PathBuf, access, rights| Place {
+            path,
+            access,
+            rights,
+            fixed: false,
+            shape: Shape::Tree,
+            by_pattern: false,
+            source: None,
+        };
         let mut places = vec![place("/".into(), Access::Read, Rights::Others)];
         // Whether users can be mapped depends on the file system; that of our own files stands for the others.
         let own = self.settings.scratch.as_ref().and_then(|path| path.ancestors().find(|path| path.is_dir())?.canonicalize().ok());
         if let (Some(path), Identity::Mapped { .. }) = (own.filter(|own| own != Path::new("/")), identity) {
             places.push(place(path, Access::Write, Rights::Owners));
         }
-        let confinement = Confinement { level, places, globs: Vec::new(), network: Network::Restricted, identity, temporary: None };
+        let (globs, network, devices) = (Vec::new(), Network::Restricted, Vec::new());
+        let confinement = Confinement { level, places, globs, network, identity, temporary: None, devices };
         let plan = Plan { confinement: Some(confinement), ..Plan::default() };
         let (ends, _reports) = self.zygote.cell(&plan.encode(), &[]).map_err(|error| error.to_string())?;
         // It ends with its socket.

@@ -50,7 +50,12 @@ impl Owner {
         let first = known.clone().unwrap_or(Capacity { level: Some(Level::Full), why: None, maps_users: true });
         let refused = match self.cell_within(&first, rules, policy, meter, state) {
             Err(LaunchError::Unenforceable(reason)) if known.is_none() => reason,
-            made => return made,
+            made => {
+                if made.is_ok() && known.is_none() {
+                    self.shared.tried.noted_full();
+                }
+                return made;
+            }
         };
         let found = self.shared.capacity();
         if found == first {
@@ -95,7 +100,8 @@ impl Owner {
         let minimum = self.shared.settings.minimum;
         if level < minimum {
             return Err(LaunchError::Unenforceable(format!(
-                "this machine holds sandboxes of the level `{level}`, and sandbox_minimum = \"{minimum}\" asks for more ({}){}",
+                "this machine holds sandboxes of the level `{level}`, and {} asks for more ({}){}",
+                self.shared.settings.minimum_named(),
                 why(),
                 raise()
             )));
@@ -155,9 +161,9 @@ impl Owner {
         let (ends, reports) = self.shared.zygote.cell(&plan.encode(), &state.network)?;
         // Only mounts have a guard that keeps them in place.
         let is_guarded = plan.confinement.as_ref().is_some_and(|confinement| confinement.level > Level::Landlock);
-        let requests = is_guarded.then_some(ends.requests);
-        let made = Cell::adopt(ends.control, requests, meter.clone())?;
-        Ok(made.map(|(cell, network)| Made { cell, network, reports: is_guarded.then_some(reports) }))
+        let made = Cell::adopt(ends, is_guarded, meter.clone())?;
+        let user = plan.confinement.as_ref().and_then(|confinement| confinement.identity.other_user());
+        Ok(made.map(|(cell, network)| Made { cell: cell.of(user), network, reports: is_guarded.then_some(reports) }))
     }
 
     fn plan(
@@ -177,13 +183,16 @@ impl Owner {
         let scratch = self.shared.scratch()?;
         let mut places: BTreeMap<PathBuf, Access> = rules.iter().map(|rule| (rule.path.clone(), rule.access)).collect();
         let user_home = self.shared.settings.home.as_ref().and_then(|home| home.canonicalize().ok());
+        let is_held =
+            |path: &Path, access: Access| (access != Access::Write || rules.source_of(path).is_some()) && !rules.is_in_layer(path);
         for rule in
-            rules.iter().filter(|rule| rule.access != Access::Write && !rule.path.starts_with("/tmp") | is_in_root(rules, &rule.path))
+            rules.iter().filter(|rule| is_held(&rule.path, rule.access) && !rule.path.starts_with("/tmp") | is_in_root(rules, &rule.path))
         {
             let around = rule.path.parent().map_or(Access::Deny, |parent| rules.access(parent).access);
             let is_free = rule.path.symlink_metadata().is_err() || scratch.is_placeholder(&rule.path);
             if level > Level::Landlock && around == Access::Write && is_free {
-                state.places.extend(scratch.hold_place(&rule.path, user_home.as_deref())?);
+                let held = scratch.hold_place(&rule.path, user_home.as_deref())?;
+                state.places.entry(policy.clone()).or_default().extend(held);
             }
         }
         for workspace in rules.workspaces().iter().filter(|path| rules.access(path).access == Access::Read && !is_of_the_system(path)) {
@@ -195,12 +204,21 @@ impl Owner {
         }
         let rights = |path: &PathBuf, access: Access| match access {
             Access::Write => Rights::Owners,
+            Access::Read if rules.source_of(path).is_some() => Rights::Owners,
             Access::Read if rules.workspaces().contains(path) && !is_of_the_system(path) => Rights::Owners,
             Access::Read if home.as_ref() == Some(path) => Rights::OwnersIfPossible,
             _ => Rights::Others,
         };
-        let tree =
-            |(path, access)| Place { rights: rights(&path, access), fixed: true, path, access, shape: Shape::Tree, by_pattern: false };
+        let tree = |(path, access): (PathBuf, Access)| Place {
+            rights: rights(&path, access),
+            // What is seen inside a layer lies in a directory of ours, which nobody else finds.
+            fixed: access == Access::Write || rules.source_of(&path).is_none(),
+            source: rules.source_of(&path).map(Path::to_owned),
+            path,
+            access,
+            shape: Shape::Tree,
+            by_pattern: false,
+        };
         let link = |(path, access): (&Path, Access)| Place {
             path: path.to_owned(),
             access,
@@ -208,7 +226,10 @@ impl Owner {
             fixed: true,
             shape: Shape::Link,
             by_pattern: false,
+            source: None,
         };
+        // Without mounts nothing can be seen in the place of something else.
+        places.retain(|path, _| level > Level::Landlock || rules.source_of(path).is_none());
         let mut places: Vec<Place> = places.into_iter().map(tree).collect();
         let is_changeable = |link: &Path| link.parent().is_some_and(|parent| works_at(policy, parent));
         places.extend(rules.links().filter(|(path, _)| is_changeable(path)).map(link));
@@ -221,7 +242,8 @@ impl Owner {
         if let Some(temporary) = temporary.as_ref().filter(|_| rules.access(Path::new("/tmp")).access == Access::Write) {
             meter.watch_directory(temporary);
         }
-        let confinement = Confinement { level, places, globs: rules.globs().to_vec(), network: rules.network, identity, temporary };
+        let (globs, devices) = (rules.globs().to_vec(), rules.devices().cloned().collect());
+        let confinement = Confinement { level, places, globs, network: rules.network, identity, temporary, devices };
         Ok(Plan { confinement: Some(confinement), ..Plan::default() })
     }
 }

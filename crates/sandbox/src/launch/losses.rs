@@ -46,7 +46,7 @@ impl Keeping {
     pub(super) fn put_in_order(&self, cell: &Cell) -> Result<Option<String>, LaunchError> {
         let Ok(mut checked) = cell.check() else { return Ok(Some("its guard is gone".into())) };
         if !checked.missing.is_empty() {
-            self.hold(&checked.missing)?;
+            self.hold(cell, &checked.missing)?;
             match cell.check() {
                 Ok(again) => checked = again,
                 Err(_) => return Ok(Some("its guard is gone".into())),
@@ -56,7 +56,7 @@ impl Keeping {
     }
 
     /// Puts placeholders where something is missing that sandboxed code must not make.
-    fn hold(&self, missing: &[PathBuf]) -> Result<(), LaunchError> {
+    fn hold(&self, cell: &Cell, missing: &[PathBuf]) -> Result<(), LaunchError> {
         let home = self.shared.settings.home.as_ref().and_then(|home| home.canonicalize().ok());
         let scratch = self.shared.scratch()?;
         let Some(state) = self.state.upgrade() else { return Err(LaunchError::Ended) };
@@ -68,7 +68,9 @@ impl Keeping {
                 scratch.release_places(&held);
                 return Err(LaunchError::Ended);
             }
-            state.places.extend(held);
+            // Those of a cell that others have taken the place of stay as long as the owner.
+            let policy = state.cells.iter().find(|(_, known)| std::ptr::eq(Arc::as_ptr(known), cell)).map(|(policy, _)| policy.clone());
+            state.places.entry(policy.unwrap_or_default()).or_default().extend(held);
         }
         Ok(())
     }

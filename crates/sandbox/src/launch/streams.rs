@@ -54,8 +54,16 @@ impl Streams {
         }
     }
 
+    /// A program of another user may open its own streams by their names (`/dev/stdout`), as any other may.
+    pub(super) fn give_to(&self, (uid, gid): (u32, u32)) {
+        for stream in self.theirs() {
+            // Without it only those names do not work.
+            let _ = rustix::fs::fchown(stream, Some(rustix::fs::Uid::from_raw(uid)), Some(rustix::fs::Gid::from_raw(gid)));
+        }
+    }
+
     pub(super) fn child(self, running: Running) -> Child {
-        let kin = Kin(running.clone());
+        let kin = Kin(running.remembered());
         let end = ChildEnd::new(running);
         match self {
             Self::Pipes { input, output, errors, .. } => Child { kin, input, output, errors: Some(errors), terminal: None, end },

@@ -9,6 +9,7 @@ mod guard;
 mod idmap;
 mod masks;
 mod matches;
+mod names;
 mod network;
 mod ruleset;
 mod view;
@@ -25,6 +26,7 @@ use rustix::thread::{
     set_thread_res_gid, set_thread_res_uid,
 };
 
+use self::filter::Tracing;
 pub use self::guard::Ends;
 use self::guard::{Guard, Keeper};
 pub use self::masks::mount_at;
@@ -113,7 +115,8 @@ pub fn confine(confinement: &Confinement, shared: Network, ends: Ends) -> Result
     let mut watch = Watch::open().ok();
     let confinement = with_matches(confinement, watch.as_mut())?;
     if let Some(watch) = &mut watch {
-        confinement.places.iter().for_each(|place| watch.around(&place.path));
+        let places = confinement.places.iter().filter(|place| !view::is_in_layer(&confinement.places, &place.path));
+        places.for_each(|place| watch.around(&place.path));
     }
     let quiet = match &watch {
         Some(watch) => watch.quiet().during("hearing of changes")?,
@@ -134,9 +137,10 @@ pub fn confine(confinement: &Confinement, shared: Network, ends: Ends) -> Result
     guard::hand_over(&built, &masks).during("the guard of the sandbox")?;
     drop_rights(&confinement)?;
     set_no_new_privs(true).during("no_new_privs")?;
-    ruleset::restrict(&confinement)?;
-    filter::install(confinement.network, confinement.level)?;
-    // Nobody inside looks into the processes that hold the sandbox, nor into their memory.
+    let has_landlock = ruleset::restrict(&confinement)?;
+    filter::install(confinement.network, confinement.level, Tracing::held(confinement.level, has_landlock))?;
+    // Programs inside may look into each other, and not into the processes that hold the sandbox: those are of the same user and in
+    // the same domain, and this keeps their memory, their descriptors and their system calls closed.
     set_dumpable_behavior(DumpableBehavior::NotDumpable).during("dumpable")?;
     // Lost with the change of user.
     sys::hear_of_parents_end().during("its parent")?;
@@ -153,11 +157,12 @@ fn with_matches(confinement: &Confinement, mut watch: Option<&mut Watch>) -> Res
     };
     let found = matches::find(&confinement.globs, matches::BOUNDS, &mut visit)?;
     let mut places: BTreeMap<_, _> = confinement.places.iter().map(|place| (place.path.clone(), place.clone())).collect();
-    for found in &found {
+    for found in found.iter().filter(|found| !view::is_in_layer(&confinement.places, &found.path)) {
         let path = found.path.clone();
         let fixed = !found.is_found_anywhere(&confinement.places);
         let by_pattern = !places.contains_key(&path);
-        let place = Place { path: path.clone(), access: Access::Deny, rights: Rights::Others, fixed, shape: Shape::Tree, by_pattern };
+        let place =
+            Place { path: path.clone(), access: Access::Deny, rights: Rights::Others, fixed, shape: Shape::Tree, by_pattern, source: None };
         places.insert(path, place);
     }
     Ok(Confinement { places: places.into_values().collect(), ..confinement.clone() })
@@ -168,7 +173,7 @@ fn alone(confinement: &Confinement) -> Result<(), Refused> {
     drop_rights(confinement)?;
     set_no_new_privs(true).during("no_new_privs")?;
     ruleset::restrict_alone(confinement)?;
-    filter::install(confinement.network, confinement.level)?;
+    filter::install(confinement.network, confinement.level, Tracing::held(confinement.level, true))?;
     set_dumpable_behavior(DumpableBehavior::NotDumpable).during("dumpable")?;
     sys::hear_of_parents_end().during("its parent")
 }

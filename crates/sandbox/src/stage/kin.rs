@@ -6,6 +6,8 @@ use std::io;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, getpid, kill_process, wait};
 
+use crate::sys;
+
 /// Every direct child, also those that fell to us because their parent is gone.
 pub fn children() -> io::Result<Vec<Pid>> {
     let own = getpid().as_raw_nonzero();
@@ -53,6 +55,11 @@ pub enum Left {
 pub fn reap(mut ended: impl FnMut(Pid, WaitStatus)) -> Left {
     loop {
         match wait(WaitOptions::NOHANG) {
+            // It asked to be traced by its parent, which is us. We are no debugger: it goes on, and its end is told later.
+            Ok(Some((pid, status))) if status.stopped() => {
+                let signal = status.stopping_signal().filter(|signal| *signal != libc::SIGTRAP);
+                sys::stop_tracing(pid, signal);
+            }
             Ok(Some((pid, status))) => ended(pid, status),
             Ok(None) => return Left::Some,
             Err(Errno::INTR) => {}

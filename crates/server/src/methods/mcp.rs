@@ -29,8 +29,11 @@ pub fn register(table: Table) -> Table {
 }
 
 /// A thread that must be loaded, if one is named.
-fn named(connection: &Arc<Connection>, thread: Option<&str>) -> Result<Option<ThreadId>, Fault> {
-    thread.map(|thread| loaded(connection, thread).map(|live| live.id())).transpose()
+async fn named(connection: &Arc<Connection>, thread: Option<&str>) -> Result<Option<ThreadId>, Fault> {
+    match thread {
+        Some(thread) => Ok(Some(loaded(connection, thread).await?.id())),
+        None => Ok(None),
+    }
 }
 
 fn refused(error: McpRequestError) -> Fault {
@@ -45,7 +48,7 @@ fn refused(error: McpRequestError) -> Fault {
 
 /// The page begins after the server that the cursor names.
 async fn list(connection: Arc<Connection>, params: McpServerStatusListParams) -> Result<McpServerStatusListResponse, Fault> {
-    let thread = named(&connection, params.thread_id.as_deref())?;
+    let thread = named(&connection, params.thread_id.as_deref()).await?;
     let detail = match params.detail.as_deref() {
         Some("toolsAndAuthOnly") => StatusDetail::ToolsOnly,
         _ => StatusDetail::Full,
@@ -91,7 +94,7 @@ fn object(what: &str, value: Option<Value>) -> Result<Option<Map<String, Value>>
 /// Nothing here goes through a browser: what a server wants to be shown is named where the server is.
 async fn log_in(connection: Arc<Connection>, params: McpServerOauthLoginParams) -> Result<McpServerOauthLoginResponse, Fault> {
     let name = &params.name;
-    let thread = named(&connection, params.thread_id.as_deref())?;
+    let thread = named(&connection, params.thread_id.as_deref()).await?;
     let known = connection.server.runtime.mcp_status(thread, StatusDetail::ToolsOnly).await.map_err(refused)?;
     if known.iter().all(|server| server.name != *name) {
         return Err(Fault::invalid_request(format!("No MCP server named '{name}' found.")));
@@ -103,7 +106,7 @@ async fn log_in(connection: Arc<Connection>, params: McpServerOauthLoginParams) 
 }
 
 async fn call(connection: Arc<Connection>, params: McpServerToolCallParams) -> Result<McpServerToolCallResponse, Fault> {
-    let thread = loaded(&connection, &params.thread_id)?.id();
+    let thread = loaded(&connection, &params.thread_id).await?.id();
     let (arguments, meta) = (object("arguments", params.arguments)?, object("_meta", params.meta)?);
     let call = ClientToolCall { server: params.server, tool: params.tool, arguments, meta };
     let result = connection.server.runtime.mcp_call(thread, call).await.map_err(refused)?;
@@ -116,7 +119,7 @@ async fn call(connection: Arc<Connection>, params: McpServerToolCallParams) -> R
 }
 
 async fn read(connection: Arc<Connection>, params: McpServerResourceReadParams) -> Result<McpServerResourceReadResponse, Fault> {
-    let thread = named(&connection, params.thread_id.as_deref())?;
+    let thread = named(&connection, params.thread_id.as_deref()).await?;
     let contents = connection.server.runtime.mcp_read(thread, &params.server, &params.uri).await.map_err(refused)?;
     Ok(McpServerResourceReadResponse { contents })
 }

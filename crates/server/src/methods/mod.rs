@@ -74,10 +74,11 @@ fn thread_id(text: &str) -> Result<ThreadId, Fault> {
     text.parse().map_err(|_| fault::thread_id(text))
 }
 
-/// A thread that must be loaded.
-fn loaded(connection: &Arc<Connection>, text: &str) -> Result<LiveThread, Fault> {
+/// A thread that must be loaded, or was until it was not in use any more.
+async fn loaded(connection: &Arc<Connection>, text: &str) -> Result<LiveThread, Fault> {
     let id = thread_id(text)?;
-    connection.server.runtime.get(id).ok_or_else(|| fault::thread_not_found(id))
+    let found = connection.server.runtime.get_again(id).await.map_err(fault::thread)?;
+    found.ok_or_else(|| fault::thread_not_found(id))
 }
 
 #[cfg(test)]

@@ -55,7 +55,7 @@ fn unknown(name: &str) -> Fault {
 }
 
 async fn add(connection: Arc<Connection>, params: ThreadQueueAddParams) -> Result<ThreadQueueSubmission, Fault> {
-    let live = loaded(&connection, &params.thread_id)?;
+    let live = loaded(&connection, &params.thread_id).await?;
     if params.input.is_empty() {
         return Err(Fault::invalid_request("input must not be empty"));
     }
@@ -105,7 +105,7 @@ async fn waiting(state: &State, store: &Store) -> Result<Vec<QueuedSubmission>, 
 }
 
 async fn update(connection: Arc<Connection>, params: ThreadQueueUpdateParams) -> Result<ThreadQueueSubmission, Fault> {
-    let live = loaded(&connection, &params.thread_id)?;
+    let live = loaded(&connection, &params.thread_id).await?;
     if params.input.is_empty() {
         return Err(Fault::invalid_request("input must not be empty"));
     }
@@ -125,7 +125,7 @@ async fn update(connection: Arc<Connection>, params: ThreadQueueUpdateParams) ->
 
 /// One that is gone already is no error: that is what was wanted.
 async fn delete(connection: Arc<Connection>, params: ThreadQueueDeleteParams) -> Result<ThreadQueueDeleteResponse, Fault> {
-    let live = loaded(&connection, &params.thread_id)?;
+    let live = loaded(&connection, &params.thread_id).await?;
     let Some(input) = find(&live, &params.queued_submission_id).await? else {
         return Ok(ThreadQueueDeleteResponse { deleted: false });
     };
@@ -134,7 +134,7 @@ async fn delete(connection: Arc<Connection>, params: ThreadQueueDeleteParams) ->
 }
 
 async fn reorder(connection: Arc<Connection>, params: ThreadQueueReorderParams) -> Result<Nothing, Fault> {
-    let live = loaded(&connection, &params.thread_id)?;
+    let live = loaded(&connection, &params.thread_id).await?;
     let known = named(&live).await?;
     let id = |name: &String| known.iter().find(|(own, _)| own == name).map(|(_, id)| id.clone()).ok_or_else(|| unknown(name));
     let order = params.queued_submission_ids.iter().map(id).collect::<Result<Vec<_>, Fault>>()?;
@@ -143,7 +143,7 @@ async fn reorder(connection: Arc<Connection>, params: ThreadQueueReorderParams) 
 }
 
 async fn start(connection: Arc<Connection>, params: ThreadQueueStartParams) -> Result<Outcome<ThreadQueueStartResponse>, Fault> {
-    let live = loaded(&connection, &params.thread_id)?;
+    let live = loaded(&connection, &params.thread_id).await?;
     let input = match &params.queued_submission_id {
         Some(name) => Some(find(&live, name).await?.ok_or_else(|| unknown(name))?),
         None => None,

@@ -23,7 +23,7 @@ pub fn register(table: Table) -> Table {
 
 async fn revert(connection: Arc<Connection>, params: ThreadRevertParams) -> Result<Outcome<ThreadRevertResponse>, Fault> {
     let server = &connection.server;
-    let live = loaded(&connection, &params.thread_id)?;
+    let live = loaded(&connection, &params.thread_id).await?;
     let hold = attend(&connection, &live).await?;
     let before = TurnId(params.before_turn_id);
     let mut done = live.revert(before.clone()).await;

@@ -23,7 +23,7 @@ pub fn register(table: Table) -> Table {
 const MANNER: &str = include_str!("review.md");
 
 async fn start(connection: Arc<Connection>, params: ReviewStartParams) -> Result<Outcome<ReviewStartResponse>, Fault> {
-    let live = loaded(&connection, &params.thread_id)?;
+    let live = loaded(&connection, &params.thread_id).await?;
     let (shown, task) = worded(&params.target)?;
     let told = json!({"type": "message", "role": "user", "content": [{"type": "input_text", "text": format!("{task}\n\n{MANNER}")}]});
     let new = NewInput {

@@ -26,7 +26,7 @@ pub fn register(table: Table) -> Table {
 
 async fn ask(connection: Arc<Connection>, sent: Sent, params: ThreadSampleParams) -> Result<Outcome<ThreadSampleResponse>, Fault> {
     let server = &connection.server;
-    let live = loaded(&connection, &params.thread_id)?;
+    let live = loaded(&connection, &params.thread_id).await?;
     if params.prompt.trim().is_empty() || params.prompt.len() > LARGEST {
         return Err(Fault::invalid_request(format!("the prompt must have between 1 and {LARGEST} bytes")));
     }

@@ -35,6 +35,7 @@ pub async fn describe(server: &Shared, id: ThreadId, change: MetadataChanged) ->
     if let Some(live) = server.runtime.get(id) {
         return live.change(vec![change.into()]).await.map_err(fault::command);
     }
+    server.runtime.ended(id).await;
     let (store, at) = (server.runtime.store().clone(), (server.clock)());
     to_the_end(async move {
         let lease = store.claim(id, ClaimMode::IfFree).await.map_err(fault::claim)?;
@@ -90,7 +91,7 @@ async fn delete(connection: Arc<Connection>, params: ThreadParams) -> Result<Not
     let server = &connection.server;
     let id = thread_id(&params.thread_id)?;
     let is_kept = is_archived(server, id).await?.is_some();
-    if !is_kept && server.runtime.get(id).is_none() {
+    if !is_kept && server.runtime.get(id).is_none() && !server.runtime.is_ephemeral(id).await {
         return Err(fault::no_rollout(id));
     }
     let store = server.runtime.store_of(id).await;

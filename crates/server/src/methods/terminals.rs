@@ -26,7 +26,7 @@ pub fn register(table: Table) -> Table {
 }
 
 async fn list(connection: Arc<Connection>, params: BackgroundTerminalsListParams) -> Result<BackgroundTerminalsListResponse, Fault> {
-    let live = loaded(&connection, &params.thread_id)?;
+    let live = loaded(&connection, &params.thread_id).await?;
     let store = connection.server.runtime.store_of(live.id()).await;
     let mut data = Vec::new();
     for terminal in live.terminals().await.map_err(fault::command)? {
@@ -69,7 +69,7 @@ async fn terminate(
     connection: Arc<Connection>,
     params: BackgroundTerminalsTerminateParams,
 ) -> Result<BackgroundTerminalsTerminateResponse, Fault> {
-    let live = loaded(&connection, &params.thread_id)?;
+    let live = loaded(&connection, &params.thread_id).await?;
     let ended = match params.process_id.parse() {
         Ok(session) => live.terminate(Some(session)).await.map_err(fault::command)?,
         // A name that nothing has.
@@ -79,7 +79,7 @@ async fn terminate(
 }
 
 async fn clean(connection: Arc<Connection>, params: ThreadParams) -> Result<Nothing, Fault> {
-    let live = loaded(&connection, &params.thread_id)?;
+    let live = loaded(&connection, &params.thread_id).await?;
     live.terminate(None).await.map_err(fault::command)?;
     Ok(Nothing {})
 }

@@ -55,7 +55,7 @@ pub fn then_tell<O>(output: O, hold: Hold) -> Outcome<O> {
 
 async fn start(connection: Arc<Connection>, sent: Sent, params: TurnStartParams) -> Result<Outcome<TurnStartResponse>, Fault> {
     let server = connection.server.clone();
-    let live = loaded(&connection, &params.thread_id)?;
+    let live = loaded(&connection, &params.thread_id).await?;
     // Everything is checked before anything is changed.
     let environments = params.environments.as_deref().map(|wanted| choices::select(&server, wanted)).transpose()?;
     let workspace_roots = params.runtime_workspace_roots.as_deref().map(choices::workspace_roots).transpose()?;
@@ -229,7 +229,7 @@ fn taken_back() -> Fault {
 }
 
 async fn steer(connection: Arc<Connection>, params: TurnSteerParams) -> Result<Outcome<TurnSteerResponse>, Fault> {
-    let live = loaded(&connection, &params.thread_id)?;
+    let live = loaded(&connection, &params.thread_id).await?;
     let message = input::message(params.input, params.additional_context).await?;
     let new = NewInput {
         mode: InputMode::Steer { expected: Some(TurnId(params.expected_turn_id)) },
@@ -248,7 +248,7 @@ async fn steer(connection: Arc<Connection>, params: TurnSteerParams) -> Result<O
 
 /// A turn that is over is what was wanted; the answer never waits for another one.
 async fn interrupt(connection: Arc<Connection>, params: TurnInterruptParams) -> Result<Nothing, Fault> {
-    let live = loaded(&connection, &params.thread_id)?;
+    let live = loaded(&connection, &params.thread_id).await?;
     let turn = Some(params.turn_id).filter(|turn| !turn.is_empty()).map(TurnId);
     live.interrupt(turn, InterruptReason::User).await.map_err(fault::interrupt)?;
     Ok(Nothing {})
@@ -256,7 +256,7 @@ async fn interrupt(connection: Arc<Connection>, params: TurnInterruptParams) -> 
 
 /// A turn that is over is told as such; that is no mistake of the client, who cannot know it.
 async fn settings(connection: Arc<Connection>, params: TurnSettingsUpdateParams) -> Result<TurnSettingsUpdateResponse, Fault> {
-    let live = loaded(&connection, &params.thread_id)?;
+    let live = loaded(&connection, &params.thread_id).await?;
     for (name, is_given) in [("summary", params.summary.is_some()), ("serviceTier", params.service_tier.is_some())] {
         if is_given {
             return Err(Fault::invalid_request(format!("`{name}` cannot be changed here; send only model, effort and approvalsReviewer")));

@@ -33,7 +33,7 @@ pub fn register(table: Table) -> Table {
 }
 
 async fn compact(connection: Arc<Connection>, params: ThreadParams) -> Result<Outcome<Nothing>, Fault> {
-    let live = loaded(&connection, &params.thread_id)?;
+    let live = loaded(&connection, &params.thread_id).await?;
     let hold = attend(&connection, &live).await?;
     match live.compact().await {
         Ok(_) => {}
@@ -51,7 +51,7 @@ async fn compact(connection: Arc<Connection>, params: ThreadParams) -> Result<Ou
 }
 
 async fn shell(connection: Arc<Connection>, params: ThreadShellCommandParams) -> Result<Outcome<Nothing>, Fault> {
-    let live = loaded(&connection, &params.thread_id)?;
+    let live = loaded(&connection, &params.thread_id).await?;
     if params.command.trim().is_empty() {
         return Err(Fault::invalid_request("command must not be empty"));
     }
@@ -69,7 +69,7 @@ async fn shell(connection: Arc<Connection>, params: ThreadShellCommandParams) ->
 }
 
 async fn inject(connection: Arc<Connection>, params: ThreadInjectItemsParams) -> Result<Nothing, Fault> {
-    let live = loaded(&connection, &params.thread_id)?;
+    let live = loaded(&connection, &params.thread_id).await?;
     if params.items.is_empty() {
         return Err(Fault::invalid_request("items must not be empty"));
     }
@@ -90,7 +90,7 @@ async fn inject(connection: Arc<Connection>, params: ThreadInjectItemsParams) ->
 
 async fn settings(connection: Arc<Connection>, params: ThreadSettingsUpdateParams) -> Result<Outcome<Nothing>, Fault> {
     let server = connection.server.clone();
-    let live = loaded(&connection, &params.thread_id)?;
+    let live = loaded(&connection, &params.thread_id).await?;
     let settings = choices::wanted(
         &server,
         choices::Wanted {

@@ -49,8 +49,11 @@ pub struct Ended {
     exit_code: Option<i32>,
     duration_ms: Option<u64>,
     aggregated_output: Option<String>,
+    sandbox_hint: Option<String>,
     /// The command goes on under this name.
     pub session_id: Option<u64>,
+    /// What its executor had to say besides.
+    pub notices: Vec<String>,
     error: Option<Value>,
     result: Option<Value>,
     answer: Option<Value>,
@@ -91,6 +94,7 @@ pub fn item(call: &CallId, thread: &str, kind: &str, begun: Begun) -> Option<Ite
             duration_ms: None,
             plugin_id: None,
             script_path: None,
+            sandbox_hint: None,
         },
         "fileChange" => Item::FileChange { id, changes: begun.changes, status, environment_id: begun.environment_id },
         "imageView" => Item::ImageView { id, path: begun.path, environment_id: begun.environment_id },
@@ -144,7 +148,8 @@ pub fn completed(item: &mut Item, finished: &CallFinished, took: u64) {
         _ => WorkStatus::Failed,
     };
     match item {
-        Item::CommandExecution { status, process_id, aggregated_output, exit_code, duration_ms, .. } => {
+        Item::CommandExecution { status, process_id, aggregated_output, exit_code, duration_ms, sandbox_hint, .. } => {
+            *sandbox_hint = ended.sandbox_hint;
             *status = succeeded;
             *exit_code = ended.exit_code;
             *process_id = ended.session_id.map(|session| session.to_string());

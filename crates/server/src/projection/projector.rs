@@ -470,6 +470,8 @@ impl Projector {
             self.calls.remove(&fact.call);
         }
         let (thread_id, turn_id) = (self.name.clone(), turn.to_string());
+        let warning = |message: &String| event::Warning { thread_id: Some(thread_id.clone()), message: message.clone() }.into();
+        out.extend(ended.notices.iter().map(warning));
         let Item::FileChange { changes, environment_id, .. } = &item else { return out.push(self.item_completed(&turn, item, times)) };
         if ended.changes.is_empty() {
             return out.push(self.item_completed(&turn, item, times));

@@ -63,6 +63,9 @@ pub enum Item {
         plugin_id: Option<String>,
         #[serde(default)]
         script_path: Option<String>,
+        /// Ours: which rule of the sandbox refused something, and what would allow it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        sandbox_hint: Option<String>,
     },
     FileChange {
         id: String,

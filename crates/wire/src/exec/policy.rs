@@ -27,6 +27,9 @@ pub struct SandboxContext {
     pub temporary_directories: Option<Vec<PathUri>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sandbox_override: Option<SandboxOverride>,
+    /// Ours: devices to show besides the harmless ones: `nvidia`, `dri`, or paths below `/dev`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub devices: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]

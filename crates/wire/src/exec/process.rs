@@ -248,6 +248,9 @@ pub struct ExitedParams {
     /// Ours: the limit that the process ran into, if that can be told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit: Option<Limit>,
+    /// Ours: what else there is to say, a line each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notices: Vec<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -288,6 +291,9 @@ pub struct ReadResponse {
     /// Ours, as in `process/exited`.
     #[serde(default)]
     pub limit: Option<Limit>,
+    /// Ours, as in `process/exited`.
+    #[serde(default)]
+    pub notices: Vec<String>,
 }
 
 impl Encode for ReadResponse {
@@ -313,6 +319,10 @@ impl Encode for ReadResponse {
         if let Some(limit) = &self.limit {
             out.extend_from_slice(b",\"limit\":");
             json(limit, out);
+        }
+        if !self.notices.is_empty() {
+            out.extend_from_slice(b",\"notices\":");
+            json(&self.notices, out);
         }
         out.push(b'}');
     }
@@ -493,6 +503,7 @@ mod tests {
             failure: None,
             sandbox_denied: false,
             limit: None,
+            notices: Vec::new(),
         };
         assert_eq!(
             text(&answer),

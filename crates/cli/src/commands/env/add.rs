@@ -10,7 +10,7 @@ use outpost_wire::EnvironmentId;
 use super::ssh::{self, attended};
 use super::{change, check, say};
 use crate::Process;
-use crate::args::AddArguments;
+use crate::env_args::AddArguments;
 use crate::environments::Known;
 use crate::home::Home;
 

@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 
 use super::{print, say, table};
 use crate::Process;
-use crate::args::CheckArguments;
 use crate::commands::{FAILED, UNREACHABLE};
+use crate::env_args::CheckArguments;
 use crate::environments::{self, Known};
 use crate::out;
 use crate::reach::{self, Caller};
@@ -107,6 +107,7 @@ async fn try_sandbox(environment: &Environment, info: &EnvironmentInfo) -> anyho
         env: BTreeMap::new(),
         tty: false,
         pipe_stdin: false,
+        profiles: None,
     };
     let sandbox = SandboxMode::ReadOnly { network_access: false }.context(&attachment);
     let process = environment.start_within(start, sandbox).await;

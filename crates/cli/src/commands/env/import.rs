@@ -10,8 +10,8 @@ use outpost_wire::EnvironmentId;
 
 use super::{add, say, table};
 use crate::Process;
-use crate::args::{AddArguments, ImportArguments, WayArguments};
 use crate::commands::FAILED;
+use crate::env_args::{AddArguments, ImportArguments, WayArguments};
 use crate::environments::Known;
 use crate::out::aside;
 

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::{print, say, table};
 use crate::Process;
-use crate::args::ListArguments;
+use crate::env_args::ListArguments;
 use crate::environments::Known;
 
 pub fn run(arguments: &ListArguments, own: &Process) -> anyhow::Result<u8> {

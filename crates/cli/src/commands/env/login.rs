@@ -10,7 +10,7 @@ use outpost_wire::EnvironmentId;
 
 use super::{check, say};
 use crate::Process;
-use crate::args::LoginArguments;
+use crate::env_args::LoginArguments;
 use crate::environments::Known;
 use crate::home::local_directories;
 

@@ -7,8 +7,8 @@ use outpost_wire::EnvironmentId;
 use super::ssh::{attended, bring};
 use super::{check, say};
 use crate::Process;
-use crate::args::UpgradeArguments;
 use crate::commands::FAILED;
+use crate::env_args::UpgradeArguments;
 use crate::environments::Known;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");

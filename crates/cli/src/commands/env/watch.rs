@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use super::print;
 use crate::Process;
-use crate::args::WatchArguments;
 use crate::confinement::configured_limits;
+use crate::env_args::WatchArguments;
 use crate::environments::{self, Known};
 use crate::out::{ReaderGone, is_unread, on_line, print_shown};
 use crate::reach::{self, Caller};
@@ -29,7 +29,7 @@ pub async fn run(arguments: WatchArguments, own: &Process) -> anyhow::Result<u8>
         known.definition(id)?;
     }
     let (local, executor) = reach::local(configured_limits(&own.settings)?, own)?;
-    let registry = known.registry(CALLER.options(), local)?;
+    let registry = known.registry(CALLER.options(own), local)?;
     let mut signals = Signals::listen().context("signals cannot be taken")?;
     let mut watcher = registry.watch();
     let _file = known.follow(changes, &registry);

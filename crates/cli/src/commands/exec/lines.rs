@@ -91,7 +91,13 @@ impl Lines {
                 answered.items.iter().filter_map(|item| self.answered(item)).map(|item| Line::ItemCompleted { item }).collect()
             }
             Fact::CallStarted(started) => self.call_started(started).into_iter().collect(),
-            Fact::CallFinished(finished) => self.call_finished(finished).into_iter().collect(),
+            Fact::CallFinished(finished) => {
+                let line = self.call_finished(finished);
+                let detail = read(finished.detail.as_ref());
+                let notices = detail["notices"].as_array().into_iter().flatten().filter_map(|notice| notice.as_str());
+                let warnings: Vec<Line> = notices.map(|notice| self.warning(notice.to_owned())).collect();
+                line.into_iter().chain(warnings).collect()
+            }
             Fact::ApprovalAsked(asked) => {
                 let detail = read(asked.detail.as_ref());
                 let words =

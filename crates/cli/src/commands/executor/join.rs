@@ -20,7 +20,7 @@ use outpost_wire::EnvironmentId;
 use tokio::time::Instant;
 
 use crate::Process;
-use crate::args::ExecutorArguments;
+use crate::executor_args::ExecutorArguments;
 use crate::out::say;
 
 /// A link that lasted so long was a good one; the next need not wait.

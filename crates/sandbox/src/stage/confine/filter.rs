@@ -14,6 +14,7 @@ use seccompiler::{
 use super::{During, Refused};
 use crate::level::Level;
 use crate::policy::Network;
+use crate::sys;
 
 /// System calls that `libc` does not name for every C library and architecture.
 const KEXEC_FILE_LOAD: libc::c_long = if cfg!(target_arch = "x86_64") { 320 } else { 294 };
@@ -33,17 +34,11 @@ const FORBIDDEN: &[libc::c_long] = &[
     libc::SYS_fspick,
     libc::SYS_mount_setattr,
     libc::SYS_setns,
-    libc::SYS_ptrace,
-    libc::SYS_process_vm_readv,
-    libc::SYS_process_vm_writev,
     libc::SYS_process_madvise,
-    libc::SYS_pidfd_getfd,
-    libc::SYS_kcmp,
     libc::SYS_keyctl,
     libc::SYS_add_key,
     libc::SYS_request_key,
     libc::SYS_bpf,
-    libc::SYS_perf_event_open,
     libc::SYS_userfaultfd,
     libc::SYS_kexec_load,
     KEXEC_FILE_LOAD,
@@ -75,6 +70,31 @@ const FORBIDDEN: &[libc::c_long] = &[
     #[cfg(target_arch = "x86_64")]
     libc::SYS_modify_ldt,
 ];
+
+/// Looking into another process. The kernel asks for the same of all of them: the other process must be of the same user, must be
+/// dumpable, and must be in the same Landlock domain or in one below it.
+const TRACING: &[libc::c_long] =
+    &[libc::SYS_ptrace, libc::SYS_process_vm_readv, libc::SYS_process_vm_writev, libc::SYS_pidfd_getfd, libc::SYS_kcmp];
+
+/// Before this version a tracer could change a system call after the filter had seen it.
+const TRACERS_ARE_FILTERED: (u32, u32) = (4, 8);
+
+/// Whose processes sandboxed code may look into.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tracing {
+    /// Those of its own sandbox.
+    Own,
+    Nobody,
+}
+
+impl Tracing {
+    /// What can be held to the processes of one sandbox: by its own process table, in which others have no number, or by Landlock,
+    /// whose domains are per sandbox. Our own processes are in the same table and domain; they are kept out by not being dumpable.
+    pub fn held(level: Level, has_landlock: bool) -> Self {
+        let is_separate = level == Level::Full || has_landlock;
+        if is_separate && sys::kernel() >= TRACERS_ARE_FILTERED { Self::Own } else { Self::Nobody }
+    }
+}
 
 /// Said not to exist: programs then use an older call, whose arguments can be looked at.
 const MISSING: &[libc::c_long] = &[
@@ -129,8 +149,8 @@ const SHARED: &[libc::c_long] = &[
 /// them: they lead to other programs of the machine, which hold to no policy.
 const REMOTE_FAMILIES: [u64; 3] = [libc::AF_INET as u64, libc::AF_INET6 as u64, libc::AF_NETLINK as u64];
 
-pub fn install(network: Network, level: Level) -> Result<(), Refused> {
-    for program in [missing()?, forbidden(network, level)?] {
+pub fn install(network: Network, level: Level, tracing: Tracing) -> Result<(), Refused> {
+    for program in [missing()?, forbidden(network, level, tracing)?] {
         apply_filter(&program).during("seccomp")?;
     }
     Ok(())
@@ -152,9 +172,11 @@ fn missing() -> Result<BpfProgram, Refused> {
     Ok(program)
 }
 
-fn forbidden(network: Network, level: Level) -> Result<BpfProgram, Refused> {
+fn forbidden(network: Network, level: Level, tracing: Tracing) -> Result<BpfProgram, Refused> {
     let shared = SHARED.iter().filter(|_| level == Level::Landlock);
-    let mut rules: Rules = FORBIDDEN.iter().chain(shared).map(|call| (*call, Vec::new())).collect();
+    let looking = TRACING.iter().filter(|_| tracing == Tracing::Nobody);
+    let mut rules: Rules = FORBIDDEN.iter().chain(shared).chain(looking).map(|call| (*call, Vec::new())).collect();
+    rules.insert(libc::SYS_perf_event_open, measuring(tracing)?);
     for call in [libc::SYS_clone, libc::SYS_unshare] {
         let flags = NEW_NAMESPACES.iter().filter(|flag| **flag != 0x80 || call == libc::SYS_unshare);
         let flags = flags.map(|flag| u64::from(flag.cast_unsigned()));
@@ -175,6 +197,17 @@ fn forbidden(network: Network, level: Level) -> Result<BpfProgram, Refused> {
         }
     }
     compile(rules, libc::EPERM)
+}
+
+/// Which events may not be counted. Of one process the kernel asks for the same as of tracing it; those of a processor or of a group
+/// are also other people's, and some machines let every user count them.
+fn measuring(tracing: Tracing) -> Result<Vec<SeccompRule>, Refused> {
+    const OF_A_GROUP: u64 = 1 << 2;
+    let everybody = u64::from(u32::MAX);
+    match tracing {
+        Tracing::Nobody => Ok(Vec::new()),
+        Tracing::Own => Ok(vec![rule(&[is(1, everybody)])?, rule(&[has(4, OF_A_GROUP)])?]),
+    }
 }
 
 fn without_namespaces(rules: &mut Rules, network: Network) -> Result<(), Refused> {
@@ -248,8 +281,18 @@ mod tests {
         assert!(missing().is_ok());
         for network in [Network::Restricted, Network::Enabled] {
             for level in crate::level::LEVELS {
-                assert!(forbidden(network, level).is_ok());
+                for tracing in [Tracing::Own, Tracing::Nobody] {
+                    assert!(forbidden(network, level, tracing).is_ok());
+                }
             }
         }
+    }
+
+    #[test]
+    fn tracing_needs_something_that_keeps_others_out() {
+        assert_eq!(Tracing::held(Level::Full, false), Tracing::Own);
+        assert_eq!(Tracing::held(Level::Mounts, true), Tracing::Own);
+        assert_eq!(Tracing::held(Level::Mounts, false), Tracing::Nobody);
+        assert_eq!(Tracing::held(Level::Landlock, false), Tracing::Nobody);
     }
 }

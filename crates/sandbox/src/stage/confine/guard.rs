@@ -16,7 +16,7 @@ use rustix::process::{DumpableBehavior, Pid, Signal, kill_process, set_dumpable_
 use super::super::kin;
 use super::masks::{self, Kind, Mask};
 use super::matches::{self, BOUNDS};
-use super::view::{access_at, is_in_temporary};
+use super::view::{access_at, is_in_layer, is_in_temporary};
 use super::watch::{Heard, Watch};
 use crate::channel::Channel;
 use crate::message::{Checked, Loss, Outcome, Reader, Writer};
@@ -176,7 +176,9 @@ impl Keeper {
         heard.is_overflown |= heard.has_more || self.watch.as_ref().is_none_or(|watch| !watch.is_complete());
         self.deal_with(&heard, &mut losses);
         let missing = self.masks.iter().filter(|mask| mask.in_writable && mask.mount.is_none() && !mask.by_pattern);
-        let missing = missing.filter(|mask| matches!(mask.kind, Kind::Hide | Kind::Hold)).map(|mask| mask.path.clone()).collect();
+        let missing = missing.filter(|mask| matches!(mask.kind, Kind::Hide | Kind::Hold | Kind::Layer));
+        let places = &self.confinement.places;
+        let missing = missing.filter(|mask| !is_in_layer(places, &mask.path)).map(|mask| mask.path.clone()).collect();
         let checks = self.masks.iter().filter(|mask| !mask.by_pattern).map(Mask::check).collect();
         let checked = Checked { stale: self.stale.clone(), checks, missing };
         if let Some(watch) = &self.watch {
@@ -222,6 +224,10 @@ impl Keeper {
         let parent = path.parent().unwrap_or(&path);
         let places = &self.confinement.places;
         if self.masks.iter().any(|mask| mask.path == path) || access_at(places, parent) == Access::Deny || is_in_temporary(places, &path) {
+            return;
+        }
+        // What the machine has there is not seen.
+        if is_in_layer(places, &path) {
             return;
         }
         let in_writable = access_at(places, parent) == Access::Write;
@@ -274,8 +280,8 @@ impl Keeper {
             };
             match masks::find(&mask.path) {
                 Ok(place) => {
-                    let turned = kind == Kind::Hold && is_link(&place);
-                    if turned || matches!(mask.kind, Kind::Link(_)) {
+                    let turned = matches!(kind, Kind::Hold | Kind::Layer) && is_link(&place);
+                    if turned || matches!(mask.kind, Kind::Link(_) | Kind::Layer) {
                         self.stale = Some(format!("{} was replaced", mask.path.display()));
                     }
                     let Ok(mount) = masks::cover(&place, kind, nothing) else { continue };

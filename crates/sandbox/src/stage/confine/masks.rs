@@ -35,13 +35,15 @@ pub enum Kind {
     Link(Access),
     /// A place of the view itself. It cannot be put back from here.
     Root,
+    /// A directory of ours is seen there. What comes in its place may only be read, until the next sandbox.
+    Layer,
 }
 
 impl Kind {
     pub fn held(self) -> Held {
         match self {
             Self::Hide => Held::Denied,
-            Self::Hold => Held::ReadOnly,
+            Self::Hold | Self::Layer => Held::ReadOnly,
             Self::Way => Held::Directory,
             Self::Link(_) => Held::Link,
             Self::Root => Held::Root,
@@ -75,6 +77,7 @@ impl Mask {
             Kind::Link(Access::Deny) => 3,
             Kind::Link(_) => 4,
             Kind::Root => 5,
+            Kind::Layer => 6,
         });
         out.number(self.mount.unwrap_or(0));
         out.byte(self.in_writable.into());
@@ -89,7 +92,8 @@ impl Mask {
             2 => Kind::Way,
             3 => Kind::Link(Access::Deny),
             4 => Kind::Link(Access::Read),
-            _ => Kind::Root,
+            5 => Kind::Root,
+            _ => Kind::Layer,
         };
         let mount = Some(input.number()?).filter(|mount| *mount != 0);
         Ok(Self { path, kind, mount, in_writable: input.byte()? == 1, by_pattern: input.byte()? == 1 })
@@ -144,7 +148,7 @@ pub fn cover(place: &OwnedFd, kind: Kind, nothing: &OwnedFd) -> io::Result<u64> 
         // On itself: it can then be neither moved nor removed nor replaced, and still leads where it leads.
         _ if found.is_symlink() => clone(place, false)?,
         Kind::Way => clone(place, true)?,
-        Kind::Hold | Kind::Link(_) | Kind::Root => {
+        Kind::Hold | Kind::Link(_) | Kind::Root | Kind::Layer => {
             let copy = clone(place, true)?;
             limit(&copy, true, RDONLY | QUIET)?;
             copy
@@ -169,7 +173,7 @@ mod tests {
 
     #[test]
     fn a_mask_survives_the_way() {
-        for kind in [Kind::Hide, Kind::Hold, Kind::Way, Kind::Link(Access::Deny), Kind::Link(Access::Read), Kind::Root] {
+        for kind in [Kind::Hide, Kind::Hold, Kind::Way, Kind::Link(Access::Deny), Kind::Link(Access::Read), Kind::Root, Kind::Layer] {
             for mount in [None, Some(7)] {
                 let mask = Mask { path: "/w/\n".into(), kind, mount, in_writable: mount.is_some(), by_pattern: kind == Kind::Hide };
                 let mut out = Writer::default();

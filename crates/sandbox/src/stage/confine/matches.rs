@@ -134,8 +134,15 @@ mod tests {
         for name in ["a/1.env", "a/2.env", "a/b/c/3.env", "other"] {
             fs::write(root.join(name), "").unwrap();
         }
-        let place =
-            Place { path: root.clone(), access: Access::Write, rights: Rights::Owners, fixed: true, shape: Shape::Tree, by_pattern: false };
+        let place = Place {
+            path: root.clone(),
+            access: Access::Write,
+            rights: Rights::Owners,
+            fixed: true,
+            shape: Shape::Tree,
+            by_pattern: false,
+            source: None,
+        };
         let all = globs(&root, "**/*.env");
         assert_eq!(paths(&all, BOUNDS).unwrap().len(), 3);
         assert!(find_all(&all).iter().all(|found| found.is_found_anywhere(std::slice::from_ref(&place))));

@@ -29,7 +29,8 @@ fn handled() -> BitFlags<AccessFs> {
     AccessFs::from_all(VERSION) & !BitFlags::from(AccessFs::IoctlDev)
 }
 
-pub fn restrict(confinement: &Confinement) -> Result<(), Refused> {
+/// Whether this kernel holds any of it.
+pub fn restrict(confinement: &Confinement) -> Result<bool, Refused> {
     let mut rules = Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
         .handle_access(handled())
@@ -45,8 +46,8 @@ pub fn restrict(confinement: &Confinement) -> Result<(), Refused> {
     for path in writing.chain(own.iter().map(Path::new)) {
         rules = allow(rules, path, handled())?;
     }
-    rules.restrict_self().during("Landlock")?;
-    Ok(())
+    let status = rules.restrict_self().during("Landlock")?;
+    Ok(status.ruleset != RulesetStatus::NotEnforced)
 }
 
 /// Without a view of its own: what is not named here cannot be read either.
@@ -97,7 +98,8 @@ pub fn restrict_alone(confinement: &Confinement) -> Result<(), Refused> {
             }
         }
     }
-    for path in HARMLESS.iter().map(Path::new).filter(|path| path.exists()) {
+    let devices = confinement.devices.iter().map(PathBuf::as_path);
+    for path in HARMLESS.iter().map(Path::new).chain(devices).filter(|path| path.exists()) {
         rules = allow(rules, path, handled())?;
     }
     let status = rules.restrict_self().during("Landlock")?;

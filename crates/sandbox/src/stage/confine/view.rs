@@ -18,7 +18,7 @@ use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags, mount, moun
 use rustix::process::{chdir, pivot_root};
 
 use super::masks::{self, Kind, Mask, QUIET, RDONLY, clone, limit};
-use super::{During, Refused, idmap};
+use super::{During, Refused, idmap, names};
 use crate::level::Level;
 use crate::plan::{Confinement, Identity, Place, Rights, Shape};
 use crate::policy::Access;
@@ -47,8 +47,8 @@ impl Sources {
         let mut maps: Vec<((u32, u32), File)> = Vec::new();
         let Identity::Mapped { id } = confinement.identity else { return Ok(Self { maps }) };
         for place in confinement.places.iter().filter(|place| place.rights != Rights::Others && place.path != Path::new(TEMPORARY)) {
-            let pinned = match pin(&place.path) {
-                Err(_) if place.rights == Rights::OwnersIfPossible => continue,
+            let pinned = match pin(place.origin()) {
+                Err(_) if place.rights == Rights::OwnersIfPossible || place.source.is_some() => continue,
                 pinned => pinned?,
             };
             let owner = owner(pinned.as_fd()).during(place.path.display())?;
@@ -67,7 +67,7 @@ fn owner(place: BorrowedFd<'_>) -> io::Result<(u32, u32)> {
 }
 
 /// A handle of a path in which there is no link at all.
-fn pin(path: &Path) -> Result<OwnedFd, Refused> {
+pub fn pin(path: &Path) -> Result<OwnedFd, Refused> {
     let opened = openat2(CWD, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS);
     opened.map_err(|error| match error {
         Errno::LOOP => format!("{} is, or lies behind, a symbolic link, which cannot be held", path.display()).into(),
@@ -148,12 +148,15 @@ pub fn build(confinement: &Confinement, sources: Sources) -> Result<Vec<Mask>, R
     view.proc(machine)?;
     // The machine's own are of no use by now: devices were taken out of the whole tree.
     view.devices(devices)?;
+    let mut tables = Vec::new();
     if access != Access::Write {
+        tables = names::tables(confinement.identity, &view.point(Path::new(TEMPORARY), true)?)?;
         view.private_places(temporary)?;
         view.clear_obstacles()?;
     }
     view.nothing = Some(pin(&view.at(Path::new("/dev/null")))?);
     view.places(places)?;
+    view.names(tables)?;
     view.finish()?;
     Ok(view.masks)
 }
@@ -169,7 +172,7 @@ fn attach(mount: &OwnedFd, target: &Path) -> Result<u64, Refused> {
     masks::mount_on(&point, mount).during(format!("{} cannot be mounted", target.display()))
 }
 
-fn tmpfs(target: &Path, options: &str) -> Result<(), Refused> {
+pub fn tmpfs(target: &Path, options: &str) -> Result<(), Refused> {
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
     let options = std::ffi::CString::new(options).during("tmpfs")?;
     mount("tmpfs", target, "tmpfs", flags, options.as_c_str())
@@ -194,15 +197,17 @@ impl View<'_> {
             if place.access == Access::Deny || place.shape == Shape::Link || is_made_here(&place.path) {
                 continue;
             }
-            let pinned = match pin(&place.path) {
+            let pinned = match pin(place.origin()) {
                 Ok(pinned) => pinned,
+                // A user who may not reach our files sees what is there, and may only read it.
+                Err(_) if place.source.is_some() => continue,
                 // Protected before it exists: that is looked at when its surroundings are in place.
                 Err(_) if place.access == Access::Read && !place.path.exists() => continue,
                 Err(refused) => return Err(refused),
             };
             let copy = match place.access {
-                Access::Write => self.own(&pinned, &place.path, 0)?,
-                _ if place.rights == Rights::Owners => self.own(&pinned, &place.path, RDONLY)?,
+                Access::Write => self.own(&pinned, place.origin(), 0)?,
+                _ if place.rights == Rights::Owners => self.own(&pinned, place.origin(), RDONLY)?,
                 _ if place.rights == Rights::OwnersIfPossible => match self.own(&pinned, &place.path, RDONLY) {
                     Ok(copy) => copy,
                     // Then it stays what it is to anybody.
@@ -241,14 +246,16 @@ impl View<'_> {
         Ok(copy)
     }
 
-    fn device_clones(&self) -> Result<Vec<(&'static str, OwnedFd)>, Refused> {
-        let exists = DEVICES.iter().filter(|name| Path::new("/dev").join(name).exists());
-        exists
-            .map(|name| {
-                let path = Path::new("/dev").join(name);
-                Ok((*name, clone(&pin(&path)?, false).during(path.display())?))
-            })
-            .collect()
+    fn device_clones(&self) -> Result<Vec<(PathBuf, OwnedFd)>, Refused> {
+        let harmless = DEVICES.iter().map(|name| Path::new("/dev").join(name));
+        // What is asked for may be gone by now, as a card that was pulled out.
+        let all = harmless.chain(self.confinement.devices.iter().cloned()).filter(|path| path.exists());
+        all.map(|path| {
+            let copy = clone(&pin(&path)?, false).during(path.display())?;
+            let name = path.strip_prefix("/dev").during(path.display())?;
+            Ok((name.to_owned(), copy))
+        })
+        .collect()
     }
 
     /// Links at the top of the machine's tree that lead to something that may be read: `/bin` often is one.
@@ -299,11 +306,12 @@ impl View<'_> {
         mount("proc", &target, "proc", flags, None).map_err(io::Error::from).during("a process table of its own cannot be shown")
     }
 
-    fn devices(&self, clones: Vec<(&'static str, OwnedFd)>) -> Result<(), Refused> {
+    fn devices(&self, clones: Vec<(PathBuf, OwnedFd)>) -> Result<(), Refused> {
         let dev = self.point(Path::new("/dev"), true)?;
         tmpfs(&dev, "mode=0755,size=1m")?;
         for (name, device) in clones {
             let point = dev.join(name);
+            point.parent().map_or(Ok(()), fs::create_dir_all).during(point.display())?;
             File::create(&point).during(point.display())?;
             attach(&device, &point)?;
         }
@@ -317,6 +325,16 @@ impl View<'_> {
             mount(kind, &point, kind, flags, options).map_err(io::Error::from).during(point.display())?;
         }
         limit(&pin(&dev)?, false, RDONLY).during(dev.display())
+    }
+
+    /// The sandbox's user is in the user table, where that may be read.
+    fn names(&self, tables: Vec<(PathBuf, OwnedFd)>) -> Result<(), Refused> {
+        for (path, table) in tables {
+            if access_at(&self.confinement.places, &path) == Access::Read && self.at(&path).exists() {
+                attach(&table, &self.at(&path))?;
+            }
+        }
+        Ok(())
     }
 
     /// `/tmp` and `/run` are not those of the machine.
@@ -378,6 +396,16 @@ impl View<'_> {
                 }
                 // Sandboxed code cannot change it.
                 _ if place.shape == Shape::Link => {}
+                (_, _, Some(copy)) if place.source.is_some() => {
+                    self.masks.push(mask(Kind::Layer));
+                    self.put_last(&copy)?;
+                }
+                _ if place.source.is_some() => {
+                    if around == Access::Write && !is_in_layer(&confinement.places, &place.path) && !in_temporary {
+                        self.masks.push(mask(Kind::Hold));
+                        self.cover_last()?;
+                    }
+                }
                 (Access::Write, _, Some(copy)) => {
                     self.masks.push(mask(Kind::Root));
                     self.put_last(&copy)?;
@@ -498,6 +526,11 @@ impl View<'_> {
 /// What every sandbox has of its own, whatever the policy says about the machine's.
 pub fn is_made_here(path: &Path) -> bool {
     [Path::new("/"), Path::new(TEMPORARY)].contains(&path) || path.starts_with("/dev") || path.starts_with("/proc")
+}
+
+/// Whether a path lies below a place where a directory of ours is seen.
+pub fn is_in_layer(places: &[Place], path: &Path) -> bool {
+    places.iter().any(|place| place.source.is_some() && path != place.path && path.starts_with(&place.path))
 }
 
 /// Whether the innermost place around a path is the sandbox's own `/tmp`.

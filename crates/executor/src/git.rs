@@ -1,0 +1,351 @@
+//! Git in sandboxes: the gitdir of every repository in or above a writable root is seen as a private layer, in which everything works;
+//! after each command what was committed there is carried over to the repository itself, and nothing else.
+//!
+//! See docs/decisions/0020-git-in-a-layer.md.
+
+mod find;
+mod gitdir;
+mod index;
+mod layer;
+mod names;
+mod repository;
+mod run;
+mod stamp;
+mod sync;
+mod tree;
+
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use outpost_sandbox::policy::{Access, Origin, Policy, Reason, Rules};
+use sha2::{Digest, Sha256};
+
+use self::find::Found;
+use self::repository::Repository;
+use self::run::Inside;
+use self::stamp::Stamp;
+use self::sync::Comparing;
+use self::tree::Tree;
+use crate::session::Session;
+
+/// So long are layers kept of sessions that never came back.
+const KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
+/// After a command that took so long, a look at a large working tree is not noticed.
+const LONG: Duration = Duration::from_millis(300);
+
+/// What sandboxed code may do with repositories.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum GitMode {
+    /// Everything, in a layer; what it commits is carried over.
+    #[default]
+    Commit,
+    /// Read them.
+    ReadOnly,
+    /// Everything, in the repository itself. Programs outside run what it puts there.
+    Full,
+}
+
+impl FromStr for GitMode {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "commit" => Ok(Self::Commit),
+            "read-only" => Ok(Self::ReadOnly),
+            "full" => Ok(Self::Full),
+            other => Err(format!("git is one of commit, read-only and full, not `{other}`")),
+        }
+    }
+}
+
+/// How an executor treats repositories.
+#[derive(Debug, Clone, Default)]
+pub struct GitSettings {
+    pub mode: GitMode,
+    /// A directory of ours for layers; without it, repositories can only be read.
+    pub directory: Option<PathBuf>,
+}
+
+impl GitSettings {
+    /// Removes what sessions left that never came back.
+    pub fn clean_up(&self) {
+        let entries = self.directory.iter().flat_map(|directory| fs::read_dir(directory).into_iter().flatten().flatten());
+        for entry in entries {
+            let modified = entry.metadata().and_then(|metadata| metadata.modified()).unwrap_or(SystemTime::now());
+            if modified.elapsed().is_ok_and(|age| age > KEPT) {
+                let _ = fs::remove_dir_all(entry.path());
+            }
+        }
+    }
+}
+
+/// The repositories of one session.
+#[derive(Default)]
+pub struct Git {
+    session: String,
+    settings: GitSettings,
+    program: OnceLock<Option<PathBuf>>,
+    /// Where programs are looked for, and the home of the user.
+    path: Option<OsString>,
+    home: Option<PathBuf>,
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    roots: HashMap<PathBuf, Root>,
+    /// By gitdir, with the directory that it was.
+    repositories: HashMap<PathBuf, (Option<(u64, u64)>, Arc<Repository>)>,
+    /// Those that can only be read, and why; told once.
+    refused: HashMap<PathBuf, String>,
+    untold: Vec<String>,
+    /// Working trees, by their roots.
+    trees: HashMap<PathBuf, Arc<Mutex<Tree>>>,
+}
+
+/// A writable root: what was at its top, and the gitdirs that belong to it.
+struct Root {
+    top: Option<(u64, u64)>,
+    found: Arc<Found>,
+}
+
+impl Git {
+    /// `variables` are those of the executor's user.
+    pub fn new(session: &str, settings: GitSettings, variables: &BTreeMap<OsString, OsString>) -> Self {
+        let path = variables.get(OsStr::new("PATH")).cloned();
+        let home = variables.get(OsStr::new("HOME")).map(PathBuf::from);
+        Self { session: session.to_owned(), settings, path, home, ..Self::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn program(&self) -> Option<&Path> {
+        let find = || {
+            let path = self.path.clone().unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
+            let found = std::env::split_paths(&path).map(|directory| directory.join("git")).find(|program| program.is_file());
+            found.and_then(|program| program.canonicalize().ok())
+        };
+        self.program.get_or_init(find).as_deref()
+    }
+
+    /// A policy with layers for the repositories in its writable roots. `ceiling` is what the operator allows. Makes layers that are not there yet.
+    pub fn layered(&self, policy: Policy, ceiling: &Policy) -> Policy {
+        let Policy::Confined(rules) = &policy else { return policy };
+        let roots: Vec<PathBuf> = rules.writable_roots().map(|rule| rule.path.clone()).filter(|path| is_workspace(path)).collect();
+        let inner = rules.iter().filter(|rule| rule.access == Access::Write && is_workspace(&rule.path)).map(|rule| rule.path.clone());
+        let (mut gitdirs, mut pointers): (Vec<PathBuf>, Vec<PathBuf>) = Default::default();
+        for root in roots.into_iter().chain(inner) {
+            let found = self.found(&root);
+            gitdirs.extend(found.gitdirs.iter().cloned());
+            pointers.extend(found.pointers.iter().cloned());
+        }
+        gitdirs.sort();
+        gitdirs.dedup();
+        let is_allowed = |gitdir: &Path| ceiling.rules().is_none_or(|ceiling| ceiling.access(gitdir).access == Access::Write);
+        let mut layered = Rules::clone(rules);
+        if self.settings.mode != GitMode::Full {
+            layered = pointers.into_iter().fold(layered, Rules::protecting);
+        }
+        let is_meant =
+            |gitdir: &Path| gitdir.exists() || gitdir.parent().is_some_and(|root| rules.workspaces().iter().any(|about| about == root));
+        for gitdir in gitdirs {
+            if !is_free(&layered, &gitdir) || !is_meant(&gitdir) {
+                continue;
+            }
+            layered = match self.settings.mode {
+                GitMode::Commit if is_allowed(&gitdir) => match self.repository(&gitdir) {
+                    Some(repository) => {
+                        let layered = repository.substitutes().into_iter().fold(layered, Rules::substituting);
+                        // Git works only in a tree that belongs to whoever runs it.
+                        match gitdir.parent().filter(|tree| gitdir.ends_with(".git") && layered.access(tree).access == Access::Read) {
+                            Some(tree) => layered.also_about(tree.to_owned()),
+                            None => layered,
+                        }
+                    }
+                    None => layered.protecting(gitdir),
+                },
+                GitMode::Full if is_allowed(&gitdir) => layered.unprotecting(&gitdir),
+                _ => layered.protecting(gitdir),
+            };
+        }
+        Policy::Confined(Arc::new(layered))
+    }
+
+    /// The gitdirs of a root. Nested ones are looked for once; a program outside that makes more of them is not waited for.
+    fn found(&self, root: &Path) -> Arc<Found> {
+        let top = Stamp::of(&root.join(".git")).map(|stamp| stamp.identity());
+        let mut state = self.lock();
+        match state.roots.get_mut(root) {
+            Some(known) if known.top == top => known.found.clone(),
+            _ => {
+                let found = Arc::new(find::repositories(root));
+                state.roots.insert(root.to_owned(), Root { top, found: found.clone() });
+                found
+            }
+        }
+    }
+
+    fn repository(&self, gitdir: &Path) -> Option<Arc<Repository>> {
+        let mut state = self.lock();
+        let now = Stamp::of(gitdir).map(|stamp| stamp.identity());
+        if let Some((was, known)) = state.repositories.get_mut(gitdir) {
+            // One that the user made anew is another repository.
+            if was.is_none() || now.is_none() || *was == now {
+                *was = was.or(now);
+                return Some(known.clone());
+            }
+            state.repositories.remove(gitdir);
+        }
+        if state.refused.contains_key(gitdir) {
+            return None;
+        }
+        let made = match (self.program(), &self.settings.directory) {
+            (None, _) => Err("git is not installed on this machine".to_owned()),
+            (_, None) => Err("there is no directory for its layer".to_owned()),
+            (Some(_), Some(directory)) => {
+                let digest = Sha256::digest(gitdir.as_os_str().as_encoded_bytes());
+                let name: String = digest.iter().take(12).map(|byte| format!("{byte:02x}")).collect();
+                let name = format!("{name}-{}", now.map_or(0, |(_, inode)| inode));
+                Repository::open(gitdir, directory.join(label(&self.session)).join(name)).map_err(|refused| refused.to_string())
+            }
+        };
+        match made {
+            Ok(repository) => {
+                let repository = Arc::new(repository);
+                state.repositories.insert(gitdir.to_owned(), (now, repository.clone()));
+                Some(repository)
+            }
+            Err(why) => {
+                // Where there is no repository, there is nothing to say.
+                if find::is_repository(gitdir) {
+                    state.untold.push(format!("git: {} can only be read in the sandbox: {why}", gitdir.display()));
+                }
+                state.refused.insert(gitdir.to_owned(), why);
+                None
+            }
+        }
+    }
+
+    fn layers_of(&self, policy: &Policy) -> Vec<Arc<Repository>> {
+        let Policy::Confined(rules) = policy else { return Vec::new() };
+        let state = self.lock();
+        rules
+            .substitutes()
+            .iter()
+            .filter_map(|substitute| state.repositories.get(&substitute.path).map(|(_, known)| known.clone()))
+            .collect()
+    }
+
+    /// Carries over what the user changed, before a command. Returns what there is to say.
+    pub async fn before(&self, session: &Arc<Session>, policy: &Policy) -> Vec<String> {
+        let mut notices = std::mem::take(&mut self.lock().untold);
+        for repository in self.layers_of(policy) {
+            if !repository.known.lock().await.outside.are_current() {
+                notices.extend(self.compare(session, policy, &repository).await);
+            }
+        }
+        self.know_trees(policy).await;
+        notices
+    }
+
+    /// Looks at working trees before the first command changes them.
+    async fn know_trees(&self, policy: &Policy) {
+        for root in working_trees(policy) {
+            if self.lock().trees.contains_key(&root) {
+                continue;
+            }
+            let mut settings = Vec::new();
+            if let Some(program) = self.program() {
+                settings = run::user_settings(program, self.home.as_deref(), &root).await;
+            }
+            let looked_at = root.clone();
+            if let Ok(tree) = tokio::task::spawn_blocking(move || Tree::new(&looked_at, &settings)).await {
+                self.lock().trees.entry(root).or_insert_with(|| Arc::new(Mutex::new(tree)));
+            }
+        }
+    }
+
+    /// Looks for what git outside would run. After a short command in a large tree that is told with the next one.
+    async fn look_at_trees(&self, policy: &Policy, took: Duration) -> Vec<String> {
+        let mut notices = Vec::new();
+        for root in working_trees(policy) {
+            let Some(tree) = self.lock().trees.get(&root).cloned() else { continue };
+            let lock = |tree: &Mutex<Tree>, root: &Path| tree.lock().unwrap_or_else(PoisonError::into_inner).look_again(root);
+            if tree.lock().unwrap_or_else(PoisonError::into_inner).is_small() {
+                notices.extend(lock(&tree, &root));
+                continue;
+            }
+            let state = self.state.clone();
+            let looking = tokio::task::spawn_blocking(move || {
+                let found = lock(&tree, &root);
+                found.iter().for_each(|notice| tracing::warn!("{notice}"));
+                state.lock().unwrap_or_else(PoisonError::into_inner).untold.extend(found);
+            });
+            if took > LONG {
+                let _ = looking.await;
+                notices.append(&mut self.lock().untold);
+            }
+        }
+        notices
+    }
+
+    /// Carries over what a command changed that took so long. Returns what there is to say.
+    pub async fn after(&self, session: &Arc<Session>, policy: &Policy, took: Duration) -> Vec<String> {
+        let mut notices = self.look_at_trees(policy, took).await;
+        for repository in self.layers_of(policy) {
+            if !repository.known.lock().await.inside.are_current() {
+                notices.extend(self.compare(session, policy, &repository).await);
+            }
+        }
+        notices
+    }
+
+    async fn compare(&self, session: &Arc<Session>, policy: &Policy, repository: &Repository) -> Vec<String> {
+        let Some(program) = self.program() else { return Vec::new() };
+        let inside = Inside { session, policy, program };
+        Comparing { repository, inside, label: &label(&self.session), notices: Vec::new(), is_incomplete: false }.run().await
+    }
+
+    /// Removes the layers of a session that has ended, unless something is in them that was never committed.
+    pub fn leave(&self) {
+        let repositories = std::mem::take(&mut self.lock().repositories);
+        for (_, repository) in repositories.values().filter(|(_, repository)| !repository.has_unfinished_work()) {
+            let _ = fs::remove_dir_all(&repository.own);
+        }
+        if let Some(directory) = self.settings.directory.as_ref().filter(|_| !repositories.is_empty()) {
+            let _ = fs::remove_dir(directory.join(label(&self.session)));
+        }
+    }
+}
+
+/// A session's name where only few letters are allowed.
+fn label(session: &str) -> String {
+    let plain: String = session.chars().filter(char::is_ascii_alphanumeric).take(12).collect();
+    if plain.is_empty() { "session".to_owned() } else { plain }
+}
+
+/// The roots of the working trees that a policy lets be written.
+fn working_trees(policy: &Policy) -> Vec<PathBuf> {
+    let Policy::Confined(rules) = policy else { return Vec::new() };
+    let is_about = |root: &Path| rules.workspaces().iter().any(|about| about.starts_with(root) || root.starts_with(about));
+    rules.writable_roots().map(|rule| rule.path.clone()).filter(|path| is_workspace(path) && is_about(path)).collect()
+}
+
+/// Whether a writable place is one that somebody works in.
+fn is_workspace(path: &Path) -> bool {
+    path != Path::new("/") && path != Path::new("/tmp") && path.is_dir()
+}
+
+/// Whether a layer may take the place of a gitdir: no rule of a request or of the operator speaks of it, or of anything in it.
+fn is_free(rules: &Rules, gitdir: &Path) -> bool {
+    let decision = rules.access(gitdir);
+    let is_asked = matches!(decision.reason, Reason::Rule(rule) if rule.path == gitdir && rule.origin != Origin::Protected);
+    decision.access != Access::Deny && !is_asked && rules.below(gitdir).all(|rule| rule.origin == Origin::Protected)
+}
