@@ -79,8 +79,8 @@ slurm() {
     job=$(allocate); outpost env add gpu --slurm "$job" >"$W/out" 2>"$W/err"; judge "a job is joined: ready" $?
     { outpost run -e gpu -- sh -c "touch $W/began; while [ ! -e $W/cut ]; do sleep 0.1; done; sleep 2; echo kept" >"$W/ran" 2>"$W/ranerr"; echo $? >"$W/code"; } & runner=$!
     until_so '[ -e "$W/began" ]'
-    # The login link is the srun that carries the connection; the keeper's own step is another one.
-    for pid in $(pgrep -x srun); do grep -z -- --overlap "/proc/$pid/cmdline" >/dev/null 2>&1 && kill -9 "$pid" && cut=yes; done; : >"$W/cut"
+    # The login link is the srun that carries the connection; the keeper's own step is another one, which reads nothing.
+    for pid in $(pgrep -x srun); do [ "$(readlink "/proc/$pid/fd/0")" = /dev/null ] && continue; grep -z -- --overlap "/proc/$pid/cmdline" >/dev/null 2>&1 && kill -9 "$pid" && cut=yes; done; : >"$W/cut"
     wait $runner; cp "$W/ranerr" "$W/err"
     [ "${cut:-}" = yes ] && [ "$(cat "$W/ran")" = kept ] && [ "$(cat "$W/code")" = 0 ]; judge "the login link is cut: the command in the job goes on and its output arrives" $?
     scontrol update "NodeName=$node" State=DRAIN Reason=faults
