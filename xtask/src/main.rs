@@ -40,7 +40,7 @@ usage: cargo xtask test            install what the tests need and run all of th
                                    figures of threads: writing, opening, forking, listing, searching, memory
        cargo xtask bench turns [--small] [--markdown]
                                    turns of an agent whose model answers at once: latency, CPU, many at once, long histories
-       cargo xtask hosts [HOST...] [checks] [security] [faults]
+       cargo xtask hosts [HOST...] [checks] [security] [faults] | page
                                    the same checks, tests/security and broken hosts on this machine, in containers, other roots, a
                                    Slurm job and virtual machines; writes the rows of docs/hosts.md. Needs root
        cargo xtask everyday [--list] [--only PATTERN] [--as root|user]
