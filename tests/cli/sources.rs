@@ -77,6 +77,20 @@ fn pods_and_what_is_behind_ssh_are_entered_in_order() {
 }
 
 #[test]
+fn a_deleted_pod_is_told_with_what_kubectl_said() {
+    let world = World::new().with_program();
+    world.done(&["env", "add", "api", "--kubectl", "api-0"]);
+    fs::write(world.path("state/deleted"), "").unwrap();
+    world.refused(&["env", "check", "api"], 3, "pods \"api-0\" not found");
+    world.refused(&["run", "-e", "api", "--", "true"], 125, "pods \"api-0\" not found");
+    world.refused(&["env", "add", "other", "--kubectl", "api-0"], 3, "pods \"api-0\" not found");
+    assert!(!world.done(&["env", "list"]).contains("other"), "nothing is written down");
+    // One of the same name is reached again.
+    fs::remove_file(world.path("state/deleted")).unwrap();
+    assert_eq!(world.done(&["run", "-e", "api", "--", "echo", "back"]), "back\n");
+}
+
+#[test]
 fn a_job_is_joined_and_ends_with_it() {
     let world = World::new().with_program();
     fs::write(world.path("state/job"), "PENDING\n").unwrap();

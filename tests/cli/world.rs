@@ -26,6 +26,7 @@ esac
 
 const KUBECTL: &str = r#"
 echo "$*" | head -n 1 >> "$STATE/kubectl.log"
+[ ! -e "$STATE/deleted" ] || { echo 'Error from server (NotFound): pods "api-0" not found' >&2; exit 1; }
 while [ "$1" != -- ]; do shift; done; shift
 mkdir -p "$STATE/pod"; exec env -i HOME="$STATE/pod" PATH="$INSIDE" "$@"
 "#;

@@ -4,9 +4,11 @@ use outpost_testkit::bench::with;
 use serde_json::{Value, json};
 
 use crate::as_root_and_user;
+use crate::card::MOUNTS;
 use crate::support::{Ground, directory, entry, give};
 
 as_root_and_user! {
+    #[needs(MOUNTS)]
     async fn no_request_exceeds_the_ceiling(who: Who) {
         let allowed = directory(who);
         let allowed_path = allowed.path().canonicalize().unwrap();
@@ -90,6 +92,7 @@ as_root_and_user! {
         web.accept().await.unwrap();
     }
 
+    #[needs(MOUNTS)]
     async fn a_ceiling_may_deny_what_we_protect(who: Who) {
         let allowed = directory(who);
         let root = allowed.path().canonicalize().unwrap();

@@ -10,6 +10,7 @@ use outpost_wire::PathUri;
 use serde_json::{Value, json};
 
 use crate::as_root_and_user;
+use crate::card::MOUNTS;
 use crate::support::{Ground, Who, directory, entry, give, number};
 
 fn special(kind: &str, access: &str) -> Value {
@@ -66,6 +67,7 @@ async fn assert_secret(ground: &Ground, client: &mut Client, sandbox: &Value, fi
 }
 
 as_root_and_user! {
+    #[needs(MOUNTS)]
     async fn a_pattern_denies_behind_a_link(who: Who) {
         let ground = Ground::new(who);
         let (real, link) = (ground.path("real"), ground.path("link"));
@@ -82,6 +84,7 @@ as_root_and_user! {
         }
     }
 
+    #[needs(MOUNTS)]
     async fn a_ceiling_denies_behind_a_link(who: Who) {
         let allowed = directory(who);
         let root = allowed.path().canonicalize().unwrap();
@@ -98,6 +101,7 @@ as_root_and_user! {
         assert_secret(&ground, &mut client, &policy, &real.join("sub/a.env")).await;
     }
 
+    #[needs(MOUNTS)]
     async fn a_pattern_denies_in_a_directory_with_marks_in_its_name(who: Who) {
         let ground = Ground::new(who);
         let mut client = ground.client().await;
@@ -114,6 +118,7 @@ as_root_and_user! {
         }
     }
 
+    #[needs(MOUNTS)]
     async fn no_rename_gives_back_what_was_denied(who: Who) {
         let ground = Ground::new(who);
         let root = ground.path("");
@@ -160,6 +165,7 @@ as_root_and_user! {
         assert_eq!(fs::read_to_string(ground.path("inner/w/deep/shown")).unwrap(), "shown");
     }
 
+    #[needs(MOUNTS)]
     async fn our_own_files_stay_out_of_reach_where_they_are(who: Who) {
         let ground = Ground::around_its_files(who);
         let home = ground.executor.home().canonicalize().unwrap();
@@ -176,6 +182,7 @@ as_root_and_user! {
         assert_eq!(fs::read_to_string(home.join("tokens/app")).unwrap(), "secret");
     }
 
+    #[needs(MOUNTS)]
     async fn whoever_may_write_everywhere_is_held_to_the_rest(who: Who) {
         let ground = Ground::new(who);
         let root = ground.path("");
@@ -195,6 +202,7 @@ as_root_and_user! {
         assert!(code != 0 && output.starts_with("1\n"), "{output}");
     }
 
+    #[needs(MOUNTS)]
     async fn a_rename_does_not_lead_out_of_a_pattern(who: Who) {
         let ground = Ground::new(who);
         let root = ground.path("");
@@ -214,6 +222,7 @@ as_root_and_user! {
         assert_secret(&ground, &mut client, &with_network(&policy), &ground.path("two/keys/x.pem")).await;
     }
 
+    #[needs(MOUNTS)]
     async fn what_a_pattern_denies_is_held_whole_or_refused(who: Who) {
         let ground = Ground::new(who);
         let root = ground.path("");
@@ -240,6 +249,7 @@ as_root_and_user! {
         assert_eq!(ground.run(&mut client, &policy, "echo fine").await, (0, "fine\n".into()));
     }
 
+    #[needs(MOUNTS)]
     async fn a_locked_directory_is_not_passed_by(who: Who) {
         let ground = Ground::new(who);
         let root = ground.path("");

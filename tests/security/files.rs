@@ -7,9 +7,11 @@ use std::path::Path;
 use serde_json::json;
 
 use crate::as_root_and_user;
+use crate::card::{MOUNTS, PRIVATE, PROTECTED};
 use crate::support::{Ground, directory, entry, give};
 
 as_root_and_user! {
+    #[needs(MOUNTS)]
     async fn a_workspace_can_be_written_and_nothing_else(who: Who) {
         let ground = Ground::new(who);
         let mut client = ground.client().await;
@@ -30,6 +32,7 @@ as_root_and_user! {
         assert_eq!(code, 0, "{output}");
     }
 
+    #[needs(MOUNTS)]
     async fn a_read_only_policy_writes_nowhere(who: Who) {
         let ground = Ground::new(who);
         let mut client = ground.client().await;
@@ -44,6 +47,7 @@ as_root_and_user! {
         assert_eq!((code, output.as_str()), (0, "old"));
     }
 
+    #[needs(PROTECTED)]
     async fn what_runs_later_outside_stays_as_it_is(who: Who) {
         let ground = Ground::new(who);
         for name in [".git", ".git/hooks"] {
@@ -90,6 +94,7 @@ as_root_and_user! {
         outpost_testkit::executor::eventually("placeholders are gone", || left() == [".envrc", ".git", "sub"]).await;
     }
 
+    #[needs(MOUNTS)]
     async fn no_link_and_no_path_leads_out(who: Who) {
         let ground = Ground::new(who);
         let outside = directory(who);
@@ -125,6 +130,7 @@ as_root_and_user! {
         assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 1);
     }
 
+    #[needs(MOUNTS)]
     async fn what_is_denied_cannot_be_read(who: Who) {
         let ground = Ground::new(who);
         let outside = directory(who);
@@ -163,6 +169,7 @@ as_root_and_user! {
         assert_eq!((code, output.as_str()), (0, "secret"), "{output}");
     }
 
+    #[needs(PRIVATE)]
     async fn temporary_files_are_the_sessions_own(who: Who) {
         let ground = Ground::new(who);
         let theirs = tempfile::Builder::new().prefix("outpost-seen-").tempfile_in("/tmp").unwrap();

@@ -10,6 +10,7 @@ use outpost_wire::PathUri;
 use serde_json::{Value, json};
 
 use crate::as_root_and_user;
+use crate::card::MOUNTS;
 use crate::support::{Ground, Who, directory, give};
 
 fn about(ground: &Ground, roots: &[&Path]) -> Value {
@@ -44,6 +45,7 @@ fn give_all(who: Who, directory: &Path) {
 }
 
 as_root_and_user! {
+    #[needs(MOUNTS)]
     async fn links_in_a_workspace_are_held_with_what_they_lead_to(who: Who) {
         let ground = Ground::new(who);
         let outside = directory(who);
@@ -86,6 +88,7 @@ as_root_and_user! {
         assert_eq!(fs::read_dir(ground.path("store/hooks")).unwrap().count(), 0);
     }
 
+    #[needs(MOUNTS)]
     async fn a_root_that_is_a_link_is_one(who: Who) {
         let ground = Ground::new(who);
         make(who, &ground.path("real"), None);
@@ -99,6 +102,7 @@ as_root_and_user! {
         assert_eq!(fs::read_to_string(ground.path("real/.envrc")).unwrap(), "old");
     }
 
+    #[needs(MOUNTS)]
     async fn worktrees_and_submodules_are_held_where_their_repository_is(who: Who) {
         let ground = Ground::new(who);
         let (main, module) = (ground.path("main"), ground.path("module"));

@@ -13,9 +13,11 @@ use outpost_wire::PathUri;
 use serde_json::json;
 
 use crate::as_root_and_user;
+use crate::card::PROTECTED;
 use crate::support::{Ground, give, number};
 
 as_root_and_user! {
+    #[needs(PROTECTED)]
     async fn after_a_kill_the_same_workspace_works(who: Who) {
         let ground = Ground::new(who);
         let names = [&b"plain"[..], b"two\nlines", b"\xff\xfe"].map(|name| ground.path("").join(OsStr::from_bytes(name)));

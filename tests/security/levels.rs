@@ -11,6 +11,7 @@ use outpost_testkit::Client;
 use outpost_testkit::bench::with;
 use serde_json::{Value, json};
 
+use crate::card::{FULL, MOUNTS, can_mount, denies};
 use crate::support::{Ground, OUTPOST, Who, directory, entry, is_root, number};
 
 /// As an ordinary user in a world of its own, where it can forbid itself something; it has no rights afterwards.
@@ -38,6 +39,9 @@ async fn refusal(ground: &Ground, client: &mut Client, sandbox: &Value) -> Strin
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_namespaces_landlock_holds() {
+    if denies(Who::User, &[FULL]).await {
+        return;
+    }
     let ground = Ground::after(Who::User, &in_a_world(NO_NAMESPACES));
     let elsewhere = directory(Who::User);
     let outside = elsewhere.path().join("file");
@@ -109,6 +113,9 @@ async fn without_namespaces_landlock_holds() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_a_masked_process_table_mounts_hold() {
+    if denies(Who::User, &[MOUNTS]).await {
+        return;
+    }
     let ground = Ground::after(Who::User, &in_a_world(MASKED));
     let mut client = ground.client().await;
     let level = row(&mut client, "a level of the sandbox").await;
@@ -147,6 +154,9 @@ async fn with_a_masked_process_table_mounts_hold() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn less_than_the_minimum_is_refused() {
+    if denies(Who::User, &[FULL]).await {
+        return;
+    }
     let script = in_a_world(NO_NAMESPACES).replace("executor --no-auth", "-c sandbox_minimum=mounts executor --no-auth");
     let ground = Ground::after(Who::User, &script);
     let mut client = ground.client().await;
@@ -194,7 +204,7 @@ impl Drop for Overlay {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn as_root_a_workspace_without_idmapped_mounts_is_its_owners() {
-    if !is_root() {
+    if !is_root() || !can_mount() {
         return;
     }
     let overlay = Overlay::new();
@@ -220,7 +230,7 @@ async fn as_root_a_workspace_without_idmapped_mounts_is_its_owners() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn root_without_the_right_to_mount_works_as_the_owner() {
-    if !is_root() {
+    if !is_root() || denies(Who::Root, &[FULL]).await {
         return;
     }
     let ground =

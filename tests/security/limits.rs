@@ -8,6 +8,7 @@ use outpost_testkit::bench::with;
 use serde_json::{Value, json};
 
 use crate::as_root_and_user;
+use crate::card::{FORKS, PER_SESSION, can_mount, denies};
 use crate::support::{Ground, Who, directory, entry, is_root, number};
 
 /// The end of a process as it was told.
@@ -32,6 +33,7 @@ async fn mechanism(client: &mut Client, what: &str) -> Option<String> {
 }
 
 as_root_and_user! {
+    #[needs(FORKS)]
     async fn limits_are_on_by_default_and_told(who: Who) {
         let ground = Ground::new(who);
         let mut client = ground.client().await;
@@ -42,6 +44,7 @@ as_root_and_user! {
         assert_eq!(mechanism(&mut client, "seconds of processor time").await, None);
     }
 
+    #[needs(FORKS)]
     async fn a_fork_bomb_is_held(who: Who) {
         let ground = Ground::with(who, &["--limit", "processes=200"]);
         let (mut bomber, mut other) = (ground.client().await, ground.client().await);
@@ -71,6 +74,7 @@ as_root_and_user! {
         }
     }
 
+    #[needs(FORKS)]
     async fn whoever_forks_too_much_is_told(who: Who) {
         let ground = Ground::with(who, &["--limit", "processes=30"]);
         let mut client = ground.client().await;
@@ -137,7 +141,7 @@ as_root_and_user! {
     }
 
     async fn a_disk_filler_is_stopped(who: Who) {
-        if !is_root() {
+        if !is_root() || !can_mount() {
             return;
         }
         let disk = Disk::new(who);
@@ -154,7 +158,7 @@ as_root_and_user! {
     }
 
     async fn the_sessions_own_temporary_files_count(who: Who) {
-        if !is_root() {
+        if !is_root() || !can_mount() {
             return;
         }
         let disk = Disk::new(who);
@@ -167,7 +171,7 @@ as_root_and_user! {
     }
 
     async fn a_writable_root_counts_wherever_a_command_was_started(who: Who) {
-        if !is_root() {
+        if !is_root() || !can_mount() {
             return;
         }
         let disk = Disk::new(who);
@@ -181,7 +185,12 @@ as_root_and_user! {
         assert_eq!(exited["limit"]["what"], "bytes of free space", "{exited}");
     }
 
+    #[needs(FORKS)]
     async fn a_file_call_at_the_limit_ends_nothing(who: Who) {
+        // As one user with all other tests, these would count as well.
+        if !is_root() && denies(who, &[PER_SESSION]).await {
+            return;
+        }
         let ground = Ground::with(who, &["--limit", "processes=40"]);
         let mut client = ground.client().await;
         let policy = ground.workspace_write();

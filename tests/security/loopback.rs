@@ -6,6 +6,7 @@ use outpost_testkit::bench::with;
 use serde_json::json;
 
 use crate::as_root_and_user;
+use crate::card::MOUNTS;
 use crate::support::Ground;
 
 /// Answers every connection on both loopback addresses with the same words, and says when it is ready.
@@ -37,6 +38,7 @@ fn client(port: u16) -> String {
 }
 
 as_root_and_user! {
+    #[needs(MOUNTS)]
     async fn a_server_is_reached_by_the_next_command_of_its_session(who: Who) {
         let ground = Ground::new(who);
         let (mut one, mut other) = (ground.client().await, ground.client().await);
@@ -53,6 +55,7 @@ as_root_and_user! {
         assert!(TcpStream::connect(("127.0.0.1", 8123)).is_err());
     }
 
+    #[needs(MOUNTS)]
     async fn the_machines_loopback_stays_closed(who: Who) {
         let ground = Ground::new(who);
         let mut one = ground.client().await;

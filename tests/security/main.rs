@@ -40,6 +40,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
 
 mod attack;
+mod card;
 mod ceiling;
 mod daemons;
 mod debugging;

@@ -9,7 +9,8 @@ use outpost_testkit::{Bench, Client, LinkKind, Setup};
 use serde_json::{Value, json};
 
 use crate::as_root_and_user;
-use crate::support::{Ground, OUTPOST, number};
+use crate::card::{FULL, denies};
+use crate::support::{Ground, OUTPOST, Who, is_root, number};
 
 /// As many as an executor has threads, and one more.
 const VICTIMS: usize = 5;
@@ -44,6 +45,7 @@ async fn stop(client: &mut Client, start: Value) {
 }
 
 as_root_and_user! {
+    #[needs(FULL)]
     async fn a_stopped_worker_is_felt_by_nobody_else(who: Who) {
         let mut ground = Ground::new(who);
         let sandbox = one_cell(&ground);
@@ -62,6 +64,7 @@ as_root_and_user! {
         assert_eq!(ground.executor.stop(), Some(0));
     }
 
+    #[needs(FULL)]
     async fn a_stopped_reaper_is_felt_by_nobody_else(who: Who) {
         let mut ground = Ground::new(who);
         let sandbox = one_cell(&ground);
@@ -90,6 +93,9 @@ as_root_and_user! {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_that_says_nothing_is_given_up() {
+    if denies(if is_root() { Who::Root } else { Who::User }, &[FULL]).await {
+        return;
+    }
     let patience = Duration::from_millis(200);
     let setup = Setup { worker_patience: WorkerPatience { one: patience, many: patience }, ..Setup::default() };
     let bench = Bench::with_setup(LinkKind::Memory, OUTPOST, &setup);

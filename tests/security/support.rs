@@ -11,7 +11,11 @@ use outpost_wire::PathUri;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-pub const OUTPOST: &str = env!("CARGO_BIN_EXE_outpost");
+/// The program under test. `cargo xtask hosts` builds these tests for other hosts and says where the program is there.
+pub const OUTPOST: &str = match option_env!("OUTPOST_TEST_PROGRAM") {
+    Some(program) => program,
+    None => env!("CARGO_BIN_EXE_outpost"),
+};
 /// A user that nobody is.
 const NOBODY: u32 = 54_321;
 
@@ -26,25 +30,33 @@ pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// One test as root and as an ordinary user; whoever runs it as an ordinary user only gets that half.
+/// One test as root and as an ordinary user; whoever runs it as an ordinary user only gets that half. `#[needs(…)]` names promises of the
+/// verdict card: where the card denies one, the test asserts that instead.
 #[macro_export]
 macro_rules! as_root_and_user {
-    ($(async fn $name:ident($who:ident: Who) $body:block)*) => {
+    ($($(#[needs($($promise:expr),+)])? async fn $name:ident($who:ident: Who) $body:block)*) => {
         $(mod $name {
             #[allow(unused_imports)]
             use super::*;
             async fn check($who: $crate::support::Who) $body
 
+            async fn hold_or_deny(who: $crate::support::Who) {
+                $(if $crate::card::denies(who, &[$($promise),+]).await {
+                    return;
+                })?
+                check(who).await;
+            }
+
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn as_root() {
                 if $crate::support::is_root() {
-                    check($crate::support::Who::Root).await;
+                    hold_or_deny($crate::support::Who::Root).await;
                 }
             }
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn as_user() {
-                check($crate::support::Who::User).await;
+                hold_or_deny($crate::support::Who::User).await;
             }
         })*
     };

@@ -13,7 +13,7 @@ use std::process::Command;
 use anyhow::{Context, bail, ensure};
 
 use crate::target;
-use program::Arch;
+pub use program::{Arch, Toolchain};
 
 /// What `cargo xtask dist` was asked for.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -63,7 +63,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     std::fs::create_dir_all(&release.directory)?;
     let all = [Arch::X86_64, Arch::Aarch64];
     let architectures = if options.architectures.is_empty() { &all[..] } else { &options.architectures };
-    let toolchain = program::Toolchain::install()?;
+    let toolchain = Toolchain::install()?;
     let mut files = Vec::new();
     for arch in architectures {
         files.push(toolchain.build(*arch, &release)?);

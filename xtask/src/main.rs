@@ -46,8 +46,9 @@ usage: cargo xtask test            install what the tests need and run all of th
                                    turns of an agent whose model answers at once: latency, CPU, many at once, long histories
        cargo xtask bench app [--stored N] [--small] [--markdown]
                                    the app server beside the peer's: starts, memory, turns, long threads, many threads
-       cargo xtask hosts [NAME...]  the same checks on this machine, in containers and in a virtual machine with systemd; without
-                                   names it writes docs/hosts.md. Needs root, podman, docker.io, qemu-system-x86, debootstrap
+       cargo xtask hosts [HOST...] [checks] [security] [faults] | page
+                                   the same checks, tests/security and broken hosts on this machine, in containers, other roots, a
+                                   Slurm job and virtual machines; writes the rows of docs/hosts.md. Needs root
        cargo xtask everyday [--list] [--only PATTERN] [--as root|user]
                                    everyday work of developers, bare and sandboxed; without options it writes docs/everyday.md
                                    and the table of docs/sandbox.md. Exit code 1 if a task goes otherwise than its row says

@@ -75,15 +75,21 @@ impl Toolchain {
         Ok(Self { directory })
     }
 
-    /// Builds the program of one architecture into the release.
-    pub fn build(&self, arch: Arch, release: &Release) -> anyhow::Result<PathBuf> {
+    /// A verb of cargo for one architecture, with zig as the linker and the C compiler.
+    pub fn command(&self, verb: &str, arch: Arch) -> anyhow::Result<Command> {
         let triple = arch.triple();
         add_target(&triple)?;
         let mut command = Command::new(self.directory.join("bin/cargo-zigbuild"));
+        command.args([verb, "--target", &triple]).env("PATH", self.path()?).env("CARGO", cargo().get_program());
+        Ok(command)
+    }
+
+    /// Builds the program of one architecture into the release.
+    pub(super) fn build(&self, arch: Arch, release: &Release) -> anyhow::Result<PathBuf> {
+        let triple = arch.triple();
+        let mut command = self.command("zigbuild", arch)?;
         command
-            .args(["zigbuild", "--locked", "--profile", "dist", "--package", "outpost", "--target", &triple])
-            .env("PATH", self.path()?)
-            .env("CARGO", cargo().get_program())
+            .args(["--locked", "--profile", "dist", "--package", "outpost"])
             .env("SOURCE_DATE_EPOCH", &release.epoch)
             .env("CARGO_INCREMENTAL", "0")
             .env_remove("RUSTFLAGS")

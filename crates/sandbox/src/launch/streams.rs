@@ -78,5 +78,6 @@ impl Streams {
 fn pty_slave(path: &std::path::Path) -> io::Result<OwnedFd> {
     use std::os::unix::fs::OpenOptionsExt;
     let flags = rustix::fs::OFlags::NOCTTY.bits();
-    Ok(File::options().read(true).write(true).custom_flags(flags.cast_signed()).open(path)?.into())
+    let opened = File::options().read(true).write(true).custom_flags(flags.cast_signed()).open(path);
+    Ok(opened.map_err(pty::explained)?.into())
 }

@@ -5,9 +5,10 @@
 use std::path::{Path, PathBuf};
 
 use landlock::{
-    ABI, Access as _, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreated,
+    ABI, Access as _, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, PathBeneath, Ruleset, RulesetAttr, RulesetCreated,
     RulesetCreatedAttr, RulesetStatus, Scope,
 };
+use rustix::fs::{Mode, OFlags, open};
 
 use super::{During, Refused};
 use crate::level::Level;
@@ -123,11 +124,13 @@ fn entries(directory: &Path) -> Result<Vec<PathBuf>, Refused> {
 }
 
 fn allow(rules: RulesetCreated, path: &Path, access: BitFlags<AccessFs>) -> Result<RulesetCreated, Refused> {
-    let place = match PathFd::new(path) {
+    // Not by the library's own `PathFd`: with musl the standard library takes O_PATH for part of the access mode and drops it, so that
+    // a device or a pipe would really be opened.
+    let place = match open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) {
         Ok(place) => place,
         // Gone meanwhile, or closed to this user: then it is closed to it inside as well.
         Err(_) if !access.contains(AccessFs::WriteFile) => return Ok(rules),
-        Err(error) => return Err(format!("Landlock at {}: {error}", path.display()).into()),
+        Err(error) => return Err(format!("Landlock at {}: {}", path.display(), std::io::Error::from(error)).into()),
     };
     let access = if path.is_dir() { access } else { access & AccessFs::from_file(VERSION) };
     rules.add_rule(PathBeneath::new(place, access)).during(format!("Landlock at {}", path.display()))

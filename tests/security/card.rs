@@ -1,0 +1,72 @@
+//! The verdict card of this host: what its executor says that it holds. A promise that the card denies cannot be attacked, only looked up.
+
+use std::process::Command;
+
+use serde_json::{Value, json};
+use tokio::sync::OnceCell;
+
+use crate::support::{Ground, Who};
+
+/// Promises, as the card calls them.
+pub const PROTECTED: &str = "protected paths stay read-only, also before they exist";
+pub const PRIVATE: &str = "/tmp and /run of its own";
+pub const NEVER_ROOT: &str = "sandboxed code never runs as root";
+pub const FORKS: &str = "a number of processes per session";
+/// Levels, from the weakest to the strongest. A test that needs one is about something that only this level and stronger ones have.
+pub const MOUNTS: &str = "mounts";
+pub const FULL: &str = "full";
+const LEVELS: [&str; 3] = ["landlock", MOUNTS, FULL];
+const LEVEL: &str = "a level of the sandbox";
+/// Processes are counted for each session, and not for its user.
+pub const PER_SESSION: &str = "processes are counted per session";
+
+/// Whether the card denies one of these. It must say why.
+pub async fn denies(who: Who, needed: &[&str]) -> bool {
+    let rows = card(who).await;
+    for need in needed {
+        let name = if LEVELS.contains(need) {
+            LEVEL
+        } else if *need == PER_SESSION {
+            FORKS
+        } else {
+            need
+        };
+        let row = rows.iter().find(|row| row["promise"] == name).unwrap_or_else(|| panic!("the card does not speak of `{name}`: {rows:?}"));
+        let is_denied = if name == LEVEL {
+            let rank = |level: &str| LEVELS.iter().position(|known| *known == level);
+            row["holds"] == json!(false) || rank(row["mechanism"].as_str().unwrap()) < rank(need)
+        } else if *need == PER_SESSION {
+            !row["mechanism"].as_str().unwrap().starts_with("cgroup")
+        } else {
+            row["holds"] == json!(false)
+        };
+        if is_denied {
+            let reason = row["reason"].as_str().unwrap_or_default();
+            assert!(!reason.is_empty(), "the card denies `{name}` and does not say why: {row}");
+            eprintln!("denied by the verdict card: {need}: {reason}");
+            return true;
+        }
+    }
+    false
+}
+
+/// What the executor of this user says; asked once.
+async fn card(who: Who) -> &'static Vec<Value> {
+    static CARDS: [OnceCell<Vec<Value>>; 2] = [const { OnceCell::const_new() }; 2];
+    let ask = || async {
+        let ground = Ground::new(who);
+        let info = ground.client().await.result("environment/info", json!({})).await;
+        info["sandbox"].as_array().expect("a verdict card").clone()
+    };
+    CARDS[usize::from(who == Who::Root)].get_or_init(ask).await
+}
+
+/// Whether this host lets a test mount something; in a container root cannot.
+pub fn can_mount() -> bool {
+    let tried = Command::new("unshare").args(["-m", "mount", "-t", "tmpfs", "none", "/mnt"]).output();
+    let can = tried.is_ok_and(|output| output.status.success());
+    if !can {
+        eprintln!("cannot be tried here: nothing can be mounted");
+    }
+    can
+}
