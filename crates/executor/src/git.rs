@@ -109,7 +109,7 @@ pub struct Git {
 struct State {
     roots: HashMap<PathBuf, Root>,
     /// By gitdir, with the directory that it was.
-    repositories: HashMap<PathBuf, (Option<(u64, u64)>, Arc<Repository>)>,
+    repositories: HashMap<PathBuf, (Option<FileIdentity>, Arc<Repository>)>,
     /// Those that can only be read, and why; told once.
     refused: HashMap<PathBuf, String>,
     untold: Vec<String>,
@@ -117,9 +117,12 @@ struct State {
     trees: HashMap<PathBuf, Arc<Mutex<Tree>>>,
 }
 
+/// Which file something is, whatever is in it: device and inode.
+type FileIdentity = (u64, u64);
+
 /// A writable root: what was at its top, and the gitdirs that belong to it.
 struct Root {
-    top: Option<(u64, u64)>,
+    top: Option<FileIdentity>,
     found: Arc<Found>,
 }
 

@@ -411,11 +411,10 @@ impl View<'_> {
                     self.masks.push(mask(Kind::Layer));
                     self.put_last(&copy)?;
                 }
+                _ if place.source.is_some() && (!in_writable || is_in_layer(&confinement.places, &place.path)) => {}
                 _ if place.source.is_some() => {
-                    if around == Access::Write && !is_in_layer(&confinement.places, &place.path) && !in_temporary {
-                        self.masks.push(mask(Kind::Hold));
-                        self.cover_last()?;
-                    }
+                    self.masks.push(mask(Kind::Hold));
+                    self.cover_last()?;
                 }
                 (Access::Write, _, Some(copy)) => {
                     self.masks.push(mask(Kind::Root));
