@@ -100,7 +100,9 @@ impl Zygote {
     fn limit(&self, process: &Child) -> io::Result<()> {
         let (Some(open_files), Some(pid)) = (self.open_files, Pid::from_raw(process.id().cast_signed())) else { return Ok(()) };
         let maximum = getrlimit(Resource::Nofile).maximum;
-        prlimit(Some(pid), Resource::Nofile, Rlimit { current: Some(open_files), maximum })?;
+        // The limit of this process may have been lowered since.
+        let current = maximum.map_or(open_files, |most| open_files.min(most));
+        prlimit(Some(pid), Resource::Nofile, Rlimit { current: Some(current), maximum })?;
         Ok(())
     }
 

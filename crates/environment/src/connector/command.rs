@@ -197,8 +197,9 @@ pub async fn start(line: &CommandLine) -> Result<Line, LinkError> {
 /// It runs already, but it is far from having as many files open.
 fn limit_files(child: &Child, open_files: Option<u64>) {
     let pid = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed()));
-    if let (Some(current), Some(pid)) = (open_files, pid) {
+    if let (Some(open_files), Some(pid)) = (open_files, pid) {
         let maximum = getrlimit(Resource::Nofile).maximum;
+        let current = maximum.map_or(open_files, |most| open_files.min(most));
         // One that has ended by now needs no limit.
         let _ = prlimit(Some(pid), Resource::Nofile, Rlimit { current: Some(current), maximum });
     }
