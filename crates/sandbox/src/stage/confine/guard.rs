@@ -204,7 +204,11 @@ impl Keeper {
     /// Hides what patterns deny, wherever it is. False if there is nothing.
     fn search_all(&mut self) -> bool {
         let bases: Vec<PathBuf> = self.globs.iter().map(|glob| glob.base().to_owned()).collect();
-        bases.iter().fold(false, |found, base| self.search(base) || found)
+        let mut has_found = false;
+        for base in &bases {
+            has_found |= self.search(base);
+        }
+        has_found
     }
 
     /// Hides what patterns deny at a path and below it. False if there is nothing.
