@@ -301,8 +301,7 @@ impl Shared {
     /// The same, also of one that is just ending.
     fn in_slot(&self, id: ThreadId) -> Option<LiveThread> {
         let slot = lock(&self.threads).get(&id).cloned()?;
-        let live = lock(&slot.live).clone();
-        live
+        lock(&slot.live).clone()
     }
 
     pub fn all_live(&self) -> Vec<LiveThread> {
