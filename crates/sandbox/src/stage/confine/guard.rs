@@ -284,7 +284,9 @@ impl Keeper {
     fn put(&mut self, mask: &mut Mask) -> Outcome {
         if mask.kind == Kind::Root {
             self.stale = Some(format!("{} was replaced", mask.path.display()));
-            mask.mount = masks::mount_at(&mask.path).ok().flatten();
+            // It can only be read here from now on. With a mount of its own it is seen when it is replaced once more.
+            let covered = self.nothing.as_ref().and_then(|nothing| masks::cover(&masks::find(&mask.path).ok()?, Kind::Hold, nothing).ok());
+            mask.mount = covered.or_else(|| masks::mount_at(&mask.path).ok().flatten());
             return Outcome::Open;
         }
         let Some(nothing) = &self.nothing else { return Outcome::Open };
