@@ -258,7 +258,7 @@ mod tests {
         fs::create_dir_all(&closed).unwrap();
         fs::write(closed.join("x"), "").unwrap();
         for path in [&closed, closed.parent().unwrap()] {
-            fs::set_permissions(path, Permissions::from_mode(0)).unwrap();
+            fs::set_permissions(path, Permissions::from_mode(0o000)).unwrap();
         }
         drop(slot);
         assert_eq!(layers.clear(Path::new("/w")).unwrap(), 0);
