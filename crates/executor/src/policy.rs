@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -410,21 +411,61 @@ const REMEMBERED: usize = 64;
 
 /// The policies that a client asks for again and again.
 #[derive(Default)]
-pub struct Policies(Mutex<HashMap<SandboxContext, (Instant, Policy)>>);
+pub struct Policies(Mutex<HashMap<SandboxContext, Resolved>>);
+
+/// A policy, when it was resolved, and by what it is seen that its denied paths lead elsewhere since.
+struct Resolved {
+    at: Instant,
+    policy: Policy,
+    marks: Vec<Mark>,
+}
+
+impl Resolved {
+    fn is_current(&self) -> bool {
+        self.at.elapsed() < CURRENT && self.marks.iter().all(Mark::is_current)
+    }
+}
+
+/// What was at a path: at the link itself, or at what the path leads to.
+struct Mark {
+    path: PathBuf,
+    is_link: bool,
+    seen: Option<(u64, u64, i64, i64)>,
+}
+
+impl Mark {
+    /// Links on the way to what is denied, and what is denied: a program outside may replace either at any time.
+    fn all(policy: &Policy) -> Vec<Self> {
+        let Some(rules) = policy.rules() else { return Vec::new() };
+        let links = rules.links().map(|(link, _)| (link.to_owned(), true));
+        let denied = rules.iter().filter(|rule| rule.access == Access::Deny).map(|rule| (rule.path.clone(), false));
+        links.chain(denied).map(|(path, is_link)| Self { seen: Self::look(&path, is_link), path, is_link }).collect()
+    }
+
+    fn look(path: &Path, is_link: bool) -> Option<(u64, u64, i64, i64)> {
+        let metadata = if is_link { path.symlink_metadata() } else { path.metadata() }.ok()?;
+        // What is written into a denied file does not matter; that a link has the number of an earlier one does.
+        let (seconds, nanoseconds) = if is_link { (metadata.ctime(), metadata.ctime_nsec()) } else { (0, 0) };
+        Some((metadata.dev(), metadata.ino(), seconds, nanoseconds))
+    }
+
+    fn is_current(&self) -> bool {
+        Self::look(&self.path, self.is_link) == self.seen
+    }
+}
 
 impl Policies {
     pub fn of(&self, context: &SandboxContext, grounds: &Grounds, trails: &Trails) -> Result<Policy, PolicyError> {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((since, policy)) = known.get(context)
-            && since.elapsed() < CURRENT
-        {
-            return Ok(policy.clone());
+        if let Some(resolved) = known.get(context).filter(|resolved| resolved.is_current()) {
+            return Ok(resolved.policy.clone());
         }
         let policy = grounds.policy(Some(context), trails)?;
         if known.len() >= REMEMBERED {
             known.clear();
         }
-        known.insert(context.clone(), (Instant::now(), policy.clone()));
+        let marks = Mark::all(&policy);
+        known.insert(context.clone(), Resolved { at: Instant::now(), policy: policy.clone(), marks });
         Ok(policy)
     }
 }
@@ -450,6 +491,38 @@ mod tests {
 
     fn access(policy: &Policy, path: &Path) -> Access {
         policy.rules().unwrap().access(path).access
+    }
+
+    #[test]
+    fn a_denied_link_that_leads_elsewhere_is_followed_at_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().canonicalize().unwrap();
+        for name in ["one", "two", "a"] {
+            std::fs::create_dir(root.join(name)).unwrap();
+            std::fs::write(root.join(name).join("key"), name).unwrap();
+        }
+        let point = |to: &str| {
+            let _ = std::fs::remove_file(root.join("link"));
+            std::os::unix::fs::symlink(to, root.join("link")).unwrap();
+        };
+        point("one");
+        let deny = |path: &str| json!({"path": {"type": "path", "path": PathUri::from_native(&root.join(path)).unwrap().to_string()}, "access": "none"});
+        let asked = context(json!([special("root", "read"), special("project_roots", "write"), deny("link/key"), deny("a/key")]), &root);
+        let (policies, grounds, trails) = (Policies::default(), Grounds::default(), Trails::default());
+        let policy = || policies.of(&asked, &grounds, &trails).unwrap();
+        let resolved_at = || policies.0.lock().unwrap().values().map(|resolved| resolved.at).next();
+        assert_eq!(access(&policy(), &root.join("one/key")), Access::Deny);
+        let first = resolved_at();
+        assert_ne!(access(&policy(), &root.join("two/key")), Access::Deny);
+        assert_eq!(resolved_at(), first, "nothing changed: it is not resolved again");
+        point("two");
+        assert_eq!(access(&policy(), &root.join("two/key")), Access::Deny);
+        // A directory on the way becomes a link.
+        std::fs::rename(root.join("a"), root.join("was")).unwrap();
+        std::fs::create_dir(root.join("decoy")).unwrap();
+        std::fs::write(root.join("decoy/key"), "decoy").unwrap();
+        std::os::unix::fs::symlink("decoy", root.join("a")).unwrap();
+        assert_eq!(access(&policy(), &root.join("decoy/key")), Access::Deny);
     }
 
     #[test]
