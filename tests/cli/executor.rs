@@ -129,7 +129,7 @@ fn what_was_tried_is_not_tried_again_under_the_same_conditions() {
     let level =
         |text: &str| ["full", "mounts", "landlock"].into_iter().find(|level| text.contains(&format!("\"{level}\""))).map(str::to_owned);
     let work = tempfile::tempdir_in("/var/tmp").unwrap();
-    let script = "mkdir -p .git 2>/dev/null && touch .git/x 2>/dev/null && echo open || echo held";
+    let script = "mkdir -p .codex 2>/dev/null && touch .codex/x 2>/dev/null && echo open || echo held";
     let run = Command::new(OUTPOST)
         .args(["run", "--sandbox", "workspace-write", "--", "sh", "-c", script])
         .env("OUTPOST_HOME", home.path())
