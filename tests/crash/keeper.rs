@@ -373,9 +373,10 @@ async fn a_signal_to_everybody_does_not_hide_how_a_command_ended() {
     let mut family = vec![home.keeper().unwrap()];
     let mut index = 0;
     while index < family.len() {
-        let children = format!("/proc/{0}/task/{0}/children", family[index]);
-        let text = std::fs::read_to_string(children).unwrap_or_default();
-        family.extend(text.split_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
+        // Any thread may have started one.
+        let threads = std::fs::read_dir(format!("/proc/{}/task", family[index])).into_iter().flatten().flatten();
+        let texts = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
+        family.extend(texts.collect::<Vec<_>>().join(" ").split_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
         index += 1;
     }
     assert!(family.len() > 4, "keeper, zygote, cell, reaper and command: {family:?}");
