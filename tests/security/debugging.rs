@@ -23,11 +23,12 @@ const WAYS: [&str; 8] = ["attach", "seize", "readv", "writev", "read-mem", "writ
 /// Tries every way into the processes with the numbers that it is given, or with a name of ours, and prints each that led in. That an
 /// address means nothing there, or that a descriptor is not open, is only found by a process that was let in.
 const ATTACK: &str = r#"
-use Errno qw(EPERM EACCES ESRCH ENOENT);
+use Errno qw(EPERM EACCES ESRCH ENOENT EROFS);
 my ($ptrace, $readv, $writev, $kcmp) = (PTRACE, READV, WRITEV, KCMP);
 my @victims = map { $_ eq 'ours' ? (map { m{(\d+)} && $1 } grep { my $f; open($f, '<', $_) && (readline($f) // '') =~ /^outpost/ } glob '/proc/[0-9]*/comm') : $_ } @ARGV;
 print scalar(@victims), " victims\n";
-my $refused = sub { grep { $! == $_ } EPERM, EACCES, ESRCH, ENOENT };
+# A process table that is the machine's is read-only.
+my $refused = sub { grep { $! == $_ } EPERM, EACCES, ESRCH, ENOENT, EROFS };
 for my $pid (@victims) {
     my $in = sub { print "$pid $_[0]\n" };
     my $buffer = 'x' x 8;

@@ -147,6 +147,8 @@ async fn sandboxes_that_rest_for_long_end_and_so_does_the_process_that_forks_the
         assert_eq!(quick.end.wait().await, Exit::Code(0));
         assert_eq!(zygotes(), 1);
         assert_eq!(slow.end.wait().await, Exit::Code(0), "it was not let go while something ran in it");
+        // A handle of a child keeps its sandbox.
+        drop((quick, slow));
         outpost_testkit::executor::eventually("nothing of it is left", || zygotes() == 0).await;
     }
 }

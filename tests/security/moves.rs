@@ -302,8 +302,11 @@ as_root_and_user! {
         let fill = || {
             let _ = fs::create_dir(ground.path("deep"));
             give(who, &ground.path("deep"));
-            let _ = fs::remove_dir(ground.path("deep/key"));
-            save(who, &ground.path("deep/key"), "secret");
+            // A placeholder may come between the two.
+            while fs::write(ground.path("deep/key"), "secret").is_err() {
+                let _ = fs::remove_dir(ground.path("deep/key"));
+            }
+            give(who, &ground.path("deep/key"));
         };
         fill();
         let mut client = ground.client().await;
@@ -335,8 +338,10 @@ as_root_and_user! {
         let _ = fs::create_dir(ground.path("deep"));
         give(who, &ground.path("deep"));
         for _ in 0..5 {
-            let _ = fs::remove_dir(ground.path("deep/key"));
-            save(who, &ground.path("deep/key"), "secret");
+            while fs::write(ground.path("deep/key"), "secret").is_err() {
+                let _ = fs::remove_dir(ground.path("deep/key"));
+            }
+            give(who, &ground.path("deep/key"));
             tokio::time::sleep(std::time::Duration::from_millis(30)).await;
         }
         fs::write(ground.path("go"), "").unwrap();

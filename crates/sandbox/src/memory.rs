@@ -99,8 +99,23 @@ impl Use {
         self.processes.iter().any(|other| (other.pid, other.started) == (process.pid, process.started))
     }
 
+    /// The largest programs that use so much together; at least one, if there is any. Small ones that would hardly help are spared.
+    pub fn largest_with(&self, bytes: u64) -> Vec<&Process> {
+        let mut sum = 0;
+        let mut is_enough = false;
+        self.largest()
+            .into_iter()
+            .take_while(|process| {
+                let takes = !is_enough;
+                sum += process.bytes;
+                is_enough = sum >= bytes;
+                takes
+            })
+            .collect()
+    }
+
     /// Programs, those that use most first, and of two alike the newer one. Our own processes are none.
-    pub fn largest(&self) -> Vec<&Process> {
+    fn largest(&self) -> Vec<&Process> {
         let mut programs: Vec<_> = self.processes.iter().filter(|process| process.top.is_some()).collect();
         programs.sort_by_key(|process| std::cmp::Reverse((process.bytes, process.started, process.pid)));
         programs
@@ -201,5 +216,17 @@ mod tests {
         assert!((1..64 << 20).contains(&used.bytes), "{used:?}");
         drop(child.stdin.take());
         child.wait().unwrap();
+    }
+
+    #[test]
+    fn only_as_many_are_killed_as_hold_what_is_too_much() {
+        let process = |pid: u32, bytes: u64| Process { pid, started: 1, bytes, top: Some(pid), cell: 1 };
+        let own = Process { top: None, ..process(9, 500) };
+        let used = Use { bytes: 0, processes: vec![process(2, 10), process(3, 150), own, process(4, 90)] };
+        let killed = |bytes: u64| used.largest_with(bytes).iter().map(|process| process.pid).collect::<Vec<_>>();
+        assert_eq!((killed(0), killed(150)), (vec![3], vec![3]));
+        assert_eq!((killed(151), killed(240)), (vec![3, 4], vec![3, 4]));
+        assert_eq!(killed(u64::MAX), [3, 4, 2]);
+        assert!(Use::default().largest_with(1).is_empty());
     }
 }

@@ -233,8 +233,8 @@ impl Meter {
         Some(state.memory_limit()?.saturating_sub(state.memory))
     }
 
-    /// Looks at how much memory is used, and kills what uses most if that is too much: one program first, twice as many each time
-    /// that this was not enough. False if nothing could be killed although it has to be.
+    /// Looks at how much memory is used, and kills what uses most if that is too much: as many programs as hold what is too much, and
+    /// those that hold twice as much each time that this was not enough. False if nothing could be killed although it has to be.
     pub fn hold_memory(&self) -> bool {
         let (limit, cells) = {
             let state = self.lock();
@@ -253,8 +253,8 @@ impl Meter {
         if state.dying.as_ref().is_some_and(is_dying) {
             return true;
         }
-        let many = 1_usize.checked_shl(state.strikes).unwrap_or(usize::MAX);
-        let largest: Vec<Process> = used.largest().into_iter().take(many).cloned().collect();
+        let excess = (used.bytes - limit).saturating_mul(1_u64.checked_shl(state.strikes).unwrap_or(u64::MAX));
+        let largest: Vec<Process> = used.largest_with(excess).into_iter().cloned().collect();
         let mut was_killed = false;
         for process in &largest {
             // Noted before its end can be told.
