@@ -82,7 +82,9 @@ async fn threads_that_are_not_used_any_more_hold_neither_files_nor_processes() {
         fs::create_dir(directory(n)).unwrap();
         let id = thread(&mut client, json!({"cwd": directory(n)})).await;
         turn(&mut client, &id, "write").await;
-        assert_eq!(fs::read_to_string(directory(n).join("said")).unwrap(), format!("{n}\n"));
+        let said = fs::read_to_string(directory(n).join("said")).unwrap_or_default();
+        let read = json!({"threadId": id, "includeTurns": true});
+        assert_eq!(said, format!("{n}\n"), "{}", client.result("thread/read", read).await);
         let left = client.result("thread/unsubscribe", json!({"threadId": id})).await;
         assert_eq!(left["status"], "unsubscribed");
         if n == 0 {

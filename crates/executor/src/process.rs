@@ -233,6 +233,8 @@ impl Process {
 
     async fn run(self: Arc<Self>, streams: Streams, mut end: ChildEnd, session: Weak<Session>) {
         self.stream_until_closed(streams, &mut end, &session).await;
+        // Its output may be kept for long; its sandbox need not be.
+        drop(end);
         self.input.release().await;
         drop(self.terminal.lock().unwrap_or_else(PoisonError::into_inner).take());
         self.change(|log| {

@@ -90,7 +90,7 @@ fn s15_wrong_entries_are_disabled_with_their_line_and_the_others_work() {
         ),
         (
             "url='ws://a:1'\nfuture=1",
-            "environments.toml:4: environment `box`: unknown key `future`; there are id, url, token_file, program, args, env, cwd, ssh, slurm, docker, podman, devcontainer, kubectl, user, run_args, engine, container, namespace, setup, setup_timeout_sec, idle_stop, labels, connect, connect_timeout_sec, initialize_timeout_sec, ceiling",
+            "environments.toml:4: environment `box`: unknown key `future`; there are id, url, token_file, program, args, env, cwd, ssh, slurm, docker, podman, devcontainer, kubectl, user, run_args, engine, container, namespace, setup, setup_timeout_sec, idle_stop, labels, connect, connect_timeout_sec, initialize_timeout_sec, ceiling, sandbox, network, writable_roots, approval_policy, devices",
         ),
     ] {
         assert_eq!(entry(members), why);

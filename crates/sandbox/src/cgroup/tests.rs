@@ -293,7 +293,7 @@ fn half_of_what_was_delegated_is_told_and_the_rest_used() {
     let strict = Limits { required: true, ..limits() };
     assert!(strict.shortfall(&found).unwrap().contains("`memory` was not left to") && limits().shortfall(&found).is_none());
     assert_eq!(Limits { memory: None, ..strict }.shortfall(&found), None);
-    assert_eq!(limits().held(&found).iter().find(|limit| limit.what == MEMORY).unwrap().mechanism, Mechanism::Rlimit);
+    assert_eq!(limits().held(&found).iter().find(|limit| limit.what == MEMORY).unwrap().mechanism, Mechanism::Watchdog);
     // A group that may be entered and not divided is left as it was.
     let closed = Node { divides: false, delegated: true, processes: vec![OWN, STAGE], ..Node::ours() };
     let tree = Fake::new([(UNIT, closed)]);

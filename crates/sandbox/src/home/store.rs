@@ -229,7 +229,7 @@ mod tests {
         assert!(layers.list().unwrap().is_empty());
         let (a, b) = (Path::new("/w/a"), Path::new("/w/b"));
         let first = layers.take(a).unwrap();
-        fs::write(first.path().join("upper/x"), [0; 8192]).unwrap();
+        fs::write(first.path().join("upper/x"), [0; 1 << 16]).unwrap();
         let beside = layers.take(a).unwrap();
         assert_ne!(first.path(), beside.path());
         assert!(!layers.take(b).unwrap().path().join("upper/x").exists());
@@ -238,7 +238,7 @@ mod tests {
         let again = layers.take(a).unwrap();
         assert!(again.path() == kept && again.path().join("upper/x").exists());
         let listed = layers.list().unwrap();
-        let told: Vec<_> = listed.iter().map(|layer| (layer.workspace.as_path(), layer.is_in_use, layer.bytes >= 8192)).collect();
+        let told: Vec<_> = listed.iter().map(|layer| (layer.workspace.as_path(), layer.is_in_use, layer.bytes >= 1 << 16)).collect();
         assert_eq!(told, [(a, true, true), (b, false, false)]);
         assert_eq!(layers.clear(a).unwrap(), 2, "both are in use");
         assert!(again.path().join("upper/x").exists());
