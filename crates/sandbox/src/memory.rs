@@ -180,7 +180,7 @@ mod tests {
     #[test]
     fn what_processes_share_is_counted_once() {
         // Two processes that have the same 64 MiB, of which the second is the child of the first.
-        let script = "$x = 'a' x (64 << 20); $| = 1; my $p = fork; if (!$p) { print 'ready'; <STDIN>; exit } waitpid($p, 0)";
+        let script = "my $n = 64 << 20; my $x = 'a' x $n; $| = 1; my $p = fork; if (!$p) { print 'ready'; <STDIN>; exit } waitpid($p, 0)";
         let mut parent = Command::new("perl").args(["-e", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut said = [0; 5];
         parent.stdout.take().unwrap().read_exact(&mut said).unwrap();

@@ -107,6 +107,16 @@ async fn a_torn_end_is_tolerated_at_every_byte() {
     }
 }
 
+#[tokio::test]
+async fn a_first_line_that_is_not_there_is_named() {
+    let sample = sample().await;
+    let first_line = sample.bytes.iter().position(|byte| *byte == b'\n').unwrap() + 1;
+    let store = sample.spoil(&sample.bytes[first_line..]);
+    let damage = sample.check(&store, "without its first line").await;
+    assert!(damage.iter().any(|damage| damage.what == DamageKind::Header), "{damage:?}");
+    sample.go_on(&store, "without its first line").await;
+}
+
 /// Numbers that are always the same.
 struct Dice(u64);
 

@@ -69,6 +69,11 @@ impl Home {
                 last = through;
             }
         }
+        // A first line that is altered was found on the way; one that is not there at all was not.
+        let has_header = |(thread, damage): &(ThreadId, Damage)| *thread == segment.thread && damage.what == DamageKind::Header;
+        if segment.start.sum.is_none() && !verdict.damage.iter().any(has_header) {
+            verdict.damage.push((segment.thread, Damage { from: 1, to: 0, offset: 0, bytes: 0, what: DamageKind::Header }));
+        }
         if last < until && segment.until.is_some() {
             let offset = forward.place().offset;
             verdict.damage.push((segment.thread, Damage { from: last + 1, to: until, offset, bytes: 0, what: DamageKind::CutOff }));
