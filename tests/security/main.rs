@@ -26,8 +26,6 @@
 //! | refusals name their rule | `x4_…`, `x2_files_are_written…`, `x2_what_runs_later…` |
 //! | children of the dead are killed | `terminate_leaves_nothing` |
 //! | rlimits; control groups; the watchdog | `a_file_does_not_grow…`, `whoever_forks…`; `a_memory_hog…`, `whoever_forks…`; `a_disk_filler…` |
-//! | our processes cannot be dumped; a Landlock domain for each sandbox; tracees are let go; events of a processor are refused | `only_the_same_sandbox…`; `without_namespaces_domains…`; `whoever_makes_us…`; `nobody_measures…` |
-//! | memory is watched | `a_memory_hog…`, `of_a_session…` (as a user) |
 //! | files are replaced; a redo copy is kept | `l8_a_kill_tears_nothing`; `l8_a_file_with_two_names…` |
 //!
 //! All of `denials`, and `a_ceiling_may_deny_what_we_protect`, `the_sessions_own_temporary_files_count`, `a_writable_root_counts…` and
@@ -36,7 +34,7 @@
 //!
 //! `no_new_privs` taken out alone breaks nothing: Landlock and seccomp ask for it and set it themselves. Not tried: redirects and proxies of HTTP, the
 //! time in which a client must introduce itself, the fork bomb, unread output, a full disk, stopped helpers (`stops`), the ceiling for requests that name
-//! no sandbox, the shared loopback (`loopback`), the process table that is read-only for root by name (`levels`).
+//! no sandbox, the shared loopback (`loopback`), what debuggers reach (`debugging`), watched memory, devices, the layer over the home (`home`), the process table that is read-only for root by name (`levels`).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
 
 mod attack;
