@@ -92,9 +92,14 @@ async fn a_bridge_killed_twenty_times_loses_nothing() {
     let script =
         format!("echo run >> {}; until [ -e {} ]; do seq 1 30000; sleep 0.05; done; echo end", counter.display(), enough.display());
     let running = home.run(&script).spawn().unwrap();
-    let reading = tokio::spawn(running.wait_with_output());
+    let mut reading = tokio::spawn(running.wait_with_output());
+    // A machine that was never reached is not waited for.
+    eventually("the command runs", || counter.exists()).await;
     for killed in 0..20 {
-        eventually("there is another bridge", || home.bridges().len() > killed).await;
+        tokio::select! {
+            () = eventually("there is another bridge", || home.bridges().len() > killed) => {}
+            output = &mut reading => panic!("it ended after {killed} bridges: {:?}", output.unwrap().unwrap().stderr.escape_ascii().to_string()),
+        }
         // Somewhere in the middle of its work.
         tokio::time::sleep(Duration::from_millis(100)).await;
         kill(home.bridges()[killed]);
