@@ -250,23 +250,19 @@ async fn q3_wrong_tokens_are_answered_ever_later_and_right_ones_at_once() {
 #[tokio::test]
 async fn q3_a_named_balancer_is_looked_through() {
     let wrong = |whom: &'static str| [("authorization", "Bearer wrong"), ("x-forwarded-for", whom)];
+    // That the header of an address which is no balancer is not believed: `rpc/src/door.rs`.
     for (proxy, is_told_apart) in [("127.0.0.1", true), ("192.0.2.9", false)] {
         let executor = ExecutorProcess::start(OUTPOST.as_ref(), &["--trusted-proxy", proxy]);
         // Enough of them for the next one to wait long.
         for _ in 0..9 {
             assert_eq!(knock(executor.address(), &wrong("10.0.0.1")).await, 401);
         }
-        let address = executor.address().to_owned();
-        let guesser = tokio::spawn(async move { knock(&address, &wrong("10.0.0.1")).await });
-        let address = executor.address().to_owned();
-        let other = tokio::spawn(async move { knock(&address, &wrong("10.0.0.2")).await });
         if is_told_apart {
-            assert_eq!(other.await.unwrap(), 401);
+            let address = executor.address().to_owned();
+            let guesser = tokio::spawn(async move { knock(&address, &wrong("10.0.0.1")).await });
+            assert_eq!(knock(executor.address(), &wrong("10.0.0.2")).await, 401);
             assert!(!guesser.is_finished(), "the one who guesses does not wait");
-        } else {
-            // Both are one address, so that the second waits longer than the first.
-            assert_eq!(guesser.await.unwrap(), 401);
-            assert!(!other.is_finished(), "a header of a stranger was believed");
+            guesser.abort();
         }
         // A crowd of one address leaves room for the others behind the same balancer.
         let mut crowd = Vec::new();
