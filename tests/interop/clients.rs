@@ -135,7 +135,7 @@ async fn an_editor_through_the_acp_adapter() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_provider_of_the_ai_sdk() {
     let mut replies = Vec::from(where_are_you());
-    replies.push(Reply::streamed("the same thread"));
+    replies.push(Reply::After(std::time::Duration::from_millis(300), Box::new(Reply::streamed("the same thread"))));
     let desk = Desk::new(replies).await;
     desk.node("ai_sdk.mjs").await;
 }

@@ -28,6 +28,8 @@ pub enum Reply {
     Silent(String),
     /// Begins a good answer whose first line never ends.
     Endless,
+    /// Thinks first. Clients that begin to listen when their request is answered lose what comes in the same moment.
+    After(std::time::Duration, Box<Reply>),
 }
 
 impl Reply {
@@ -227,6 +229,10 @@ async fn send(stream: &mut TcpStream, reply: Reply) -> Option<()> {
         Reply::Silent(body) => {
             stream.write_all(open(body).as_bytes()).await.ok()?;
             return std::future::pending().await;
+        }
+        Reply::After(pause, reply) => {
+            tokio::time::sleep(pause).await;
+            return Box::pin(send(stream, *reply)).await;
         }
         Reply::Endless => {
             stream.write_all(open("data: ".into()).as_bytes()).await.ok()?;
