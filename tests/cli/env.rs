@@ -196,10 +196,11 @@ fn a_watcher_hears_states_and_the_file() {
     assert_eq!(child.wait().unwrap().code(), Some(1));
 
     let mut child = home.command(&["env", "watch", "--json", "far"]).stdout(Stdio::piped()).spawn().unwrap();
-    let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    // Read until the end of the test: without a reader it ends by itself.
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut seen = Vec::new();
     let mut added = false;
-    for line in lines {
+    for line in lines.by_ref() {
         let news: Value = serde_json::from_str(&line.unwrap()).unwrap();
         seen.push(format!("{} {}", news["event"].as_str().unwrap(), news["state"].as_str().unwrap_or_default()));
         if news["state"] == "ready" && !added {
