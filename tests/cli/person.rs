@@ -1,4 +1,4 @@
-//! A person at a terminal or a script: a home and a directory of their own, and nothing of whoever runs the tests.
+//! A person at a terminal or a script: a home and a directory of their own, and nothing of the user who runs the tests.
 
 use std::process::{Command, Output, Stdio};
 

@@ -108,7 +108,6 @@ async fn leaving_the_sandbox_is_asked_or_refused() {
     }
 }
 
-/// A question waits through a restart, under the same id.
 /// A yes to a shell is no yes to everything that is typed into it later.
 #[tokio::test]
 async fn what_is_typed_into_an_allowed_shell_is_asked_about() {
@@ -156,6 +155,7 @@ async fn what_is_typed_into_an_allowed_shell_is_asked_about() {
     }
 }
 
+/// A question waits through a restart, under the same id.
 #[tokio::test]
 async fn a_question_survives_a_restart() {
     let harness = asking(ApprovalPolicy::Untrusted, vec![Reply::call("a", "exec_command", &json!({"cmd": "touch ran"}))]).await;

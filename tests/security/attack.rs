@@ -129,7 +129,7 @@ impl fmt::Display for Episode {
     }
 }
 
-/// What was done so far, for whoever reads of a finding.
+/// What was done so far, for the reader of a finding.
 #[derive(Clone, Default)]
 pub struct Steps(Arc<Mutex<Vec<String>>>);
 

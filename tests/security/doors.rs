@@ -246,7 +246,7 @@ async fn q3_wrong_tokens_are_answered_ever_later_and_right_ones_at_once() {
     assert_eq!(next_wrong.await.unwrap(), 401);
 }
 
-/// Behind a balancer that is named, strangers are told apart by whom it forwards; anybody else's word about that counts for nothing.
+/// Behind a balancer that is named, strangers are told apart by whom it forwards; the header of any other address is ignored.
 #[tokio::test]
 async fn q3_a_named_balancer_is_looked_through() {
     let wrong = |whom: &'static str| [("authorization", "Bearer wrong"), ("x-forwarded-for", whom)];

@@ -322,7 +322,7 @@ as_root_and_user! {
         }
     }
 
-    // A directory that was replaced is heard in like the first one, also by a guard that nobody asks.
+    // A directory that was replaced is heard in like the first one, also by a guard that is not asked.
     async fn changes_in_a_directory_that_was_replaced_are_heard(who: Who) {
         let ground = Ground::new(who);
         make_directory(who, &ground.path("deep"));

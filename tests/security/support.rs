@@ -30,7 +30,7 @@ pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// One test as root and as an ordinary user; whoever runs it as an ordinary user only gets that half. `#[needs(…)]` names promises of the
+/// One test as root and as an ordinary user; run as an ordinary user, only that half is run. `#[needs(…)]` names promises of the
 /// verdict card: where the card denies one, the test asserts that instead.
 #[macro_export]
 macro_rules! as_root_and_user {

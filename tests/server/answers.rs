@@ -247,7 +247,7 @@ async fn skills_are_listed_and_changes_are_told() {
     changes_are_heard(&mut client, |number| write_skill(&extra, &format!("new-{number}"))).await;
 }
 
-/// Waits until whoever watches skills of this machine is at work: the first look may come after the first change, but not after all.
+/// Waits until the watch over this machine's skills is at work: the first look may come after the first change, but not after all.
 async fn changes_are_heard(client: &mut outpost_testkit::Client, change: impl Fn(usize)) {
     for number in 0..10 {
         change(number);

@@ -85,7 +85,7 @@ struct Options {
 enum Who {
     Root,
     User,
-    /// Whoever runs this, who is not root and cannot become another.
+    /// The user who runs this, who is not root and cannot become another.
     Oneself,
 }
 
@@ -237,7 +237,7 @@ impl Ground {
         Ok(ground)
     }
 
-    /// Programs of the system first, so that what is in the home of whoever runs this makes no difference; then those of Rust.
+    /// Programs of the system first, so that what is in the user's home makes no difference; then those of Rust.
     fn path(&self) -> String {
         match &self.toolchain {
             Some(toolchain) => format!("{PATH}:{}", toolchain.join("bin").display()),

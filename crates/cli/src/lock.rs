@@ -1,7 +1,7 @@
 //! The administrator's lock: what `/etc/outpost/requirements.toml` says that no configuration of a user loosens.
 //!
 //! The lists of MCP servers in the same file are read elsewhere (`servers.rs`). A file that cannot be read, or says something that is
-//! not known, stops what would run agents or sandboxes: nobody knows what it would have forbidden.
+//! not known, stops what would run agents or sandboxes: what it would have forbidden is unknown.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use outpost_runtime::policy::{AllowedPolicies, ApprovalPolicy};
 use outpost_sandbox::Level;
 use serde::Deserialize;
 
-/// What the administrator of this machine requires of everybody.
+/// What the administrator of this machine requires of all its users.
 pub const FILE: &str = "/etc/outpost/requirements.toml";
 
 #[derive(Deserialize)]

@@ -67,7 +67,7 @@ pub struct EnvironmentOptions {
     pub sessions: Option<Arc<SessionMemory>>,
     /// How long it may be unused before it is stopped.
     pub idle_stop: Option<Duration>,
-    /// What its entry leaves of the policy of whoever works there.
+    /// What its entry leaves of the policy of the threads that work there.
     pub narrowing: Narrowing,
     /// What routes through ssh, jobs and containers may use.
     pub means: Means,
@@ -240,7 +240,7 @@ impl Environment {
         &self.0.label.name
     }
 
-    /// What its entry leaves of the policy of whoever works there.
+    /// What its entry leaves of the policy of the threads that work there.
     pub fn narrowing(&self) -> &Narrowing {
         &self.0.narrowing
     }

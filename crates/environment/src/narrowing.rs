@@ -1,4 +1,4 @@
-//! What an environment's own entry leaves of the policy of whoever works there.
+//! What an environment's own entry leaves of the policy of the threads that work there.
 
 /// Nothing in it means that the thread's policy holds as it is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -175,7 +175,7 @@ impl Git {
                 GitMode::Commit if is_allowed(&gitdir) => match self.repository(&gitdir) {
                     Some(repository) => {
                         let layered = repository.substitutes().into_iter().fold(layered, Rules::substituting);
-                        // Git works only in a tree that belongs to whoever runs it.
+                        // Git works only in a tree that belongs to the user who runs it.
                         match gitdir.parent().filter(|tree| gitdir.ends_with(".git") && layered.access(tree).access == Access::Read) {
                             Some(tree) => layered.also_about(tree.to_owned()),
                             None => layered,
@@ -329,7 +329,7 @@ impl Git {
     pub fn leave(&self) {
         let repositories = std::mem::take(&mut self.lock().repositories);
         for (_, repository) in repositories.values().filter(|(_, repository)| !repository.has_unfinished_work()) {
-            // Without it nobody takes the rest for a layer.
+            // Without it the rest is not taken for a layer.
             let _ = fs::remove_file(repository.own.join("known"));
             let _ = fs::remove_dir_all(&repository.own);
         }
@@ -352,7 +352,7 @@ fn working_trees(policy: &Policy) -> Vec<PathBuf> {
     rules.writable_roots().map(|rule| rule.path.clone()).filter(|path| is_workspace(path) && is_about(path)).collect()
 }
 
-/// Whether a writable place is one that somebody works in.
+/// Whether a writable place is a workspace.
 fn is_workspace(path: &Path) -> bool {
     path != Path::new("/") && path != Path::new("/tmp") && path.is_dir()
 }

@@ -164,7 +164,7 @@ async fn take<L: Future<Output = Result<Child, LaunchError>>>(
     let mut noise: Vec<u8> = Vec::new();
     let told = timeout(PATIENCE, async {
         let complaints = async {
-            // Read all the same: a shell whose complaints nobody reads waits for ever.
+            // Read all the same: a shell whose error output is not read waits for ever.
             while let Some(more) = next(child.errors.as_ref()).await {
                 let room = MAX_NOISE.saturating_sub(noise.len());
                 noise.extend(more.into_iter().take(room));

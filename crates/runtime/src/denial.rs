@@ -30,9 +30,9 @@ pub(crate) struct Around {
     pub mode: SandboxMode,
     pub context: SandboxContext,
     pub cwd: PathUri,
-    /// Where it is written down that nobody gets more here, if so.
+    /// The file that forbids more here, if one does.
     pub fixed: Option<String>,
-    /// Why nobody can be asked for more, if so.
+    /// Why the user cannot be asked for more, if so.
     pub silence: Option<&'static str>,
 }
 
@@ -173,7 +173,7 @@ mod tests {
         ] {
             assert_eq!(cause(line, &writable()), Cause::Write(PathUri::from_native(expected.as_ref()).unwrap()), "{line}");
         }
-        // What the sandbox allows was refused by somebody else.
+        // What the sandbox allows was refused by the system or another program.
         assert_eq!(cause("cat: /w/own: Permission denied", &writable()), Cause::Unknown);
         assert_eq!(cause("sudo: Operation not permitted", &writable()), Cause::Unknown);
     }

@@ -109,7 +109,7 @@ fn find(path: &Path, settings: &HomeSettings) -> Option<KnownHome> {
             let real = trace(&home.join(path)).map_or_else(|_| home.join(path), |led| led.real);
             match real.strip_prefix(&home) {
                 Ok(inner) if !inner.as_os_str().is_empty() => found.push(inner.to_owned()),
-                // A directory that is the home itself, or is somewhere else, is written by nobody.
+                // A directory that is the home itself, or is somewhere else, cannot be written.
                 _ if is_secret && real.exists() => outside.push(real),
                 _ => {}
             }

@@ -23,7 +23,7 @@ const BY_SHELL_TIME: i32 = 128 + TOO_MUCH_TIME;
 const WATCHED: usize = 8;
 /// How long a process that was killed may take to give its memory back before the next one is.
 const DYING: Duration = Duration::from_secs(2);
-/// So many kills that nobody has asked about are remembered.
+/// So many kills that were not asked about are remembered.
 const REMEMBERED: usize = 64;
 
 #[derive(Debug)]
@@ -204,7 +204,7 @@ impl Meter {
     }
 
     /// Whether a layer may have reached its limit since it was last measured: only then is measuring worth its time. By what was written
-    /// to its disk meanwhile, by anybody.
+    /// to its disk meanwhile, by any program.
     pub fn may_have_grown(&self, layer: &Path, most: u64) -> bool {
         match (self.lock().measured.get(layer), free(layer)) {
             (Some((bytes, before)), Some(now)) => before.saturating_sub(now) > most.saturating_sub(*bytes) / 2,

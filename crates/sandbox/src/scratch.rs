@@ -74,7 +74,7 @@ impl Scratch {
         path.canonicalize()
     }
 
-    /// Where a layer over the home is put together for an owner; to be made, and removed, by whoever uses it.
+    /// Where a layer over the home is put together for an owner; to be made, and removed, by its user.
     pub fn frame(&self, owner: u64, number: usize) -> PathBuf {
         self.directory.join(format!("home-{owner}-{number}"))
     }

@@ -1,4 +1,4 @@
-//! Holds what the kernel does not: some space stays free for everybody, and where no control group counts a session's memory, the
+//! Holds what the kernel does not: some space stays free for all users, and where no control group counts a session's memory, the
 //! program that uses most is stopped when there is too much of it.
 //!
 //! While nothing runs, nothing is looked at.
@@ -43,7 +43,7 @@ impl Drop for Inner {
     }
 }
 
-/// Says that nobody looks any more, however that came to be.
+/// Says that the watchdog does not look any more, however that came to be.
 struct Looking(Arc<Mutex<bool>>);
 
 impl Drop for Looking {

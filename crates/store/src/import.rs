@@ -158,7 +158,7 @@ async fn import_session(path: &Path, store: &Store) -> Result<Vec<Imported>, Imp
     while let (Ok(()), Some(claude::Piece { thread, facts })) = (&written, read.recv().await) {
         written = take(&mut targets, store, thread, facts).await;
     }
-    // Nobody reads on if nothing can be written any more.
+    // Reading stops if nothing can be written any more.
     drop(read);
     let ended = match reading.await {
         Ok(ended) => ended,

@@ -1,4 +1,4 @@
-//! File calls and starts while sandboxed code swaps directories, links and files under them at the same time. Nobody outside helps, so there
+//! File calls and starts while sandboxed code swaps directories, links and files under them at the same time. No program outside helps, so there
 //! is no window: nothing may be learnt and nothing outside be changed, at any moment.
 
 use std::path::{Path, PathBuf};

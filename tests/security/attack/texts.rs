@@ -81,7 +81,7 @@ pub async fn run(episode: Episode, steps: Steps) {
             assert_eq!(in_pieces, shown, "in pieces: {}", says());
             let lines = matches!(form, Form::Text | Form::Script);
             let is_harmless = |c: char| !c.is_control() || c == '\t' || lines && c == '\n';
-            // The end of a line as some systems write it obeys nobody.
+            // The end of a line as some systems write it obeys no program.
             let unended = shown.replace("\r\n", "\n");
             assert!(if lines { &unended } else { &shown }.chars().all(is_harmless), "{}", says());
             let hidden = ['\u{202e}', '\u{2066}', '\u{200b}', '\u{feff}', '\u{2028}', '\u{ad}', FRAME];

@@ -64,7 +64,7 @@ pub async fn run(episode: Episode, steps: Steps) {
             client.start(start).await;
             let (_, output) = client.outcome(&id).await;
             let output = String::from_utf8_lossy(&output).into_owned();
-            // As root a command without a sandbox sees the processes of everybody, this test included; only its own variables count.
+            // As root a command without a sandbox sees the processes of all users, this test included; only its own variables count.
             let own = if confined { output.as_str() } else { output.split('\0').next().unwrap_or_default() };
             let shown: Vec<&str> = own.split(['\n', '\0']).filter(|line| line.contains(SECRET)).collect();
             assert!(shown.is_empty(), "inherit {inherit}, sandbox {confined}: {shown:?}");

@@ -8,7 +8,7 @@ use super::{end, git, plain, repository, sandboxed, settled, start, try_git};
 use crate::as_root_and_user;
 use crate::support::{Ground, give};
 
-/// Everything below a gitdir belongs to whoever the working tree belongs to.
+/// Everything below a gitdir belongs to the owner of the working tree.
 fn is_owned(gitdir: &Path, owner: u32) {
     let mut left = vec![gitdir.to_owned()];
     while let Some(path) = left.pop() {
@@ -145,7 +145,7 @@ as_root_and_user! {
         assert!(!try_git(who, &root, &["rev-parse", "--verify", "-q", "refs/heads/old"]).0);
         let kept = git(who, &root, &["for-each-ref", "--format=%(objectname)", "refs/outpost"]);
         assert_eq!(kept, tip);
-        // Whoever removes everything removes nothing outside.
+        // Removing everything inside removes nothing outside.
         let done = sandboxed(&ground, &mut client, &root, "rm -rf .git/refs .git/packed-refs .git/HEAD .git/index; git init -q; true").await;
         assert!(!done.notices.is_empty(), "{}", done.output);
         assert_eq!(git(who, &root, &["log", "--format=%s", "main"]), "one");

@@ -1,5 +1,5 @@
 # Runs a command in another root as if it were the machine's own: sh enter.sh ROOT UID COMMAND, in a mount namespace of its own.
-# By pivot_root, because the kernel lets nobody in a chroot make user namespaces.
+# By pivot_root, because the kernel lets no process in a chroot make user namespaces.
 set -e
 root=$1 user=$2; shift 2
 kit=/var/tmp/outpost-hosts

@@ -21,7 +21,7 @@ pub const WANTS_TOOL: &str = "please run it";
 
 /// Below this path requests are judged.
 const STRICT: &str = "/strict/";
-/// Where somebody asks what was found.
+/// Where the result of the trials is asked for.
 const VERDICT: &str = "/verdict";
 /// Of requests larger than this, with a history of thousands of turns, only some are judged.
 const LARGE: usize = 1 << 20;

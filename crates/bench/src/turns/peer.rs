@@ -27,7 +27,7 @@ pub struct Peer {
     input: AsyncMutex<ChildStdin>,
     waiting: Arc<Mutex<Waiting>>,
     home: PathBuf,
-    /// A home that nobody else uses goes with it.
+    /// A home of its own is removed with it.
     _own: Option<TempDir>,
 }
 

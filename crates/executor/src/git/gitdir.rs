@@ -82,7 +82,7 @@ impl Gitdir {
 
     /// A plain file that is not larger than this.
     pub fn read(&self, name: &Path, most: u64) -> io::Result<Option<Vec<u8>>> {
-        // A pipe that somebody put there must not hold us up.
+        // A pipe that sandboxed code put there must not block the executor.
         let opened = match beneath(&self.0, name, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()) {
             Ok(opened) => opened,
             Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),

@@ -80,17 +80,13 @@ impl Repository {
         let place = if gitdir.exists() { gitdir } else { gitdir.parent().unwrap_or(gitdir) };
         let metadata = place.metadata().map_err(Refused::Copy)?;
         let owner = (metadata.uid(), metadata.gid());
-        let layer = own.join("layer");
+        let made = |own: PathBuf, layer: PathBuf, units: Vec<String>, known: Known| {
+            let (gitdir, known) = (gitdir.to_owned(), tokio::sync::Mutex::new(known));
+            Self { gitdir, layer, own, owner, units, objects: Mutex::default(), known }
+        };
         if let Some((units, known)) = earlier(&own) {
-            return Ok(Self {
-                gitdir: gitdir.to_owned(),
-                layer,
-                own,
-                owner,
-                units,
-                objects: Mutex::default(),
-                known: tokio::sync::Mutex::new(known),
-            });
+            let layer = own.join("layer");
+            return Ok(made(own, layer, units, known));
         }
         let _ = fs::remove_dir_all(&own);
         DirBuilder::new().recursive(true).mode(0o700).create(&own).map_err(Refused::Copy)?;
@@ -112,15 +108,7 @@ impl Repository {
         }
         known.outside = Stamps::taken_at(began, gitdir, &units, false);
         known.inside = Stamps::take(&layer, &units, true);
-        let repository = Self {
-            gitdir: gitdir.to_owned(),
-            layer,
-            own,
-            owner,
-            units,
-            objects: Mutex::default(),
-            known: tokio::sync::Mutex::new(Known::default()),
-        };
+        let repository = made(own, layer, units, Known::default());
         repository.write_down(&known).map_err(Refused::Copy)?;
         Ok(Self { known: tokio::sync::Mutex::new(known), ..repository })
     }

@@ -1,6 +1,6 @@
 //! Running git: in a sandbox, where the repository that it reads is not to be trusted, and outside, as the owner of the real one.
 //!
-//! Outside, git never reads the configuration, hooks or attributes of anybody: it works in a directory of ours that has a
+//! Outside, git never reads the configuration, hooks or attributes of a user or a repository: it works in a directory of ours that has a
 //! configuration of ours, and links to the refs and objects of the repository.
 
 use std::fs::{self, DirBuilder};
@@ -163,7 +163,7 @@ impl Drop for Outside {
     }
 }
 
-/// Git with nothing of anybody's settings.
+/// Git without settings of the system, a user or a repository.
 fn command(program: &Path, owner: (u32, u32)) -> Command {
     let mut command = Command::new(program);
     command.env_clear().stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);

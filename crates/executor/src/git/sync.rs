@@ -319,7 +319,7 @@ impl Comparing<'_> {
             };
             match (moved, new) {
                 (Ok(_), _) => {}
-                // Changed by somebody between our look and now.
+                // Changed by the user between our look and now.
                 (Err(_), Some(new)) => self.keep(part, name, new).await,
                 (Err(why), None) => {
                     self.notices.push(format!("git: {name} was deleted in the sandbox, and that was not carried over: {why}"))

@@ -39,7 +39,7 @@ impl StepTools {
         self.mode.within(handle.narrowing())
     }
 
-    /// Where it is written down that nobody gets more there, if so.
+    /// The file that forbids more there, if one does.
     pub(crate) fn fixed(&self, handle: &Environment) -> Option<String> {
         let narrowing = handle.narrowing();
         let entry = || format!("the entry of environment `{}` in environments.toml", handle.name());
@@ -55,7 +55,7 @@ impl StepTools {
         Some(format!("The sandbox cannot be widened by {wanted}: {place} fixes that ({}). Go on without it.", handle.narrowing().words()))
     }
 
-    /// Why nobody may be asked for permissions there, if so.
+    /// Why the user may not be asked for permissions there, if so.
     pub(crate) fn silence_in(&self, handle: &Environment) -> Option<&'static str> {
         silence(self.approval).or_else(|| silence(approval(handle)?))
     }

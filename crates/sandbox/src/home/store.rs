@@ -51,7 +51,7 @@ impl Slot {
         size(&self.path)
     }
 
-    /// Forgets what was written. Nobody may have it mounted.
+    /// Forgets what was written. No cell may have it mounted.
     pub fn empty(&self) -> io::Result<()> {
         ["upper", "work"].iter().try_for_each(|name| remove(&self.path.join(name)))?;
         fill(&self.path)
@@ -63,7 +63,7 @@ impl Layers {
         Self(directory)
     }
 
-    /// A layer of a workspace that nobody else uses.
+    /// A layer of a workspace that no other session uses.
     pub fn take(&self, workspace: &Path) -> io::Result<Slot> {
         let directory = self.directory(workspace)?;
         for number in 0..SLOTS {
@@ -163,7 +163,7 @@ fn lock(slot: &Path) -> io::Result<Option<File>> {
     if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
         return Ok(None);
     }
-    // Whoever removed the slot meanwhile removed this file, too.
+    // A program that removed the slot meanwhile removed this file, too.
     let is_current = fs::metadata(&path).is_ok_and(|known| file.metadata().is_ok_and(|own| own.ino() == known.ino()));
     Ok(is_current.then_some(file))
 }

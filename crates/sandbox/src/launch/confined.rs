@@ -38,7 +38,7 @@ pub(super) struct Made {
 type Outcome = Result<Made, (Cause, String)>;
 
 impl Owner {
-    /// At the strongest level that this machine holds, never at a lower one because of what a policy names: otherwise whoever can
+    /// At the strongest level that this machine holds, never at a lower one because of what a policy names: otherwise a client that can
     /// spoil a policy could choose the level.
     pub(super) fn confined_cell(
         &self,
@@ -270,7 +270,7 @@ impl Owner {
         };
         let tree = |(path, access): (PathBuf, Access)| Place {
             rights: rights(&path, access),
-            // What is seen inside a layer lies in a directory of ours, which nobody else finds.
+            // What is seen inside a layer lies in a directory of ours, which other programs do not know.
             fixed: access == Access::Write || rules.source_of(&path).is_none(),
             source: rules.source_of(&path).map(Path::to_owned),
             shape: if is_layered(&path) { Shape::Home } else { Shape::Tree },

@@ -152,7 +152,7 @@ impl Owner {
         identity: Identity,
         state: &mut State,
     ) -> Result<Option<HomeLayer>, LaunchError> {
-        // Somebody else has no business in this home, and finds it closed.
+        // Other users find this home closed.
         let is_own = matches!(identity, Identity::Own | Identity::Mapped { .. } | Identity::Owner { uid: 0, .. });
         let Some(view) = rules.home().filter(|_| is_own && level > Level::Landlock) else { return Ok(None) };
         let held = match state.layers.get(&view.workspace) {

@@ -1,4 +1,4 @@
-//! Directories of ours that sandboxed code sees in the place of the machine's: what is written there reaches nobody else.
+//! Directories of ours that sandboxed code sees in the place of the machine's: what is written there reaches no other program.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use super::{Access, Origin, Rule, Rules};
 pub struct Substitute {
     /// Where it is seen.
     pub path: PathBuf,
-    /// The directory that is seen there. It belongs to whoever sandboxed code works for.
+    /// The directory that is seen there. It belongs to the user that sandboxed code works for.
     pub source: PathBuf,
     /// What sandboxed code may do with it.
     pub access: Access,

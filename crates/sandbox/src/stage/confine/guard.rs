@@ -195,7 +195,7 @@ impl Keeper {
         for path in &heard.new {
             is_touched |= self.search(path);
         }
-        // Below a root that was replaced everything is new, and nobody heard of it.
+        // Below a root that was replaced everything is new, and the watch did not hear of it.
         if is_touched && self.verify(losses) && self.search_all() {
             self.verify(losses);
         }
@@ -291,7 +291,7 @@ impl Keeper {
         }
         let Some(nothing) = &self.nothing else { return Outcome::Open };
         for _ in 0..TRIES {
-            // The directories around it may be others by now, in which nobody hears yet. Before it is looked at, so that nothing is
+            // The directories around it may be others by now, in which there is no watch yet. Before it is looked at, so that nothing is
             // missed in between.
             if let Some(watch) = &mut self.watch {
                 watch.around(&mask.path);

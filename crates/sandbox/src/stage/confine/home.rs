@@ -97,7 +97,7 @@ fn put_together(layer: &HomeLayer, identity: Identity, sources: &Sources) -> Res
 
 /// Fills the layers between the home and what is written. The working directory is the frame.
 struct Skeleton {
-    /// Whom the sandbox's user has to find as the owner, if that is not whoever makes them.
+    /// Whom the sandbox's user has to find as the owner, if that is not the user that makes them.
     owner: Option<u32>,
 }
 
