@@ -5,7 +5,6 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -18,7 +17,7 @@ use outpost_wire::{PathError, PathUri};
 use thiserror::Error;
 
 use crate::devices::{self, DeviceError};
-use crate::trails::Trails;
+use crate::trails::{Stamp, Trails};
 
 /// What a system needs to run programs at all.
 const MINIMAL: &[&str] =
@@ -429,28 +428,25 @@ impl Resolved {
 /// What was at a path: at the link itself, or at what the path leads to.
 struct Mark {
     path: PathBuf,
-    is_link: bool,
-    seen: Option<(u64, u64, i64, i64)>,
+    look: fn(&Path) -> Option<Stamp>,
+    seen: Option<Stamp>,
 }
 
 impl Mark {
     /// Links on the way to what is denied, and what is denied: a program outside may replace either at any time.
     fn all(policy: &Policy) -> Vec<Self> {
         let Some(rules) = policy.rules() else { return Vec::new() };
-        let links = rules.links().map(|(link, _)| (link.to_owned(), true));
-        let denied = rules.iter().filter(|rule| rule.access == Access::Deny).map(|rule| (rule.path.clone(), false));
-        links.chain(denied).map(|(path, is_link)| Self { seen: Self::look(&path, is_link), path, is_link }).collect()
+        let links = rules.links().map(|(link, _)| Self::new(link, Stamp::of));
+        let denied = rules.iter().filter(|rule| rule.access == Access::Deny).map(|rule| Self::new(&rule.path, Stamp::of_target));
+        links.chain(denied).collect()
     }
 
-    fn look(path: &Path, is_link: bool) -> Option<(u64, u64, i64, i64)> {
-        let metadata = if is_link { path.symlink_metadata() } else { path.metadata() }.ok()?;
-        // What is written into a denied file does not matter; that a link has the number of an earlier one does.
-        let (seconds, nanoseconds) = if is_link { (metadata.ctime(), metadata.ctime_nsec()) } else { (0, 0) };
-        Some((metadata.dev(), metadata.ino(), seconds, nanoseconds))
+    fn new(path: &Path, look: fn(&Path) -> Option<Stamp>) -> Self {
+        Self { seen: look(path), path: path.to_owned(), look }
     }
 
     fn is_current(&self) -> bool {
-        Self::look(&self.path, self.is_link) == self.seen
+        (self.look)(&self.path) == self.seen
     }
 }
 

@@ -48,14 +48,20 @@ pub type Protected = Arc<Vec<(PathBuf, Trace)>>;
 type Stamps = [Option<Stamp>; 4];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Stamp {
+pub struct Stamp {
     device: u64,
     inode: u64,
     changed: Duration,
 }
 
 impl Stamp {
-    fn of(path: &Path) -> Option<Self> {
+    /// What is at the end of a path, whatever is written into it.
+    pub fn of_target(path: &Path) -> Option<Self> {
+        let metadata = path.metadata().ok()?;
+        Some(Self { device: metadata.dev(), inode: metadata.ino(), changed: Duration::ZERO })
+    }
+
+    pub fn of(path: &Path) -> Option<Self> {
         let metadata = path.symlink_metadata().ok()?;
         let seconds = u64::try_from(metadata.ctime()).ok()?;
         let changed = Duration::new(seconds, u32::try_from(metadata.ctime_nsec()).ok()?);
