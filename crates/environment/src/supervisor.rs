@@ -63,6 +63,8 @@ enum Refused {
     Absent(String),
     /// It broke half-way; another attempt may work.
     ForNow(String),
+    /// It did not answer in time; another attempt may work.
+    Silent(String),
     ForGood(String),
     /// Another executor is there than the one the handle is bound to.
     Stranger(String),
@@ -294,6 +296,7 @@ impl Supervisor {
     ) -> Result<Conversation, Loss> {
         let until = Instant::now() + patience;
         let kind = if session.is_some() { FailureKind::SessionLost } else { FailureKind::Unreachable };
+        let mut before = None;
         loop {
             let connecting = if session.is_none() { self.connect(session, Some(first)).await } else { self.connect(session, None).await };
             let deadline = first.deadline.filter(|_| session.is_none()).unwrap_or(until);
@@ -313,9 +316,14 @@ impl Supervisor {
                 }
                 Err(Refused::Unprovided(reason)) => return Err(Loss { kind: FailureKind::Provisioning, reason }),
                 Err(Refused::Absent(reason)) if session.is_none() => return Err(Loss { kind, reason }),
-                Err(Refused::ForNow(reason) | Refused::Absent(reason)) if Instant::now() >= deadline => return Err(Loss { kind, reason }),
-                Err(Refused::ForNow(reason) | Refused::Absent(reason)) => reason,
+                // What an earlier attempt was told says more than that there was no time left for this one.
+                Err(Refused::Silent(reason)) if session.is_none() => before.take().unwrap_or(reason),
+                Err(Refused::ForNow(reason) | Refused::Silent(reason) | Refused::Absent(reason)) => reason,
             };
+            if Instant::now() >= deadline {
+                return Err(Loss { kind, reason });
+            }
+            before = Some(reason.clone());
             tracing::debug!(environment = self.name, reason, "cannot connect yet");
             let paused = timeout_at(deadline, self.pause(backoff, reason.clone())).await;
             if paused.is_err() && session.is_none() {
@@ -369,7 +377,7 @@ impl Supervisor {
                 });
             }
             Ok(Err(error)) => return Err(Refused::ForGood(error.to_string())),
-            Err(_) => return Err(Refused::ForNow(format!("no answer to the handshake within {:?}", self.options.initialize_timeout))),
+            Err(_) => return Err(Refused::Silent(format!("no answer to the handshake within {:?}", self.options.initialize_timeout))),
         };
         if greeting.info.capabilities.session_takeover
             && let Some(there) = &greeting.info.executor_version

@@ -171,7 +171,12 @@ impl Output {
         SCRATCH.with_borrow_mut(|scratch| {
             scratch.clear();
             scratch.reserve(READ);
-            rustix::io::read(&self.0, spare_capacity(scratch))?;
+            match rustix::io::read(&self.0, spare_capacity(scratch)) {
+                // The kernel says that a terminal's last user has gone before it looks for what that user wrote last: a master
+                // that reads while the other side writes and closes gets this error once with output still to come.
+                Err(Errno::IO) => rustix::io::read(&self.0, spare_capacity(scratch))?,
+                other => other?,
+            };
             Ok(if scratch.len() >= WORTH_KEEPING { std::mem::take(scratch) } else { scratch.clone() })
         })
     }
