@@ -52,6 +52,7 @@ impl TestTerminal {
                 None => leader.env_remove(name),
             };
         }
+        leader.current_dir(command.get_current_dir().unwrap_or(Path::new(".")));
         let io = || slave.try_clone().unwrap();
         let child = leader.stdin(io()).stdout(io()).stderr(io()).spawn().unwrap();
         let screen = Arc::new(Screen::default());
