@@ -133,15 +133,6 @@ impl Repository {
         known.get(unit).cloned()
     }
 
-    /// Whether something is in the layer that only it has: stashes, or a rebase that stopped.
-    pub fn has_unfinished_work(&self) -> bool {
-        let has = |unit: &String| {
-            let place = joined(&self.layer, unit);
-            Gitdir::open(&place).is_ok_and(|top| top.has("refs/stash")) || !unfinished(&place).is_empty()
-        };
-        self.units.iter().any(has)
-    }
-
     /// Keeps what both sides have in common for a later start.
     pub fn write_down(&self, known: &Known) -> io::Result<()> {
         let text = serde_json::to_vec(known)?;
@@ -167,6 +158,15 @@ pub fn tree_path(tree: &str) -> String {
 
 fn base_index(own: &Path, unit: &str, tree: &str) -> PathBuf {
     own.join(format!("index-{}", format!("{unit}-{tree}").replace('/', "-")))
+}
+
+/// Whether something is in the layer below `own` that only it has: stashes, or a rebase that stopped.
+pub fn has_unfinished_work(own: &Path) -> bool {
+    let has = |unit: &String| {
+        let place = joined(&own.join("layer"), unit);
+        Gitdir::open(&place).is_ok_and(|top| top.has("refs/stash")) || !unfinished(&place).is_empty()
+    };
+    earlier(own).is_some_and(|(units, _)| units.iter().any(has))
 }
 
 fn earlier(own: &Path) -> Option<(Vec<String>, Known)> {
