@@ -23,7 +23,7 @@ use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use outpost_sandbox::policy::{Access, Origin, Policy, Reason, Rules};
+use outpost_sandbox::policy::{Access, Origin, Policy, Reason, Rule, Rules};
 use sha2::{Digest, Sha256};
 
 use self::find::Found;
@@ -159,11 +159,11 @@ impl Git {
     /// A policy with layers for the repositories in its writable roots. `ceiling` is what the operator allows. Makes layers that are not there yet.
     pub fn layered(&self, policy: Policy, ceiling: &Policy) -> Policy {
         let Policy::Confined(rules) = &policy else { return policy };
-        let roots: Vec<PathBuf> = rules.writable_roots().map(|rule| rule.path.clone()).filter(|path| is_workspace(path)).collect();
-        let inner = rules.iter().filter(|rule| rule.access == Access::Write && is_workspace(&rule.path)).map(|rule| rule.path.clone());
+        // A repository in a cache of the home is in that cache's layer anyway.
+        let is_written = |rule: &&Rule| rule.access == Access::Write && rule.origin != Origin::Home && is_workspace(&rule.path);
         let (mut gitdirs, mut pointers): (Vec<PathBuf>, Vec<PathBuf>) = Default::default();
-        for root in roots.into_iter().chain(inner) {
-            let found = self.found(&root);
+        for root in rules.iter().filter(is_written) {
+            let found = self.found(&root.path);
             gitdirs.extend(found.gitdirs.iter().cloned());
             pointers.extend(found.pointers.iter().cloned());
         }
@@ -379,4 +379,31 @@ fn is_free(rules: &Rules, gitdir: &Path) -> bool {
     let decision = rules.access(gitdir);
     let is_asked = matches!(decision.reason, Reason::Rule(rule) if rule.path == gitdir && rule.origin != Origin::Protected);
     decision.access != Access::Deny && !is_asked && rules.below(gitdir).all(|rule| rule.origin == Origin::Protected)
+}
+
+#[cfg(test)]
+mod tests {
+    use outpost_sandbox::policy::Network;
+
+    use super::*;
+
+    #[test]
+    fn repositories_are_looked_for_in_workspaces_and_not_in_caches_of_the_home() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = |name: &str| directory.path().canonicalize().unwrap().join(name);
+        for name in ["work/inner", "cache/inner"] {
+            for part in ["objects", "refs"] {
+                fs::create_dir_all(place(name).join(".git").join(part)).unwrap();
+            }
+            fs::write(place(name).join(".git/HEAD"), "ref: refs/heads/main\n").unwrap();
+        }
+        let rule = |name: &str, origin| Rule { path: place(name), access: Access::Write, origin };
+        let rules = Rules::new([rule("work", Origin::Request), rule("cache", Origin::Home)], Vec::new(), Network::Restricted);
+        let settings = GitSettings { mode: GitMode::ReadOnly, ..GitSettings::default() };
+        let git = Git::new("session", settings, &BTreeMap::new());
+        let layered = git.layered(Policy::Confined(Arc::new(rules)), &Policy::Open);
+        let access = |name: &str| layered.rules().unwrap().access(&place(name)).access;
+        assert_eq!((access("work/inner/.git"), access("cache/inner/.git")), (Access::Read, Access::Write));
+        assert!(git.lock().roots.get(&place("cache")).is_none());
+    }
 }
