@@ -18,9 +18,9 @@ use tokio::net::TcpListener;
 
 use crate::support::{OUTPOST, finish, id, options, read_line, registry, shell, soon};
 
-/// For those that say what is wrong, however long that takes.
+/// For those that say what is wrong: they are tried again for as long as this, and asked for much longer than they need.
 fn patient() -> EnvironmentOptions {
-    EnvironmentOptions { connect_timeout: Duration::from_secs(100), initialize_timeout: Duration::from_secs(100), ..options() }
+    EnvironmentOptions { connect_timeout: Duration::from_secs(4), initialize_timeout: Duration::from_secs(4), ..options() }
 }
 
 /// For those that say nothing.
