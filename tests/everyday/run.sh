@@ -98,7 +98,7 @@ for task in "$W"/tasks/*; do
         reason=$(last)
         result=FAIL
         if [ -n "$promise" ]; then
-            options=$(printf '%s' "$setting" | sed "s|\$ELSEWHERE|$ELSEWHERE|g")
+            options=$(printf '%s' "$setting" | sed "s|\$ELSEWHERE|$ELSEWHERE|g; s|\$HOME|$HOME|g")
             # Words, and no patterns.
             set -f
             case $options in

@@ -25,7 +25,7 @@ const USER: &str = "54329";
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Programs that tasks need and their Debian packages, where the two have different names.
-const PACKAGES: [(&str, &str); 35] = [
+const PACKAGES: [(&str, &str); 36] = [
     ("bats", "bats"),
     ("bc", "bc"),
     ("ccache", "ccache"),
@@ -39,6 +39,7 @@ const PACKAGES: [(&str, &str); 35] = [
     ("fish", "fish"),
     ("gdb", "gdb"),
     ("gdbserver", "gdbserver"),
+    ("git-lfs", "git-lfs"),
     ("go", "golang-go"),
     ("inotifywait", "inotify-tools"),
     ("java", "default-jdk-headless"),
