@@ -221,7 +221,7 @@ impl Ground {
         fs::set_permissions(ground.place.join("outpost"), PermissionsExt::from_mode(0o755))?;
         fs::write(
             ground.place.join("passwd"),
-            with_user("/etc/passwd", &format!("everyday:x:{USER}:{USER}:Everyday:{}:/bin/sh", ground.place.join("home").display()))?,
+            with_user("/etc/passwd", &format!("everyday:x:{USER}:{USER}:Everyday:{}/scene/home:/bin/sh", ground.user_run().display()))?,
         )?;
         fs::write(ground.place.join("group"), with_user("/etc/group", &format!("everyday:x:{USER}:"))?)?;
         // Kept between runs, and carried to where every user may read it.
@@ -236,6 +236,11 @@ impl Ground {
         sh(Command::new("cp").arg("-a").arg(&prepared).arg(ground.place.join("prep")))?;
         sh(Command::new("chmod").args(["-R", "a+rX"]).arg(&ground.place))?;
         Ok(ground)
+    }
+
+    /// Where the run of the user is, so that the user table can name its home: programs ask both the table and `HOME`.
+    fn user_run(&self) -> PathBuf {
+        self.place.join("user")
     }
 
     /// Programs of the system first, so that what is in the user's home makes no difference; then those of Rust.
@@ -278,6 +283,11 @@ impl Ground {
         }
         if let Some(only) = only {
             command.env("ONLY", only);
+        }
+        if who == Who::User {
+            fs::create_dir_all(self.user_run())?;
+            std::os::unix::fs::chown(self.user_run(), Some(USER.parse()?), Some(USER.parse()?))?;
+            command.env("RUN", self.user_run());
         }
         show(&format!("+ {command:?}"));
         let mut child = command.stdout(Stdio::piped()).spawn().context("cannot start the runner")?;

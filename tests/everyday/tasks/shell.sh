@@ -226,7 +226,7 @@ docker info >/dev/null 2>&1
 ## kubectl starts
 # needs: kubectl
 ### before
-mkdir -p "$HOME/.kube" && printf 'apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: "https://127.0.0.1:1"}}]\ncontexts: [{name: c, context: {cluster: c, user: u}}]\nusers: [{name: u, user: {token: t}}]\ncurrent-context: c\n' >"$HOME/.kube/config"
+mkdir -p "$HOME/.kube" && printf 'apiVersion: v1\nkind: Config\nclusters:\n- name: c\n  cluster:\n    server: https://127.0.0.1:1\ncontexts:\n- name: c\n  context:\n    cluster: c\n    user: u\nusers:\n- name: u\n  user:\n    token: everyday-secret\ncurrent-context: c\n' >"$HOME/.kube/config"
 ### inside
 kubectl version --client >/dev/null && kubectl create deployment x --image=y --dry-run=client -o yaml | grep -q Deployment
 

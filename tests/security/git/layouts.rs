@@ -178,6 +178,10 @@ as_root_and_user! {
             give(who, &root.join("deep"));
             repository(who, &root.join("deep/inner"));
             let mut client = ground.client().await;
+            let info = client.result("environment/info", serde_json::json!({})).await;
+            let row = info["sandbox"].as_array().unwrap().iter().find(|row| row["promise"].as_str().unwrap().starts_with("of a repository")).unwrap();
+            assert_eq!(row["holds"], serde_json::json!(mode != "full"), "{row}");
+            assert_eq!(row["reason"].is_null(), mode == "commit", "{row}");
             let done = sandboxed(&ground, &mut client, &root, script).await;
             assert_eq!((done.code == 0, root.join(".git/x").exists()), (is_well, crosses), "{mode}: {}", done.output);
             assert_eq!(root.join("deep/inner/.git/x").exists(), crosses, "{mode}");
