@@ -219,11 +219,14 @@ impl Ground {
         fs::copy(target().join("debug/outpost"), ground.place.join("outpost"))?;
         sh(Command::new("strip").arg(ground.place.join("outpost")))?;
         fs::set_permissions(ground.place.join("outpost"), PermissionsExt::from_mode(0o755))?;
+        for name in ["etc", "etc-work"] {
+            fs::create_dir(ground.place.join(name))?;
+        }
         fs::write(
-            ground.place.join("passwd"),
+            ground.place.join("etc/passwd"),
             with_user("/etc/passwd", &format!("everyday:x:{USER}:{USER}:Everyday:{}/scene/home:/bin/sh", ground.user_run().display()))?,
         )?;
-        fs::write(ground.place.join("group"), with_user("/etc/group", &format!("everyday:x:{USER}:"))?)?;
+        fs::write(ground.place.join("etc/group"), with_user("/etc/group", &format!("everyday:x:{USER}:"))?)?;
         // Kept between runs, and carried to where every user may read it.
         let prepared = target().join("everyday");
         fs::create_dir_all(&prepared)?;
@@ -267,7 +270,9 @@ impl Ground {
             }
             Who::User => {
                 let mut command = Command::new("unshare");
-                let users = format!("mount --bind '{place}/passwd' /etc/passwd; mount --bind '{place}/group' /etc/group; ");
+                // A mount on the table itself is gone as soon as another program replaces the table.
+                let layers = format!("lowerdir=/etc,upperdir={place}/etc,workdir={place}/etc-work");
+                let users = format!("mount -t overlay overlay -o '{layers}' /etc; ");
                 let drop = format!("exec setpriv --reuid={USER} --regid={USER} --clear-groups --inh-caps=-all \"$@\"");
                 command.args(["-m", "sh", "-ec", &format!("{bind}{users}{drop}"), "sh", "sh"]);
                 command
