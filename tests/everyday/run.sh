@@ -46,13 +46,14 @@ scene() {
 part() { # TASK PART: one part, bare
     [ -s "$1/$2" ] || return 0
     { echo "$prelude"; cat "$1/$2"; } >"$W/part.sh"
-    bounded "$(cat "$1/timeout" 2>/dev/null || echo 100)" sh -e "$W/part.sh"
+    bounded "$(cat "$1/timeout" 2>/dev/null || echo 300)" sh -e "$W/part.sh"
 }
 # Ends with everything that the command left in its process group.
 bounded() {
     seconds=$1; shift
     timeout -k 5 "$seconds" "$@" >"$W/out" 2>"$W/err" </dev/null & leader=$!
     wait $leader; code=$?
+    [ $code != 124 ] || echo "took longer than $seconds s" >>"$W/err"
     kill -KILL "-$leader" 2>/dev/null
     return $code
 }
@@ -61,7 +62,7 @@ sandboxed() { # TASK OPTIONS...
     task=$1; shift
     scene && part "$task" before || return 1
     { echo "$prelude"; cat "$task/inside"; } >"$W/inside.sh"
-    bounded "$(cat "$task/timeout" 2>/dev/null || echo 100)" "$OUTPOST" "$@" -- sh -e "$W/inside.sh" || return 1
+    bounded "$(cat "$task/timeout" 2>/dev/null || echo 300)" "$OUTPOST" "$@" -- sh -e "$W/inside.sh" || return 1
     cat "$W/out" "$W/err" >"$W/said"
     part "$task" after
 }
