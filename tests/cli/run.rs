@@ -212,5 +212,13 @@ fn a_sandbox_can_be_asked_for() {
         let (made, escaped, output) = run(mode);
         assert_eq!((made, escaped), (inside, outside), "{mode:?}: {output:?}");
         assert_eq!(output.status.success(), inside && outside, "{mode:?}: {output:?}");
+        // The rule and what would allow it are named, in one line, only where the sandbox refused something.
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        let hints: Vec<&str> = told.lines().filter(|line| line.starts_with("outpost: the sandbox")).collect();
+        assert_eq!(hints.len(), usize::from(!(inside && outside)), "{mode:?}: {told}");
+        if inside && !outside {
+            let directory = format!("writable_roots = [\"{}\"]", elsewhere.path().display());
+            assert!(hints[0].contains("/outside may not be written") && hints[0].contains(&directory), "{told}");
+        }
     }
 }

@@ -55,6 +55,8 @@ async fn without_namespaces_landlock_holds() {
     // What cannot be held is told by name.
     let protected = row(&mut client, "protected paths stay read-only, also before they exist").await;
     assert!(protected["holds"] == json!(false) && protected["reason"].as_str().unwrap().contains(".git"), "{protected}");
+    let git = row(&mut client, "of a repository only what is committed and staged leaves a sandbox").await;
+    assert!(git["holds"] == json!(false) && git["reason"].as_str().unwrap().contains("unprotected"), "{git}");
     let policy = ground.workspace_write();
     let (out, own, pid) = (outside.display(), ground.executor.home().display().to_string(), ground.executor.pid());
     let attacks = [

@@ -3,15 +3,18 @@
 //!
 //! See docs/decisions/0020-git-in-a-layer.md.
 
+mod card;
 mod find;
 mod gitdir;
 mod index;
 mod layer;
+mod lfs;
 mod names;
 mod recent;
 mod repository;
 mod run;
 mod stamp;
+mod stash;
 mod sync;
 mod tree;
 
@@ -148,12 +151,7 @@ impl Git {
     }
 
     fn program(&self) -> Option<&Path> {
-        let find = || {
-            let path = self.path.clone().unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
-            let found = std::env::split_paths(&path).map(|directory| directory.join("git")).find(|program| program.is_file());
-            found.and_then(|program| program.canonicalize().ok())
-        };
-        self.program.get_or_init(find).as_deref()
+        self.program.get_or_init(|| card::program(self.path.as_deref())).as_deref()
     }
 
     /// A policy with layers for the repositories in its writable roots. `ceiling` is what the operator allows. Makes layers that are not there yet.
