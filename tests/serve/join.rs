@@ -62,6 +62,7 @@ impl Hub {
             version: "test".into(),
             config: serde_json::json!({}),
             check_config: |_| Ok(()),
+            requirements: None,
         };
         let server = Server::new(outpost_server::Parts { runtime: runtime.clone(), facts, clock: clock() });
         let serving = server.clone();

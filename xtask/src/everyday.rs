@@ -25,7 +25,7 @@ const USER: &str = "54329";
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Programs that tasks need and their Debian packages, where the two have different names.
-const PACKAGES: [(&str, &str); 35] = [
+const PACKAGES: [(&str, &str); 36] = [
     ("bats", "bats"),
     ("bc", "bc"),
     ("ccache", "ccache"),
@@ -39,6 +39,7 @@ const PACKAGES: [(&str, &str); 35] = [
     ("fish", "fish"),
     ("gdb", "gdb"),
     ("gdbserver", "gdbserver"),
+    ("git-lfs", "git-lfs"),
     ("go", "golang-go"),
     ("inotifywait", "inotify-tools"),
     ("java", "default-jdk-headless"),
@@ -218,11 +219,14 @@ impl Ground {
         fs::copy(target().join("debug/outpost"), ground.place.join("outpost"))?;
         sh(Command::new("strip").arg(ground.place.join("outpost")))?;
         fs::set_permissions(ground.place.join("outpost"), PermissionsExt::from_mode(0o755))?;
+        for name in ["etc", "etc-work"] {
+            fs::create_dir(ground.place.join(name))?;
+        }
         fs::write(
-            ground.place.join("passwd"),
-            with_user("/etc/passwd", &format!("everyday:x:{USER}:{USER}:Everyday:{}:/bin/sh", ground.place.join("home").display()))?,
+            ground.place.join("etc/passwd"),
+            with_user("/etc/passwd", &format!("everyday:x:{USER}:{USER}:Everyday:{}/scene/home:/bin/sh", ground.user_run().display()))?,
         )?;
-        fs::write(ground.place.join("group"), with_user("/etc/group", &format!("everyday:x:{USER}:"))?)?;
+        fs::write(ground.place.join("etc/group"), with_user("/etc/group", &format!("everyday:x:{USER}:"))?)?;
         // Kept between runs, and carried to where every user may read it.
         let prepared = target().join("everyday");
         fs::create_dir_all(&prepared)?;
@@ -235,6 +239,11 @@ impl Ground {
         sh(Command::new("cp").arg("-a").arg(&prepared).arg(ground.place.join("prep")))?;
         sh(Command::new("chmod").args(["-R", "a+rX"]).arg(&ground.place))?;
         Ok(ground)
+    }
+
+    /// Where the run of the user is, so that the user table can name its home: programs ask both the table and `HOME`.
+    fn user_run(&self) -> PathBuf {
+        self.place.join("user")
     }
 
     /// Programs of the system first, so that what is in the user's home makes no difference; then those of Rust.
@@ -261,7 +270,9 @@ impl Ground {
             }
             Who::User => {
                 let mut command = Command::new("unshare");
-                let users = format!("mount --bind '{place}/passwd' /etc/passwd; mount --bind '{place}/group' /etc/group; ");
+                // A mount on the table itself is gone as soon as another program replaces the table.
+                let layers = format!("lowerdir=/etc,upperdir={place}/etc,workdir={place}/etc-work");
+                let users = format!("mount -t overlay overlay -o '{layers}' /etc; ");
                 let drop = format!("exec setpriv --reuid={USER} --regid={USER} --clear-groups --inh-caps=-all \"$@\"");
                 command.args(["-m", "sh", "-ec", &format!("{bind}{users}{drop}"), "sh", "sh"]);
                 command
@@ -277,6 +288,11 @@ impl Ground {
         }
         if let Some(only) = only {
             command.env("ONLY", only);
+        }
+        if who == Who::User {
+            fs::create_dir_all(self.user_run())?;
+            std::os::unix::fs::chown(self.user_run(), Some(USER.parse()?), Some(USER.parse()?))?;
+            command.env("RUN", self.user_run());
         }
         show(&format!("+ {command:?}"));
         let mut child = command.stdout(Stdio::piped()).spawn().context("cannot start the runner")?;
