@@ -88,7 +88,8 @@ impl Repository {
         let owner = (metadata.uid(), metadata.gid());
         let made = |own: PathBuf, layer: PathBuf, units: Vec<String>, known: Known| {
             let (gitdir, known) = (gitdir.to_owned(), tokio::sync::Mutex::new(known));
-            let lfs = units.iter().filter_map(|unit| Some((unit.clone(), lfs_of(&joined(&gitdir, unit), &joined(&layer, unit))?))).collect();
+            let lfs =
+                units.iter().filter_map(|unit| Some((unit.clone(), lfs_of(&joined(&gitdir, unit), &joined(&layer, unit))?))).collect();
             Self { gitdir, layer, own, owner, units, objects: Mutex::default(), lfs, known }
         };
         if let Some((units, known)) = earlier(&own) {
