@@ -136,13 +136,7 @@ async fn questions_of_agents_are_asked_on_the_terminal() {
     terminal.wait_for("Allow?");
     assert!(!scene.work.path().join("made").exists());
     terminal.type_keys("y\r");
-    for _ in 0..600 {
-        if scene.work.path().join("made").exists() {
-            break;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-    }
-    assert!(scene.work.path().join("made").exists(), "the agent's command has not run:\n{}", terminal.text());
+    eventually("the agent's command has run", || scene.work.path().join("made").exists()).await;
     terminal.type_keys("/quit\r");
 }
 

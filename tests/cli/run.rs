@@ -79,6 +79,37 @@ fn signals_are_passed_on() {
     }
 }
 
+/// An executor that starts a command and never says so.
+#[test]
+fn a_start_that_is_never_answered_can_be_given_up() {
+    let work = tempfile::tempdir().unwrap();
+    let via = format!("{OUTPOST} executor --listen stdio | grep --line-buffered -v sandboxType");
+    for (kill, code) in [(&["-TERM", "-INT"][..], 130), (&["-TERM"], 143)] {
+        let runs = work.path().join("runs");
+        let script = format!("touch {}; exec sleep 1000", runs.display());
+        let mut command = Command::new(OUTPOST);
+        command.args(["run", "--via", &via, "--", "/bin/sh", "-c", &script]).env("OUTPOST_HOME", work.path().join("home"));
+        let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        while !runs.exists() {
+            assert!(child.try_wait().unwrap().is_none(), "it ended");
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        let mut said = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        for signal in kill {
+            assert!(Command::new("kill").arg(signal).arg(child.id().to_string()).status().unwrap().success());
+            if line.is_empty() {
+                said.read_line(&mut line).unwrap();
+                assert!(line.contains("once more to give up"), "{line}");
+            }
+        }
+        assert_eq!(child.wait().unwrap().code(), Some(code));
+        said.read_to_string(&mut line).unwrap();
+        assert!(line.contains("may or may not have been started"), "{line}");
+        std::fs::remove_file(runs).unwrap();
+    }
+}
+
 #[test]
 fn a_reader_that_goes_away_ends_the_command() {
     let mut child = Command::new(OUTPOST).args(["run", "--", "yes"]).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();

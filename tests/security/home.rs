@@ -286,7 +286,8 @@ async fn row(client: &mut Client, promise: &str) -> Value {
 
 const LAYER: &str = "tools write their caches and settings into a layer of the workspace";
 const KEYS: &str = "keys and tokens in the home are not seen";
-const ALL_KEYS: &str = "grep -r secret- . ; cat .ssh/* .aws/* .netrc .npmrc .docker/config.json .config/gh/* .cargo/credentials.toml .bash_history; true";
+const ALL_KEYS: &str =
+    "grep -r secret- . ; cat .ssh/* .aws/* .netrc .npmrc .docker/config.json .config/gh/* .cargo/credentials.toml .bash_history; true";
 
 as_root_and_user! {
     #[needs(crate::card::MOUNTS)]
@@ -376,7 +377,14 @@ async fn at_the_level_landlock_keys_cannot_be_read_and_caches_not_written() {
     let keys = row(&mut client, KEYS).await;
     assert!(keys["holds"] == json!(true) && keys["mechanism"] == "Landlock" && keys["reason"].is_string(), "{keys}");
     let policy = ground.workspace_write();
-    let (code, output) = run(&ground, &mut client, &policy, &home, "cat .cache/old/blob .config/tool/settings notes/today && ! touch .cache/new 2>/dev/null").await;
+    let (code, output) = run(
+        &ground,
+        &mut client,
+        &policy,
+        &home,
+        "cat .cache/old/blob .config/tool/settings notes/today && ! touch .cache/new 2>/dev/null",
+    )
+    .await;
     assert_eq!((code, output.as_str()), (0, "cachedtheirstheirs"));
     for policy in [ground.workspace_write(), ground.read_only()] {
         let (_, output) = run(&ground, &mut client, &policy, &home, ALL_KEYS).await;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use outpost_testkit::Client;
 use outpost_testkit::bench::with;
+use outpost_testkit::executor::eventually;
 use serde_json::{Value, json};
 
 use crate::as_root_and_user;
@@ -55,6 +56,7 @@ as_root_and_user! {
             // Bounded, so that a limit that does not hold fails the test and not the machine.
             let bomb = "perl -e 'for (1..10) { fork } sleep 600' & perl -e 'for (1..10) { fork } sleep 600'";
             bomber.start(with(ground.shell(id, bomb), json!({"sandbox": sandbox}))).await;
+            eventually("it forks", || below(ground.executor.pid()) >= 20).await;
             tokio::time::sleep(Duration::from_millis(500)).await;
             others_are_served(&ground, &mut other).await;
             let running = below(ground.executor.pid());
@@ -69,7 +71,7 @@ as_root_and_user! {
             if answer.get("error").is_none() && bomber.outcome(&id).await == (0, b"again\n".to_vec()) {
                 break;
             }
-            assert!(attempt < 100, "{answer}");
+            assert!(attempt < 1000, "{answer}");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }

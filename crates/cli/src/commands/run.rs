@@ -52,12 +52,24 @@ async fn run_to_end(arguments: RunArguments, own: &Process) -> anyhow::Result<u8
     let pipe_stdin = arguments.tty || !signals::stdin_is_null();
     let start = ProcessStart { pipe_stdin, env: set, ..start(&arguments, &info, reached.is_here())? };
     let what = format!("cannot run `{}` in {} on {}", arguments.command[0], start.cwd.to_syntax(), environment.name());
-    let listening = Signals::listen().context("signals cannot be passed on")?;
+    let mut listening = Signals::listen().context("signals cannot be passed on")?;
     let sandbox = arguments.sandbox.as_deref().map(|name| configured(name, own)).transpose()?;
     let confined = sandbox.and_then(|mode| Confined::new(mode, &start.cwd));
     let context = confined.as_ref().map(|confined| confined.context.clone());
-    let process = Arc::new(environment.start_within(start, context).await.context(what)?);
+    let (started, early) = match signals::unless_stopped(environment.start_within(start, context), &mut listening).await {
+        Ok(done) => done,
+        Err(code) => {
+            drop(terminal);
+            reached.leave().await;
+            say("given up: the command may or may not have been started");
+            return Ok(code);
+        }
+    };
+    let process = Arc::new(started.context(what)?);
     let forwarding = Forwarding { process: process.clone(), environment: environment.clone(), capabilities: info.capabilities.clone() };
+    if let Some(signal) = early {
+        forwarding.send(signal).await;
+    }
     let given_up = AbortOnDropHandle::new(tokio::spawn(signals::forward(forwarding, listening, arguments.tty)));
     let _input = pipe_stdin.then(|| AbortOnDropHandle::new(tokio::spawn(forward_input(process.clone(), info.clone()))));
     let _notices = AbortOnDropHandle::new(tokio::spawn(outages::tell(environment.clone(), line_end)));

@@ -31,12 +31,16 @@ impl GitSettings {
         };
         match (self.mode, level) {
             (_, None) => row("none", Some("there is no sandbox"), None),
-            (GitMode::Full, _) => {
-                row("none", Some("git = \"full\": commands have the repositories themselves, and git outside runs what they put there"), None)
-            }
-            (_, Some(Level::Landlock)) => {
-                row("none", Some("without mounts `.git` in a writable root is unprotected, and git outside runs what commands put there"), None)
-            }
+            (GitMode::Full, _) => row(
+                "none",
+                Some("git = \"full\": commands have the repositories themselves, and git outside runs what they put there"),
+                None,
+            ),
+            (_, Some(Level::Landlock)) => row(
+                "none",
+                Some("without mounts `.git` in a writable root is unprotected, and git outside runs what commands put there"),
+                None,
+            ),
             (GitMode::ReadOnly, _) => row("read-only mounts", None, Some("git = \"read-only\": nothing can be committed")),
             (GitMode::Commit, _) if program.is_none() => {
                 row("read-only mounts", None, Some("git is not installed on this machine, so nothing can be committed"))

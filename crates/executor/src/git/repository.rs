@@ -88,7 +88,8 @@ impl Repository {
         let owner = (metadata.uid(), metadata.gid());
         let made = |own: PathBuf, layer: PathBuf, units: Vec<String>, known: Known| {
             let (gitdir, known) = (gitdir.to_owned(), tokio::sync::Mutex::new(known));
-            let lfs = units.iter().filter_map(|unit| Some((unit.clone(), lfs_of(&joined(&gitdir, unit), &joined(&layer, unit))?))).collect();
+            let lfs =
+                units.iter().filter_map(|unit| Some((unit.clone(), lfs_of(&joined(&gitdir, unit), &joined(&layer, unit))?))).collect();
             Self { gitdir, layer, own, owner, units, objects: Mutex::default(), lfs, known }
         };
         if let Some((units, known)) = earlier(&own) {
@@ -143,15 +144,6 @@ impl Repository {
         known.get(unit).cloned()
     }
 
-    /// Whether something is in the layer that only it has: stashes, or a rebase that stopped.
-    pub fn has_unfinished_work(&self) -> bool {
-        let has = |unit: &String| {
-            let place = joined(&self.layer, unit);
-            Gitdir::open(&place).is_ok_and(|top| top.has("refs/stash")) || !unfinished(&place).is_empty()
-        };
-        self.units.iter().any(has)
-    }
-
     /// Keeps what both sides have in common for a later start.
     pub fn write_down(&self, known: &Known) -> io::Result<()> {
         let text = serde_json::to_vec(known)?;
@@ -185,9 +177,22 @@ fn base_index(own: &Path, unit: &str, tree: &str) -> PathBuf {
     own.join(format!("index-{}", format!("{unit}-{tree}").replace('/', "-")))
 }
 
+/// Whether something is in the layer below `own` that only it has: stashes, or a rebase that stopped.
+pub fn has_unfinished_work(own: &Path) -> bool {
+    let has = |unit: &String| {
+        let place = joined(&own.join("layer"), unit);
+        Gitdir::open(&place).is_ok_and(|top| top.has("refs/stash")) || !unfinished(&place).is_empty()
+    };
+    earlier(own).is_some_and(|(units, _)| units.iter().any(has))
+}
+
 fn earlier(own: &Path) -> Option<(Vec<String>, Known)> {
     let known: Known = serde_json::from_slice(&fs::read(own.join("known")).ok()?).ok()?;
-    Gitdir::open(&own.join("layer")).ok()?;
+    let layer = Gitdir::open(&own.join("layer")).ok()?;
+    // One of another version has no place for what is mounted in it.
+    if !layer.has(OBJECTS) {
+        return None;
+    }
     Some((known.units.keys().cloned().collect(), known))
 }
 

@@ -13,8 +13,8 @@ use super::lfs;
 use super::names;
 use super::repository::{Known, Repository, Unit, joined, tree_path};
 use super::run::{self, Inside, Outside};
-use super::stash;
 use super::stamp::{Stamp, Stamps, worktrees};
+use super::stash;
 
 /// Files that are there while something is unfinished.
 const UNFINISHED: [(&str, &str); 7] = [
