@@ -9,7 +9,7 @@ use outpost_testkit::executor::eventually;
 use serde_json::{Value, json};
 
 use crate::as_root_and_user;
-use crate::card::{FORKS, PER_SESSION, can_mount, denies};
+use crate::card::{FORKS, MOUNTS, PER_SESSION, can_mount, denies, is_at_least};
 use crate::support::{Ground, Who, directory, entry, is_root, number};
 
 /// The end of a process as it was told.
@@ -190,7 +190,7 @@ as_root_and_user! {
     #[needs(FORKS)]
     async fn a_file_call_at_the_limit_ends_nothing(who: Who) {
         // As one user with all other tests, these would count as well.
-        if !is_root() && denies(who, &[PER_SESSION]).await {
+        if (!is_root() || !is_at_least(who, MOUNTS).await) && denies(who, &[PER_SESSION]).await {
             return;
         }
         let ground = Ground::with(who, &["--limit", "processes=40"]);

@@ -8,7 +8,6 @@ use std::path::Path;
 
 use crate::cgroup::Hierarchies;
 use crate::plan::Rlimit;
-use crate::policy::Policy;
 use crate::sys::rlimit;
 
 /// Nothing means no limit.
@@ -160,13 +159,13 @@ impl Limits {
         .collect()
     }
 
-    /// What is set for every process of a session. A sandbox is counted by itself; other sessions share the count of their
+    /// What is set for every process of a session. A sandbox with namespaces is counted by itself; others share the count of their
     /// user, so that those that are there already, and a sandbox or two, have to be allowed as well.
-    pub(crate) fn rlimits(&self, hierarchies: &Hierarchies, policy: &Policy) -> Vec<Rlimit> {
+    pub(crate) fn rlimits(&self, hierarchies: &Hierarchies, is_counted_apart: bool) -> Vec<Rlimit> {
         let of = |resource: u32, value: Option<u64>| value.map(|value| Rlimit { resource, value });
-        let processes = self.processes.filter(|_| hierarchies.processes().is_none()).map(|more| match policy {
-            Policy::Open => 2 * more + processes_of_user(),
-            Policy::Confined(_) => more,
+        let processes = self.processes.filter(|_| hierarchies.processes().is_none()).map(|more| match is_counted_apart {
+            false => 2 * more + processes_of_user(),
+            true => more,
         });
         [
             of(rlimit::NPROC, processes),

@@ -188,7 +188,11 @@ pub fn has_unfinished_work(own: &Path) -> bool {
 
 fn earlier(own: &Path) -> Option<(Vec<String>, Known)> {
     let known: Known = serde_json::from_slice(&fs::read(own.join("known")).ok()?).ok()?;
-    Gitdir::open(&own.join("layer")).ok()?;
+    let layer = Gitdir::open(&own.join("layer")).ok()?;
+    // One of another version has no place for what is mounted in it.
+    if !layer.has(OBJECTS) {
+        return None;
+    }
     Some((known.units.keys().cloned().collect(), known))
 }
 
