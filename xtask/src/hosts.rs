@@ -18,6 +18,7 @@ use anyhow::{Context, ensure};
 use ground::Ground;
 use results::{Column, Results};
 
+use crate::dist::Arch;
 use crate::target;
 
 const PAGE: &str = "docs/hosts.md";
@@ -36,6 +37,12 @@ enum Kind {
     Machine,
     Arm,
     ArmUser,
+}
+
+impl Kind {
+    fn arch(self) -> Arch {
+        if matches!(self, Self::Arm | Self::ArmUser) { Arch::Aarch64 } else { Arch::X86_64 }
+    }
 }
 
 /// Who runs the executor there.

@@ -159,13 +159,13 @@ impl Limits {
         .collect()
     }
 
-    /// What is set for every process of a session. A sandbox with namespaces is counted by itself; others share the count of their
-    /// user, so that those that are there already, and a sandbox or two, have to be allowed as well.
-    pub(crate) fn rlimits(&self, hierarchies: &Hierarchies, is_counted_apart: bool) -> Vec<Rlimit> {
+    /// What is set for every process of a session.
+    pub(crate) fn rlimits(&self, hierarchies: &Hierarchies, count: Count) -> Vec<Rlimit> {
         let of = |resource: u32, value: Option<u64>| value.map(|value| Rlimit { resource, value });
-        let processes = self.processes.filter(|_| hierarchies.processes().is_none()).map(|more| match is_counted_apart {
-            false => 2 * more + processes_of_user(),
-            true => more,
+        let processes = self.processes.filter(|_| hierarchies.processes().is_none()).map(|more| match count {
+            Count::Apart => more,
+            Count::Shared => more + processes_of_user(),
+            Count::Open => 2 * more + processes_of_user(),
         });
         [
             of(rlimit::NPROC, processes),
@@ -179,6 +179,17 @@ impl Limits {
         .flatten()
         .collect()
     }
+}
+
+/// With whom the kernel counts the processes of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Count {
+    /// By itself: a sandbox with namespaces has a user of its own.
+    Apart,
+    /// A sandbox without namespaces: with all of its user, of whom there are some already.
+    Shared,
+    /// No sandbox: the same, and one that takes all it may must not take from these.
+    Open,
 }
 
 /// Whether the kernel holds this user to a number of processes. It does not hold the machine's root; root of a user namespace, as in a

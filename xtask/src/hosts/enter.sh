@@ -9,7 +9,7 @@ mount -t proc proc "$root/proc"
 mount --rbind /sys "$root/sys"
 mount --rbind /dev "$root/dev"
 mount -t tmpfs -o mode=755 tmpfs "$root/run"
-mount --bind "${KIT_FROM:-$kit}" "$root$kit"
+mount --bind "$KIT_FROM" "$root$kit"
 chown 1000:1000 "$root/home/dev"
 cd "$root"
 pivot_root . old

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 
 use super::container::{self, DevContainer, IMAGE, Rootless};
-use super::kit::{self, CHECKS, FAULTS, KIT, PROGRAM, SECURITY};
+use super::kit::{self, CHECKS, FAULTS, PROGRAM, SECURITY};
 use super::machine::Machine;
 use super::results::Column;
 use super::slurm::Slurm;
@@ -48,7 +48,8 @@ pub struct Ground {
     pub place: PathBuf,
     /// `tests/security` is part of the kit.
     with_tests: bool,
-    arm_kit: Option<PathBuf>,
+    /// Kits that were built in this run.
+    kits: Vec<(Arch, PathBuf)>,
     docker: Option<(Daemon, String)>,
     dev_container: Option<DevContainer>,
     slurm: Option<Slurm>,
@@ -61,11 +62,16 @@ impl Ground {
     pub fn new(with_tests: bool) -> anyhow::Result<Self> {
         let place = target().join("hosts");
         fs::create_dir_all(&place)?;
-        kit::build(Arch::X86_64, with_tests)?;
-        Ok(Self { place, with_tests, arm_kit: None, docker: None, dev_container: None, slurm: None, user: None, machine: None })
+        Ok(Self { place, with_tests, kits: Vec::new(), docker: None, dev_container: None, slurm: None, user: None, machine: None })
     }
 
     pub fn checks(&mut self, host: &Host) -> anyhow::Result<Column> {
+        if host.kind == Kind::ArmUser {
+            // An emulator of programs lacks calls of the kernel; one without those that start a command is no host.
+            let tried = self.on(host, &[PROGRAM, "run", "--", "true"])?.output()?;
+            let said = String::from_utf8_lossy(&tried.stderr).into_owned();
+            ensure!(tried.status.success(), "the emulator starts no command: {}", said.lines().last().unwrap_or_default());
+        }
         let column = Column::parse(&read(&mut self.on(host, &["sh", CHECKS])?)?);
         ensure!(!column.lines.is_empty(), "nothing was checked");
         Ok(column)
@@ -96,6 +102,7 @@ impl Ground {
             }
             // On the login node, which is this machine as well.
             (Kind::Slurm, Who::Root) => {
+                self.kit(Arch::X86_64)?;
                 let conf = self.cluster()?;
                 plain("sh", &words[1..]).tap(|it| it.env("SLURM_CONF", conf).env("OUTPOST", PROGRAM))
             }
@@ -110,6 +117,7 @@ impl Ground {
     /// A command that runs on a host.
     fn on(&mut self, host: &Host, words: &[&str]) -> anyhow::Result<Command> {
         let (place, is_root) = (self.place.clone(), host.who == Who::Root);
+        let kit = self.kit(host.kind.arch())?;
         let mut command = match host.kind {
             Kind::Here if is_root => plain("env", words),
             Kind::Here => {
@@ -117,8 +125,8 @@ impl Ground {
                 command.args(words).env("HOME", "/nonexistent");
                 command
             }
-            Kind::Alpine => root::enter(&root::alpine(&place)?, if is_root { 0 } else { 1000 }, words),
-            Kind::Bullseye => root::enter(&root::debian(&place, "bullseye")?, if is_root { 0 } else { 1000 }, words),
+            Kind::Alpine => root::enter(&kit, &root::alpine(&place)?, if is_root { 0 } else { 1000 }, words),
+            Kind::Bullseye => root::enter(&kit, &root::debian(&place, "bullseye")?, if is_root { 0 } else { 1000 }, words),
             Kind::Podman => plain(container::podman(&place)?, &[]).tap(|it| it.args(container::arguments(host.who, IMAGE, words))),
             Kind::Rootless => self.user()?.podman(&place)?.tap(|it| it.args(container::arguments(host.who, IMAGE, words))),
             Kind::Docker => {
@@ -139,9 +147,9 @@ impl Ground {
             Kind::Machine => self.machine(Arch::X86_64)?.command(host.who, words),
             Kind::Arm => self.machine(Arch::Aarch64)?.command(host.who, words),
             Kind::ArmUser => {
-                let (kit, root) = (self.arm_kit()?, place.join("vm-arm64/root"));
+                let root = place.join("vm-arm64/root");
                 ensure!(root.join("bin").exists(), "run arm-root first: it makes the root");
-                root::enter(&root, if is_root { 0 } else { 1000 }, words).tap(|it| it.env("KIT_FROM", kit))
+                root::enter(&kit, &root, if is_root { 0 } else { 1000 }, words)
             }
         };
         command.env("OUTPOST", PROGRAM);
@@ -173,17 +181,19 @@ impl Ground {
         self.user.as_ref().context("there is no user")
     }
 
-    fn arm_kit(&mut self) -> anyhow::Result<PathBuf> {
-        if self.arm_kit.is_none() {
-            self.arm_kit = Some(kit::build(Arch::Aarch64, self.with_tests)?);
+    fn kit(&mut self, arch: Arch) -> anyhow::Result<PathBuf> {
+        if let Some((_, kit)) = self.kits.iter().find(|(built, _)| *built == arch) {
+            return Ok(kit.clone());
         }
-        self.arm_kit.clone().context("there is no kit")
+        let kit = kit::build(arch, self.with_tests)?;
+        self.kits.push((arch, kit.clone()));
+        Ok(kit)
     }
 
     fn machine(&mut self, arch: Arch) -> anyhow::Result<&Machine> {
         if self.machine.as_ref().is_none_or(|(running, _)| *running != arch) {
             self.machine = None;
-            let kit = if arch == Arch::X86_64 { PathBuf::from(KIT) } else { self.arm_kit()? };
+            let kit = self.kit(arch)?;
             self.machine = Some((arch, Machine::boot(&self.place, arch, &kit)?));
         }
         self.machine.as_ref().map(|(_, machine)| machine).context("there is no machine")

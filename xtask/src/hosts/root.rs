@@ -55,10 +55,10 @@ fn add_user(root: &Path) -> anyhow::Result<()> {
     sh(Command::new("chroot").arg(root).args(["useradd", "-m", "-u", "1000", "-s", "/bin/bash", "dev"]))
 }
 
-/// Runs a command there.
-pub fn enter(root: &Path, user: u32, words: &[&str]) -> Command {
+/// Runs a command there, with the kit of its architecture.
+pub fn enter(kit: &Path, root: &Path, user: u32, words: &[&str]) -> Command {
     let mut command = Command::new("unshare");
-    command.args(["--mount", "--propagation", "private", "sh", &format!("{}/enter.sh", super::kit::KIT)]);
-    command.arg(root).arg(user.to_string()).args(words);
+    command.args(["--mount", "--propagation", "private", "sh"]).arg(kit.join("enter.sh"));
+    command.arg(root).arg(user.to_string()).args(words).env("KIT_FROM", kit);
     command
 }

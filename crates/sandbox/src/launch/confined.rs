@@ -11,6 +11,7 @@ use super::{LaunchError, Owner, State, session_id};
 use crate::cell::Cell;
 use crate::channel::Channel;
 use crate::level::{self, Capacity, Level};
+use crate::limits::Count;
 use crate::message::Cause;
 use crate::meter::Meter;
 use crate::plan::{Confinement, Identity, Place, Plan, Rights, Shape};
@@ -171,8 +172,12 @@ impl Owner {
     }
 
     fn adopt(&self, mut plan: Plan, meter: &Arc<Meter>, state: &State) -> Result<Outcome, LaunchError> {
-        let has_namespaces = plan.confinement.as_ref().is_some_and(|confinement| confinement.level > Level::Landlock);
-        plan.rlimits = self.shared.settings.limits.rlimits(&self.shared.hierarchies(), has_namespaces);
+        let count = match &plan.confinement {
+            None => Count::Open,
+            Some(confinement) if confinement.level == Level::Landlock => Count::Shared,
+            Some(_) => Count::Apart,
+        };
+        plan.rlimits = self.shared.settings.limits.rlimits(&self.shared.hierarchies(), count);
         plan.cgroups = meter.doors();
         let frame = plan.confinement.as_ref().and_then(|confinement| confinement.home.as_ref()).map(|layer| layer.frame.clone());
         let layer = frame.and_then(|frame| state.layers.values().find(|layer| layer.is_at(&frame)));
@@ -185,7 +190,7 @@ impl Owner {
                     return Err(LaunchError::Unenforceable(why));
                 }
                 meter.without_group(self.shared.settings.limits.held(&none));
-                plan.rlimits = self.shared.settings.limits.rlimits(&none, has_namespaces);
+                plan.rlimits = self.shared.settings.limits.rlimits(&none, count);
                 plan.cgroups = Vec::new();
                 self.fork_cell(&plan, meter, &shares)?
             }
