@@ -124,3 +124,11 @@ fn every_block_is_typed_or_says_why_not() {
     assert_eq!(pages, PAGES.iter().copied().collect(), "a page has a test above if it has something to type, and only then");
     assert!(untyped * 4 < typed, "{untyped} blocks of {} are not typed", typed + untyped);
 }
+
+/// A newcomer waits for minutes and not for a quarter of an hour, and is told how long.
+#[test]
+fn the_first_command_builds_what_is_quick_to_build() {
+    let blocks = blocks();
+    let first = blocks.iter().find(|block| block.page == "README.md" && is_shell(block)).unwrap().commands().remove(0);
+    assert!(first.text.starts_with("cargo run -- demo ") && first.text.contains("minutes"), "{}", first.text);
+}

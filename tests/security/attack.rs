@@ -24,6 +24,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::as_root_and_user;
+use crate::card::{FULL, MOUNTS, denies};
 use crate::support::{Who, is_root};
 
 /// Nothing that is well takes as long.
@@ -285,10 +286,12 @@ as_root_and_user! {
         share(Family::Moves, who, Level::Full).await;
     }
 
+    #[needs(MOUNTS)]
     async fn a_share_of_races(who: Who) {
         share(Family::Races, who, Level::Full).await;
     }
 
+    #[needs(MOUNTS)]
     async fn a_share_of_kills(who: Who) {
         share(Family::Kills, who, Level::Full).await;
     }
@@ -302,6 +305,9 @@ as_root_and_user! {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_share_of_lower_levels() {
+    if denies(Who::User, &[FULL]).await {
+        return;
+    }
     share(Family::Moves, Who::User, Level::Mounts).await;
     share(Family::Races, Who::User, Level::Landlock).await;
 }

@@ -50,6 +50,13 @@ pub async fn denies(who: Who, needed: &[&str]) -> bool {
     false
 }
 
+/// Whether the sandbox here is of this level or a stronger one, for the part of a test that is about such a level only.
+pub async fn is_at_least(who: Who, level: &str) -> bool {
+    let row = card(who).await.iter().find(|row| row["promise"] == LEVEL).expect("the card speaks of its level");
+    let rank = |level: &str| LEVELS.iter().position(|known| *known == level);
+    row["holds"] == json!(true) && rank(row["mechanism"].as_str().unwrap()) >= rank(level)
+}
+
 /// What the executor of this user says; asked once.
 async fn card(who: Who) -> &'static Vec<Value> {
     static CARDS: [OnceCell<Vec<Value>>; 2] = [const { OnceCell::const_new() }; 2];

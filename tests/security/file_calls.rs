@@ -13,6 +13,7 @@ use outpost_wire::PathUri;
 use serde_json::{Value, json};
 
 use crate::as_root_and_user;
+use crate::card::PROTECTED;
 use crate::support::{Ground, directory, entry, give};
 
 fn uri(path: &Path) -> String {
@@ -107,6 +108,7 @@ as_root_and_user! {
         assert!(ground.path("mine").exists());
     }
 
+    #[needs(PROTECTED)]
     async fn x2_what_runs_later_outside_stays_read_only(who: Who) {
         let ground = Ground::new(who);
         let mut client = ground.client().await;

@@ -13,7 +13,7 @@ use outpost_wire::PathUri;
 use serde_json::json;
 
 use crate::as_root_and_user;
-use crate::card::PROTECTED;
+use crate::card::{MOUNTS, PROTECTED};
 use crate::support::{Ground, give, number};
 
 as_root_and_user! {
@@ -60,6 +60,7 @@ as_root_and_user! {
 }
 
 as_root_and_user! {
+    #[needs(MOUNTS)]
     async fn sandboxes_that_are_not_used_are_let_go(who: Who) {
         const ROOTS: usize = 24;
         let ground = Ground::new(who);

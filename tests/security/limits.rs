@@ -9,7 +9,7 @@ use outpost_testkit::executor::eventually;
 use serde_json::{Value, json};
 
 use crate::as_root_and_user;
-use crate::card::{FORKS, PER_SESSION, can_mount, denies};
+use crate::card::{FORKS, MOUNTS, PER_SESSION, can_mount, denies, is_at_least};
 use crate::support::{Ground, Who, directory, entry, is_root, number};
 
 /// The end of a process as it was told.
@@ -151,8 +151,8 @@ as_root_and_user! {
         let (mut filler, mut other) = (ground.client().await, ground.client().await);
         let uri = outpost_wire::PathUri::from_native(disk.0.path()).unwrap().to_string();
         other.start(with(ground.shell("quiet", "read x; echo fine"), json!({"cwd": uri, "pipeStdin": true}))).await;
-        let script = "i=0; while :; do i=$((i+1)); head -c 1M /dev/zero > file$i || exit 9; sleep 0.02; done";
-        filler.start(with(ground.shell("p", script), json!({"cwd": uri}))).await;
+        let script = filling(".");
+        filler.start(with(ground.shell("p", &script), json!({"cwd": uri}))).await;
         let exited = exited(&mut filler, "p").await;
         assert_eq!(exited["limit"], json!({"what": "bytes of free space", "value": 32 << 20, "mechanism": "watchdog"}), "{exited}");
         other.result("process/write", json!({"processId": "quiet", "chunk": "Cg==", "writeId": "1"})).await;
@@ -166,8 +166,8 @@ as_root_and_user! {
         let disk = Disk::new(who);
         let ground = Ground::on(who, &disk.0, &["--limit", "free-space=32M"]);
         let mut filler = ground.client().await;
-        let script = "i=0; while :; do i=$((i+1)); head -c 1M /dev/zero > /tmp/file$i || exit 9; sleep 0.02; done";
-        filler.start(with(ground.shell("p", script), json!({"sandbox": ground.workspace_write()}))).await;
+        let script = filling("/tmp");
+        filler.start(with(ground.shell("p", &script), json!({"sandbox": ground.workspace_write()}))).await;
         let exited = exited(&mut filler, "p").await;
         assert_eq!(exited["limit"], json!({"what": "bytes of free space", "value": 32 << 20, "mechanism": "watchdog"}), "{exited}");
     }
@@ -181,7 +181,7 @@ as_root_and_user! {
         let ground = Ground::with(who, &["--limit", "free-space=32M"]);
         let mut filler = ground.client().await;
         let policy = ground.policy(json!([entry(Path::new("/"), "read"), entry(&place, "write")]));
-        let script = format!("i=0; while :; do i=$((i+1)); head -c 1M /dev/zero > {}/file$i || exit 9; sleep 0.02; done", place.display());
+        let script = filling(&place.display().to_string());
         filler.start(with(ground.shell("p", &script), json!({"sandbox": policy}))).await;
         let exited = exited(&mut filler, "p").await;
         assert_eq!(exited["limit"]["what"], "bytes of free space", "{exited}");
@@ -190,7 +190,7 @@ as_root_and_user! {
     #[needs(FORKS)]
     async fn a_file_call_at_the_limit_ends_nothing(who: Who) {
         // As one user with all other tests, these would count as well.
-        if !is_root() && denies(who, &[PER_SESSION]).await {
+        if (!is_root() || !is_at_least(who, MOUNTS).await) && denies(who, &[PER_SESSION]).await {
             return;
         }
         let ground = Ground::with(who, &["--limit", "processes=40"]);
@@ -247,6 +247,13 @@ fn below(pid: u32) -> usize {
 
 /// A small file system of its own.
 struct Disk(tempfile::TempDir);
+
+/// Fills such a disk almost to what must be left free, and then so slowly that it is seen long before there is nothing left.
+fn filling(directory: &str) -> String {
+    format!(
+        "cd {directory}; head -c 60M /dev/zero > first; i=0; while :; do i=$((i+1)); head -c 1M /dev/zero > file$i || exit 9; sleep 0.3; done"
+    )
+}
 
 impl Disk {
     fn new(who: Who) -> Self {

@@ -296,6 +296,7 @@ as_root_and_user! {
 
     // The system gives the number of a mount that is gone to the next one: a file that lost its mount is not taken for one that has it
     // because the directory around it was held anew.
+    #[needs(MOUNTS)]
     async fn numbers_of_mounts_that_are_used_again_hide_nothing(who: Who) {
         let ground = Ground::new(who);
         // Something may have been put there to keep the names.
@@ -323,6 +324,7 @@ as_root_and_user! {
     }
 
     // A directory that was replaced is heard in like the first one, also by a guard that is not asked.
+    #[needs(MOUNTS)]
     async fn changes_in_a_directory_that_was_replaced_are_heard(who: Who) {
         let ground = Ground::new(who);
         make_directory(who, &ground.path("deep"));
@@ -349,6 +351,7 @@ as_root_and_user! {
     }
 
     // In a workspace that is made anew, what matches a pattern is hidden from what already runs, too.
+    #[needs(MOUNTS)]
     async fn patterns_hold_in_a_workspace_that_was_made_anew(who: Who) {
         let ground = Ground::new(who);
         let root = ground.path("project");
@@ -373,6 +376,7 @@ as_root_and_user! {
         assert_eq!(client.outcome(&id).await.0, 7);
     }
 
+    #[needs(MOUNTS)]
     async fn what_another_executor_needs_no_more_is_no_loss(who: Who) {
         let (first, second) = (Ground::new(who), Ground::new(who));
         // The second works where the first does.

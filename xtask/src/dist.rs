@@ -89,7 +89,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
 }
 
 /// The time of the commit that is built; a tree without git says it in `SOURCE_DATE_EPOCH`.
-fn commit_time() -> anyhow::Result<String> {
+pub fn commit_time() -> anyhow::Result<String> {
     if let Ok(epoch) = std::env::var("SOURCE_DATE_EPOCH") {
         return Ok(epoch);
     }

@@ -104,7 +104,7 @@ pub fn run(words: &[&str]) -> anyhow::Result<()> {
         return write_page(&Results::load(&target().join("hosts"))?);
     }
     let wants = |part: &str| parts.is_empty() || parts.contains(&part);
-    let mut ground = Ground::new()?;
+    let mut ground = Ground::new(wants("security"))?;
     let mut all = Results::load(&ground.place)?;
     for host in HOSTS.iter().filter(|host| names.is_empty() || names.contains(&host.name)) {
         for part in PARTS.into_iter().filter(|part| *part != "page" && wants(part)) {

@@ -455,7 +455,7 @@ impl Owner {
         }
         let meter = self.meter()?;
         let Made { cell, shares, reports } = match policy {
-            Policy::Open => self.make_cell(Plan::default(), policy, &meter, &state)?,
+            Policy::Open => self.make_cell(Plan::default(), &meter, &state)?,
             Policy::Confined(rules) => self.confined_cell(rules, policy, &meter, &mut state)?,
         };
         state.shares.adopt(shares);

@@ -8,7 +8,6 @@ use std::path::Path;
 
 use crate::cgroup::Hierarchies;
 use crate::plan::Rlimit;
-use crate::policy::Policy;
 use crate::sys::rlimit;
 
 /// Nothing means no limit.
@@ -143,10 +142,9 @@ impl Limits {
     pub fn held(&self, hierarchies: &Hierarchies) -> Vec<Limit> {
         let of = |what, value: Option<u64>, mechanism| value.map(|value| Limit { what, value, mechanism });
         [
-            // The kernel does not hold root to a number of processes of its own.
             of(
                 PROCESSES,
-                self.processes.filter(|_| hierarchies.processes().is_some() || !is_root()),
+                self.processes.filter(|_| hierarchies.processes().is_some() || is_held_to_processes()),
                 hierarchies.processes().unwrap_or(Mechanism::Rlimit),
             ),
             of(MEMORY, self.memory, hierarchies.memory().unwrap_or(Mechanism::Watchdog)),
@@ -161,13 +159,13 @@ impl Limits {
         .collect()
     }
 
-    /// What is set for every process of a session. A sandbox is counted by itself; other sessions share the count of their
+    /// What is set for every process of a session. A sandbox with namespaces is counted by itself; others share the count of their
     /// user, so that those that are there already, and a sandbox or two, have to be allowed as well.
-    pub(crate) fn rlimits(&self, hierarchies: &Hierarchies, policy: &Policy) -> Vec<Rlimit> {
+    pub(crate) fn rlimits(&self, hierarchies: &Hierarchies, is_counted_apart: bool) -> Vec<Rlimit> {
         let of = |resource: u32, value: Option<u64>| value.map(|value| Rlimit { resource, value });
-        let processes = self.processes.filter(|_| hierarchies.processes().is_none()).map(|more| match policy {
-            Policy::Open => 2 * more + processes_of_user(),
-            Policy::Confined(_) => more,
+        let processes = self.processes.filter(|_| hierarchies.processes().is_none()).map(|more| match is_counted_apart {
+            false => 2 * more + processes_of_user(),
+            true => more,
         });
         [
             of(rlimit::NPROC, processes),
@@ -183,8 +181,17 @@ impl Limits {
     }
 }
 
-fn is_root() -> bool {
-    rustix::process::geteuid().is_root()
+/// Whether the kernel holds this user to a number of processes. It does not hold the machine's root; root of a user namespace, as in a
+/// rootless container, is somebody else outside, whom it holds.
+fn is_held_to_processes() -> bool {
+    let map = || std::fs::read_to_string("/proc/self/uid_map");
+    !rustix::process::geteuid().is_root() || map().is_ok_and(|map| !is_root_outside(&map))
+}
+
+/// Whether root in a map of users is root outside as well.
+fn is_root_outside(map: &str) -> bool {
+    let mut ranges = map.lines().map(|line| line.split_whitespace().map(str::parse::<u32>));
+    ranges.any(|mut range| matches!((range.next(), range.next()), (Some(Ok(0)), Some(Ok(0)))))
 }
 
 fn processes_of_user() -> u64 {
@@ -196,4 +203,17 @@ fn processes_of_user() -> u64 {
     pids.filter(|entry| is_own(&entry.path()))
         .map(|entry| std::fs::read_dir(entry.path().join("task")).map_or(1, |tasks| tasks.count() as u64))
         .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn root_of_a_rootless_container_is_not_root_outside() {
+        assert!(is_root_outside("         0          0 4294967295\n"));
+        assert!(!is_root_outside("         0       1001          1\n         1     100000      65536\n"));
+        // Without a user 0 there is none outside either.
+        assert!(!is_root_outside("      1000       1000          1\n"));
+    }
 }

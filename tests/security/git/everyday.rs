@@ -6,6 +6,7 @@ use std::path::Path;
 
 use super::{end, git, plain, repository, sandboxed, settled, start, try_git};
 use crate::as_root_and_user;
+use crate::card::MOUNTS;
 use crate::support::{Ground, give};
 
 /// Everything below a gitdir belongs to the owner of the working tree.
@@ -21,6 +22,7 @@ fn is_owned(gitdir: &Path, owner: u32) {
 }
 
 as_root_and_user! {
+    #[needs(MOUNTS)]
     async fn what_is_committed_is_there_outside(who: Who) {
         let ground = Ground::new(who);
         let root = ground.path("work");
@@ -45,6 +47,7 @@ as_root_and_user! {
         is_owned(&root.join(".git"), root.metadata().unwrap().uid());
     }
 
+    #[needs(MOUNTS)]
     async fn settings_hooks_and_stashes_stay_inside(who: Who) {
         let ground = Ground::new(who);
         let root = ground.path("work");
@@ -60,6 +63,7 @@ as_root_and_user! {
         assert_eq!(settled(&root.join(".git")), before);
     }
 
+    #[needs(MOUNTS)]
     async fn what_was_put_away_inside_can_be_applied_outside(who: Who) {
         let ground = Ground::new(who);
         let root = ground.path("work");
@@ -99,6 +103,7 @@ as_root_and_user! {
         assert_eq!(git(who, &root, &["log", "-1", "--format=%s"]), "good");
     }
 
+    #[needs(MOUNTS)]
     async fn files_of_git_lfs_are_carried_over_if_they_are_what_their_names_say(who: Who) {
         let ground = Ground::new(who);
         let root = ground.path("work");
@@ -133,6 +138,7 @@ as_root_and_user! {
         is_owned(&root.join(".git"), root.metadata().unwrap().uid());
     }
 
+    #[needs(MOUNTS)]
     async fn a_rebase_goes_on_in_the_next_command(who: Who) {
         let ground = Ground::new(who);
         let root = ground.path("work");
@@ -153,6 +159,7 @@ as_root_and_user! {
         assert_eq!(git(who, &root, &["log", "-1", "--format=%s", "--merges", "main"]), "merged");
     }
 
+    #[needs(MOUNTS)]
     async fn what_the_user_commits_meanwhile_is_seen_inside(who: Who) {
         let ground = Ground::new(who);
         let root = ground.path("work");
@@ -178,6 +185,7 @@ as_root_and_user! {
         assert_eq!(git(who, &root, &["log", "-1", "--format=%s"]), "packed");
     }
 
+    #[needs(MOUNTS)]
     async fn nothing_is_overwritten_when_both_change_a_branch(who: Who) {
         let ground = Ground::new(who);
         let root = ground.path("work");
@@ -205,6 +213,7 @@ as_root_and_user! {
         assert_eq!(output, "merged\n");
     }
 
+    #[needs(MOUNTS)]
     async fn nothing_is_lost_that_is_deleted_inside(who: Who) {
         let ground = Ground::new(who);
         let root = ground.path("work");

@@ -4,9 +4,11 @@ use std::fs;
 
 use super::{git, plain, repository, sandboxed, settled, try_git};
 use crate::as_root_and_user;
+use crate::card::MOUNTS;
 use crate::support::{Ground, give};
 
 as_root_and_user! {
+    #[needs(MOUNTS)]
     async fn a_repository_is_made_in_an_empty_workspace(who: Who) {
         let ground = Ground::new(who);
         let root = ground.path("work");
@@ -29,6 +31,7 @@ as_root_and_user! {
         assert_eq!(git(who, &root, &["log", "-1", "--format=%s"]), "three");
     }
 
+    #[needs(MOUNTS)]
     async fn a_workspace_inside_a_repository_can_commit(who: Who) {
         let ground = Ground::new(who);
         let top = ground.path("top");
@@ -44,6 +47,7 @@ as_root_and_user! {
         assert_eq!(settled(&top.join(".git")), before);
     }
 
+    #[needs(MOUNTS)]
     async fn nested_repositories_are_held_like_the_first(who: Who) {
         let ground = Ground::new(who);
         let root = ground.path("work");
@@ -59,6 +63,7 @@ as_root_and_user! {
         assert_eq!(settled(&inner.join(".git")), before);
     }
 
+    #[needs(MOUNTS)]
     async fn submodules_and_working_trees_commit_where_they_are(who: Who) {
         let ground = Ground::new(who);
         let around = ground.path("around");
@@ -98,6 +103,7 @@ as_root_and_user! {
         assert!(!main.join(".git/worktrees/made").exists() && !try_git(who, &main.join("made"), &["status"]).0);
     }
 
+    #[needs(MOUNTS)]
     async fn repositories_of_other_formats_commit_as_well(who: Who) {
         let ground = Ground::new(who);
         let mut client = ground.client().await;
@@ -152,6 +158,7 @@ as_root_and_user! {
         }
     }
 
+    #[needs(MOUNTS)]
     async fn what_cannot_be_carried_over_is_read_only_and_says_so(who: Who) {
         let ground = Ground::new(who);
         let root = ground.path("work");
@@ -165,6 +172,7 @@ as_root_and_user! {
 }
 
 as_root_and_user! {
+    #[needs(MOUNTS)]
     async fn the_machine_says_what_commands_may_do(who: Who) {
         for (mode, script, is_well, crosses) in [
             ("read-only", "touch .git/x || touch deep/inner/.git/x", false, false),

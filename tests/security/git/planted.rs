@@ -5,6 +5,7 @@ use std::path::Path;
 
 use super::{git, repository, sandboxed, settled, try_git};
 use crate::as_root_and_user;
+use crate::card::MOUNTS;
 use crate::support::{Ground, Who, directory, give};
 
 /// What is planted, by its row of the table in SECURITY.md. `$M` is a command that leaves a mark outside, `$C` a directory outside.
@@ -188,6 +189,7 @@ async fn plant(ground: &Ground, who: Who, row: &str, script: &str) {
 }
 
 as_root_and_user! {
+    #[needs(MOUNTS)]
     async fn nothing_planted_below_a_gitdir_has_an_effect_outside(who: Who) {
         let ground = Ground::new(who);
         for (row, script) in ROWS {
@@ -240,6 +242,7 @@ as_root_and_user! {
     }
 
     // The rows have an effect where sandboxed code has the repository itself: otherwise the test above would show nothing.
+    #[needs(MOUNTS)]
     async fn planted_in_the_repository_itself_it_runs(who: Who) {
         let ground = Ground::with(who, &["-c", "git=full"]);
         let mut client = ground.client().await;
@@ -256,6 +259,7 @@ as_root_and_user! {
         }
     }
 
+    #[needs(MOUNTS)]
     async fn what_misleads_is_not_carried_over(who: Who) {
         let ground = Ground::new(who);
         let root = ground.path("work");
@@ -273,6 +277,7 @@ as_root_and_user! {
 }
 
 as_root_and_user! {
+    #[needs(MOUNTS)]
     async fn what_git_would_run_in_a_tree_is_told(who: Who) {
         let home = directory(who);
         let root_of = |ground: &Ground| ground.path("work");
@@ -312,6 +317,7 @@ as_root_and_user! {
 }
 
 as_root_and_user! {
+    #[needs(MOUNTS)]
     async fn bad_objects_are_refused(who: Who) {
         let ground = Ground::new(who);
         let root = ground.path("work");

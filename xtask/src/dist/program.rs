@@ -86,21 +86,32 @@ impl Toolchain {
 
     /// Builds the program of one architecture into the release.
     pub(super) fn build(&self, arch: Arch, release: &Release) -> anyhow::Result<PathBuf> {
-        let triple = arch.triple();
-        let mut command = self.command("zigbuild", arch)?;
-        command
-            .args(["--locked", "--profile", "dist", "--package", "outpost"])
-            .env("SOURCE_DATE_EPOCH", &release.epoch)
-            .env("CARGO_INCREMENTAL", "0")
-            .env_remove("RUSTFLAGS")
-            .env("CARGO_ENCODED_RUSTFLAGS", remapped("--remap-path-prefix=", "\x1f")?)
-            .env("CFLAGS", remapped("-ffile-prefix-map=", " ")?);
-        sh(&mut command)?;
-        let built = target().join(&triple).join("dist/outpost");
-        check(&built, arch)?;
+        let built = self.program(arch, &release.epoch)?;
         let program = release.directory.join(format!("outpost-{}-static", arch.name()));
         std::fs::copy(&built, &program).with_context(|| format!("cannot write {}", program.display()))?;
         Ok(program)
+    }
+
+    /// Builds the program of one architecture as it is released, and returns where cargo left it.
+    pub fn program(&self, arch: Arch, epoch: &str) -> anyhow::Result<PathBuf> {
+        let triple = arch.triple();
+        let places = Place::all()?;
+        // Position-independent on every architecture: rustc asks for it on some only, and zig wants to be asked by this word.
+        let mut flags = vec!["-Clink-arg=-pie".to_owned()];
+        flags.extend(places.iter().map(|place| place.option("--remap-path-prefix=")));
+        let c_flags: Vec<String> = places.iter().map(|place| place.option("-ffile-prefix-map=")).collect();
+        let mut command = self.command("zigbuild", arch)?;
+        command
+            .args(["--locked", "--profile", "dist", "--package", "outpost"])
+            .env("SOURCE_DATE_EPOCH", epoch)
+            .env("CARGO_INCREMENTAL", "0")
+            .env_remove("RUSTFLAGS")
+            .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"))
+            .env("CFLAGS", c_flags.join(" "));
+        sh(&mut command)?;
+        let built = target().join(&triple).join("dist/outpost");
+        check(&built, arch, &places)?;
+        Ok(built)
     }
 
     fn path(&self) -> anyhow::Result<OsString> {
@@ -110,17 +121,47 @@ impl Toolchain {
     }
 }
 
-/// Options that replace the paths of this machine in what a compiler writes. The last one that matches wins, so the longest comes last.
-fn remapped(option: &str, separator: &str) -> anyhow::Result<String> {
-    let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
-    let cargo_home = std::env::var_os("CARGO_HOME").map_or_else(|| home.join(".cargo"), PathBuf::from);
-    let mut places = [(cargo_home, "/cargo"), (std::env::current_dir()?, "/outpost"), (target(), "/build")];
-    places.sort_by_key(|(place, _)| place.as_os_str().len());
-    let options = places.iter().map(|(place, name)| {
-        let place = place.to_str().with_context(|| format!("{} is not UTF-8", place.display()))?;
-        Ok(format!("{option}{place}={name}"))
-    });
-    Ok(options.collect::<anyhow::Result<Vec<_>>>()?.join(separator))
+/// A directory of this machine that compilers write into programs, and what stands in its place in a release.
+struct Place {
+    here: String,
+    released: String,
+    /// What follows it where it is written: a short path alone may be in a program by chance.
+    followed_by: String,
+}
+
+impl Place {
+    /// The last option that matches wins, so the longest path comes last.
+    fn all() -> anyhow::Result<Vec<Self>> {
+        let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
+        let cargo_home = std::env::var_os("CARGO_HOME").map_or_else(|| home.join(".cargo"), PathBuf::from);
+        let compiler = output(Command::new("rustc").arg("-vV"))?;
+        let commit = compiler.lines().find_map(|line| line.strip_prefix("commit-hash: ")).context("rustc does not name its commit")?;
+        // Where the sources of the standard library are installed, rustc names them; where they are not, it names its commit.
+        let library = Path::new(output(Command::new("rustc").args(["--print", "sysroot"]))?.trim()).join("lib/rustlib/src/rust");
+        let places = [
+            (cargo_home, "/cargo".to_owned(), "/registry/"),
+            (library, format!("/rustc/{commit}"), "/library/"),
+            (std::env::current_dir()?, "/outpost".to_owned(), "/crates/"),
+            (target(), "/build".to_owned(), "/"),
+        ];
+        let read = |(here, released, followed_by): (PathBuf, String, &str)| {
+            let here = here.to_str().with_context(|| format!("{} is not UTF-8", here.display()))?.to_owned();
+            Ok(Self { here, released, followed_by: followed_by.to_owned() })
+        };
+        let mut places = places.into_iter().map(read).collect::<anyhow::Result<Vec<_>>>()?;
+        places.sort_by_key(|place| place.here.len());
+        Ok(places)
+    }
+
+    /// An option that replaces it in what a compiler writes.
+    fn option(&self, name: &str) -> String {
+        format!("{name}{}={}", self.here, self.released)
+    }
+
+    fn is_in(&self, program: &[u8]) -> bool {
+        let trace = format!("{}{}", self.here, self.followed_by);
+        self.here != self.released && memchr::memmem::find(program, trace.as_bytes()).is_some()
+    }
 }
 
 fn add_target(triple: &str) -> anyhow::Result<()> {
@@ -132,23 +173,29 @@ fn add_target(triple: &str) -> anyhow::Result<()> {
         .with_context(|| format!("the standard library for {triple} is missing; install it with `rustup target add {triple}`"))
 }
 
-/// Refuses a program that is not static, or not for the architecture.
-fn check(program: &Path, arch: Arch) -> anyhow::Result<()> {
+/// Refuses a program that is not static and position-independent, not for the architecture, or names places of this machine.
+fn check(program: &Path, arch: Arch, places: &[Place]) -> anyhow::Result<()> {
     let bytes = std::fs::read(program).with_context(|| format!("cannot read {}", program.display()))?;
     let header = ElfHeader::parse(&bytes).with_context(|| format!("{} is not a 64-bit ELF file", program.display()))?;
     ensure!(header.machine == arch.elf_machine(), "{} is not for {}", program.display(), arch.name());
     ensure!(!header.has_interpreter, "{} is not static: it names an interpreter", program.display());
+    ensure!(header.is_position_independent, "{} is not position-independent", program.display());
+    for place in places {
+        ensure!(!place.is_in(&bytes), "{} names {}, which is a place of this machine only", program.display(), place.here);
+    }
     Ok(())
 }
 
 struct ElfHeader {
     machine: u16,
+    is_position_independent: bool,
     has_interpreter: bool,
 }
 
 impl ElfHeader {
     fn parse(bytes: &[u8]) -> Option<Self> {
         const INTERPRETER: u32 = 3;
+        const SHARED: u16 = 3;
         if bytes.get(..6)? != b"\x7fELF\x02\x01" {
             return None;
         }
@@ -161,7 +208,7 @@ impl ElfHeader {
             let kind = u32::from_le_bytes(bytes.get(at..at.checked_add(4)?)?.try_into().ok()?);
             has_interpreter |= kind == INTERPRETER;
         }
-        Some(Self { machine: half(18)?, has_interpreter })
+        Some(Self { machine: half(18)?, is_position_independent: half(16)? == SHARED, has_interpreter })
     }
 }
 
@@ -198,9 +245,29 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_path_is_remapped_last() {
-        let options = remapped("--map=", "\n").unwrap_or_default();
-        let lengths: Vec<usize> = options.lines().filter_map(|line| line.split('=').nth(1)).map(str::len).collect();
-        assert!(lengths.is_sorted(), "{options}");
+    fn a_program_at_a_fixed_address_is_told_from_one_that_can_be_anywhere() {
+        let mut bytes = elf(62, 1);
+        bytes[16] = 2;
+        assert_eq!(ElfHeader::parse(&bytes).map(|header| header.is_position_independent), Some(false));
+        bytes[16] = 3;
+        assert_eq!(ElfHeader::parse(&bytes).map(|header| header.is_position_independent), Some(true));
+    }
+
+    #[test]
+    fn the_longest_path_is_remapped_last() -> anyhow::Result<()> {
+        let places = Place::all()?;
+        assert!(places.is_sorted_by_key(|place| place.here.len()));
+        assert_eq!(places.len(), 4);
+        Ok(())
+    }
+
+    #[test]
+    fn a_path_of_this_machine_in_a_program_is_found() {
+        let place = |here: &str| Place { here: here.into(), released: "/cargo".into(), followed_by: "/registry/".into() };
+        let program = b"\0/home/me/.cargo/registry/src/x.rs\0/cargo/registry/src/x.rs\0";
+        assert!(place("/home/me/.cargo").is_in(program));
+        assert!(!place("/home/you/.cargo").is_in(program));
+        // Built where a release says it was built: nothing to hide.
+        assert!(!place("/cargo").is_in(program));
     }
 }

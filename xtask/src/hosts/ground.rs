@@ -46,6 +46,8 @@ impl Drop for Daemon {
 
 pub struct Ground {
     pub place: PathBuf,
+    /// `tests/security` is part of the kit.
+    with_tests: bool,
     arm_kit: Option<PathBuf>,
     docker: Option<(Daemon, String)>,
     dev_container: Option<DevContainer>,
@@ -56,11 +58,11 @@ pub struct Ground {
 }
 
 impl Ground {
-    pub fn new() -> anyhow::Result<Self> {
+    pub fn new(with_tests: bool) -> anyhow::Result<Self> {
         let place = target().join("hosts");
         fs::create_dir_all(&place)?;
-        kit::build(Arch::X86_64)?;
-        Ok(Self { place, arm_kit: None, docker: None, dev_container: None, slurm: None, user: None, machine: None })
+        kit::build(Arch::X86_64, with_tests)?;
+        Ok(Self { place, with_tests, arm_kit: None, docker: None, dev_container: None, slurm: None, user: None, machine: None })
     }
 
     pub fn checks(&mut self, host: &Host) -> anyhow::Result<Column> {
@@ -173,7 +175,7 @@ impl Ground {
 
     fn arm_kit(&mut self) -> anyhow::Result<PathBuf> {
         if self.arm_kit.is_none() {
-            self.arm_kit = Some(kit::build(Arch::Aarch64)?);
+            self.arm_kit = Some(kit::build(Arch::Aarch64, self.with_tests)?);
         }
         self.arm_kit.clone().context("there is no kit")
     }

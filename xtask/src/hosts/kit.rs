@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, ensure};
 use serde_json::Value;
 
-use crate::dist::{Arch, Toolchain};
+use crate::dist::{self, Arch, Toolchain};
 use crate::sh;
 
 /// Where the kit is on every host. Open to all users, unlike a build directory.
@@ -18,24 +18,19 @@ pub const CHECKS: &str = "/var/tmp/outpost-hosts/checks.sh";
 pub const FAULTS: &str = "/var/tmp/outpost-hosts/faults.sh";
 pub const SECURITY: &str = "/var/tmp/outpost-hosts/security";
 
-/// Builds the kit of one architecture, and returns where it lies on this machine.
-pub fn build(arch: Arch) -> anyhow::Result<PathBuf> {
+/// Builds the kit of one architecture, with `tests/security` if it is wanted, and returns where it lies on this machine.
+pub fn build(arch: Arch, with_tests: bool) -> anyhow::Result<PathBuf> {
     let directory = match arch {
         Arch::X86_64 => PathBuf::from(KIT),
         Arch::Aarch64 => PathBuf::from(format!("{KIT}-{}", arch.name())),
     };
     fs::create_dir_all(&directory)?;
     fs::set_permissions(&directory, PermissionsExt::from_mode(0o755))?;
-    let mut cargo = Toolchain::install()?.command("test", arch)?;
-    cargo.args(["--no-run", "--locked", "--package", "outpost", "--test", "security", "--message-format", "json-render-diagnostics"]);
-    // The tests start the program where it is on the hosts.
-    let output =
-        cargo.env("OUTPOST_TEST_PROGRAM", PROGRAM).stderr(std::process::Stdio::inherit()).output().context("cannot run cargo-zigbuild")?;
-    ensure!(output.status.success(), "the program cannot be built for {}", arch.name());
-    let built = String::from_utf8(output.stdout)?;
-    for (kind, name) in [("bin", "outpost"), ("test", "security")] {
-        let from = executable(&built, kind, name).with_context(|| format!("cargo built no {name}"))?;
-        put(&from, &directory.join(name))?;
+    let toolchain = Toolchain::install()?;
+    // As it is released: what runs on the hosts is what people get.
+    put(&toolchain.program(arch, &dist::commit_time()?)?, &directory.join("outpost"))?;
+    if with_tests {
+        put(&tests(&toolchain, arch)?, &directory.join("security"))?;
     }
     for (name, text) in
         [("checks.sh", include_str!("checks.sh")), ("faults.sh", include_str!("faults.sh")), ("enter.sh", include_str!("enter.sh"))]
@@ -47,6 +42,17 @@ pub fn build(arch: Arch) -> anyhow::Result<PathBuf> {
     let tasks = "rm -rf \"$1/everyday\" && cp -r tests/everyday \"$1/everyday\" && chmod -R a+rX \"$1/everyday\"";
     sh(Command::new("sh").args(["-ec", tasks, "sh"]).arg(&directory))?;
     Ok(directory)
+}
+
+/// The test binary of `tests/security`.
+fn tests(toolchain: &Toolchain, arch: Arch) -> anyhow::Result<PathBuf> {
+    let mut cargo = toolchain.command("test", arch)?;
+    cargo.args(["--no-run", "--locked", "--package", "outpost", "--test", "security", "--message-format", "json-render-diagnostics"]);
+    // The tests start the program where it is on the hosts.
+    let output =
+        cargo.env("OUTPOST_TEST_PROGRAM", PROGRAM).stderr(std::process::Stdio::inherit()).output().context("cannot run cargo-zigbuild")?;
+    ensure!(output.status.success(), "tests/security cannot be built for {}", arch.name());
+    executable(&String::from_utf8(output.stdout)?, "test", "security").context("cargo built no tests/security")
 }
 
 /// Stripped: a virtual machine has no room for symbols. By a rename, because a host of an earlier run may still use the old one.

@@ -204,7 +204,12 @@ impl HttpGuard {
 
     /// The addresses of a name that may be reached; a refusal if there are only others.
     async fn resolve(self, host: String) -> Result<Addrs, Box<dyn Error + Send + Sync>> {
-        let found: Vec<SocketAddr> = tokio::net::lookup_host((host.as_str(), 0)).await?.collect();
+        let found: Vec<SocketAddr> = if is_local(&host) {
+            // Not asked for: a host without /etc/hosts would ask a name server, which must not decide where this leads (RFC 6761, 6.3).
+            [IpAddr::from(Ipv4Addr::LOCALHOST), IpAddr::from(Ipv6Addr::LOCALHOST)].map(|address| SocketAddr::new(address, 0)).into()
+        } else {
+            tokio::net::lookup_host((host.as_str(), 0)).await?.collect()
+        };
         let (mut allowed, mut denied) = (Vec::new(), None);
         for address in found {
             match self.check(&host, address.ip()) {
@@ -223,6 +228,12 @@ impl Resolve for HttpGuard {
     fn resolve(&self, name: Name) -> Resolving {
         Box::pin(self.clone().resolve(name.as_str().to_owned()))
     }
+}
+
+/// Whether a name is reserved for the machine itself.
+fn is_local(host: &str) -> bool {
+    let host = normal(host);
+    host == "localhost" || host.ends_with(".localhost")
 }
 
 fn holds(network: IpAddr, prefix: u8, address: IpAddr) -> bool {
@@ -352,6 +363,16 @@ mod tests {
         for text in ["loopback", "10.0.0.0/8", "fd00::/8", "box.example"] {
             assert_eq!(text.parse::<HttpTarget>().unwrap().to_string(), text);
         }
+    }
+
+    #[tokio::test]
+    async fn no_name_server_is_asked_for_this_machine() {
+        for host in ["localhost", "LocalHost.", "app.localhost"] {
+            let found: Vec<SocketAddr> = guard(&["loopback"]).resolve(host.into()).await.unwrap().collect();
+            assert!(!found.is_empty() && found.iter().all(|address| address.ip().is_loopback()), "{host}: {found:?}");
+            assert!(guard(&[]).resolve(host.into()).await.is_err(), "{host}");
+        }
+        assert!(!is_local("notlocalhost") && !is_local("localhost.example"));
     }
 
     #[tokio::test]

@@ -99,7 +99,7 @@ impl Owner {
     ) -> Result<Outcome, LaunchError> {
         loop {
             let plan = self.plan(enforcement, rules, policy, (meter, &mut *state))?;
-            match self.adopt(plan, policy, meter, state)? {
+            match self.adopt(plan, meter, state)? {
                 Err((Cause::Layer, why)) if self.shared.layer_failed(&why) => {
                     // Those that other cells use stay as they are.
                     let unused = state.layers.extract_if(|_, layer| layer.mounts.is_none());
@@ -166,12 +166,13 @@ impl Owner {
         Ok(Identity::Owner { uid, gid, id: session_id(self.number) })
     }
 
-    pub(super) fn make_cell(&self, plan: Plan, policy: &Policy, meter: &Arc<Meter>, state: &State) -> Result<Made, LaunchError> {
-        self.adopt(plan, policy, meter, state)?.map_err(|(_, reason)| LaunchError::Unenforceable(reason))
+    pub(super) fn make_cell(&self, plan: Plan, meter: &Arc<Meter>, state: &State) -> Result<Made, LaunchError> {
+        self.adopt(plan, meter, state)?.map_err(|(_, reason)| LaunchError::Unenforceable(reason))
     }
 
-    fn adopt(&self, mut plan: Plan, policy: &Policy, meter: &Arc<Meter>, state: &State) -> Result<Outcome, LaunchError> {
-        plan.rlimits = self.shared.settings.limits.rlimits(&self.shared.hierarchies(), policy);
+    fn adopt(&self, mut plan: Plan, meter: &Arc<Meter>, state: &State) -> Result<Outcome, LaunchError> {
+        let has_namespaces = plan.confinement.as_ref().is_some_and(|confinement| confinement.level > Level::Landlock);
+        plan.rlimits = self.shared.settings.limits.rlimits(&self.shared.hierarchies(), has_namespaces);
         plan.cgroups = meter.doors();
         let frame = plan.confinement.as_ref().and_then(|confinement| confinement.home.as_ref()).map(|layer| layer.frame.clone());
         let layer = frame.and_then(|frame| state.layers.values().find(|layer| layer.is_at(&frame)));
@@ -184,7 +185,7 @@ impl Owner {
                     return Err(LaunchError::Unenforceable(why));
                 }
                 meter.without_group(self.shared.settings.limits.held(&none));
-                plan.rlimits = self.shared.settings.limits.rlimits(&none, policy);
+                plan.rlimits = self.shared.settings.limits.rlimits(&none, has_namespaces);
                 plan.cgroups = Vec::new();
                 self.fork_cell(&plan, meter, &shares)?
             }
