@@ -119,7 +119,6 @@ pub fn run(words: &[&str]) -> anyhow::Result<()> {
     }
     let is_root = is_root();
     ensure!(is_root || options.users.is_empty(), "--as needs root");
-    let all = options.only.is_none() && options.users.is_empty();
     if options.users.is_empty() {
         options.users = if is_root { vec![Who::Root, Who::User] } else { vec![Who::Oneself] };
     }
@@ -127,11 +126,14 @@ pub fn run(words: &[&str]) -> anyhow::Result<()> {
     let ground = Ground::new(&files)?;
     let mut columns = Vec::new();
     for who in &options.users {
-        columns.push((*who, ground.run(*who, options.only.as_deref())?));
+        let outcomes = ground.run(*who, options.only.as_deref())?;
+        keep(*who, &outcomes)?;
+        columns.push((*who, outcomes));
     }
     drop(ground);
-    if all && is_root {
-        write_pages(&columns)?;
+    // A run of a part replaces its rows of the last whole one.
+    if is_root && let Some(kept) = kept(&files) {
+        write_pages(&kept)?;
     }
     let bad: Vec<String> = columns.iter().flat_map(|(who, outcomes)| bad(*who, outcomes)).collect();
     ensure!(columns.iter().any(|(_, outcomes)| !outcomes.is_empty()), "no task was run; see --list");
@@ -141,12 +143,73 @@ pub fn run(words: &[&str]) -> anyhow::Result<()> {
 
 #[expect(clippy::print_stdout, reason = "this is a program for a terminal")]
 fn list(files: &[PathBuf]) {
-    for file in files {
-        let ecosystem = stem(file);
+    for (ecosystem, name) in tasks(files) {
+        println!("{ecosystem}: {name}");
+    }
+}
+
+/// Each task: its ecosystem and its name.
+fn tasks(files: &[PathBuf]) -> Vec<(String, String)> {
+    let of = |file: &PathBuf| {
         let text = fs::read_to_string(file).unwrap_or_default();
-        for name in text.lines().filter_map(|line| line.strip_prefix("## ")).filter(|name| *name != "prepare") {
-            println!("{ecosystem}: {name}");
+        let names = text.lines().filter_map(|line| line.strip_prefix("## ")).filter(|name| *name != "prepare");
+        names.map(|name| (stem(file), name.to_owned())).collect::<Vec<_>>()
+    };
+    files.iter().flat_map(of).collect()
+}
+
+/// Where the last outcome of each task is kept.
+fn kept_file(who: Who) -> PathBuf {
+    target().join(format!("everyday-{}.tsv", who.name()))
+}
+
+/// Remembers these outcomes in the place of earlier ones.
+fn keep(who: Who, outcomes: &[Outcome]) -> anyhow::Result<()> {
+    let earlier = fs::read_to_string(kept_file(who)).unwrap_or_default();
+    let is_older = |known: &&Outcome| !outcomes.iter().any(|outcome| outcome.is_of(&known.ecosystem, &known.name));
+    let earlier: Vec<Outcome> = earlier.lines().filter_map(Outcome::read).collect();
+    let lines: String = earlier.iter().filter(is_older).chain(outcomes).map(Outcome::line).collect();
+    fs::write(kept_file(who), lines).context("what came of the tasks cannot be kept")
+}
+
+/// The last outcome of every task, as root and as a user, if there is one of each.
+fn kept(files: &[PathBuf]) -> Option<Vec<(Who, Vec<Outcome>)>> {
+    let mut columns = Vec::new();
+    for who in [Who::Root, Who::User] {
+        let text = fs::read_to_string(kept_file(who)).unwrap_or_default();
+        let mut known: Vec<Outcome> = text.lines().filter_map(Outcome::read).collect();
+        let mut column = Vec::new();
+        for (ecosystem, name) in tasks(files) {
+            let at = known.iter().position(|outcome| outcome.is_of(&ecosystem, &name))?;
+            column.push(known.swap_remove(at));
         }
+        columns.push((who, column));
+    }
+    Some(columns)
+}
+
+impl Outcome {
+    /// From a line of the runner.
+    fn read(line: &str) -> Option<Self> {
+        let fields: Vec<&str> = line.split('\t').collect();
+        let [ecosystem, name, result, reason, promise, setting] = fields[..] else { return None };
+        let own = |text: &str| text.to_owned();
+        Some(Self {
+            ecosystem: own(ecosystem),
+            name: own(name),
+            result: own(result),
+            reason: own(reason),
+            promise: own(promise),
+            setting: own(setting),
+        })
+    }
+
+    fn line(&self) -> String {
+        [&self.ecosystem, &self.name, &self.result, &self.reason, &self.promise, &self.setting].map(String::as_str).join("\t") + "\n"
+    }
+
+    fn is_of(&self, ecosystem: &str, name: &str) -> bool {
+        self.ecosystem == ecosystem && self.name == name
     }
 }
 
@@ -300,22 +363,14 @@ impl Ground {
         let lines = child.stdout.take().context("the runner has no output")?;
         for line in std::io::BufRead::lines(std::io::BufReader::new(lines)) {
             let line = line?;
-            let fields: Vec<&str> = line.split('\t').collect();
-            let [ecosystem, name, result, reason, promise, setting] = fields[..] else { bail!("the runner said `{line}`") };
+            let outcome = Outcome::read(&line).with_context(|| format!("the runner said `{line}`"))?;
+            let Outcome { ecosystem, name, result, reason, .. } = &outcome;
             show(&format!(
                 "{}: {ecosystem}: {name}: {result}{}",
                 who.name(),
                 if result == "pass" || reason.is_empty() { String::new() } else { format!(" ({reason})") }
             ));
-            let own = |text: &str| text.to_owned();
-            outcomes.push(Outcome {
-                ecosystem: own(ecosystem),
-                name: own(name),
-                result: own(result),
-                reason: own(reason),
-                promise: own(promise),
-                setting: own(setting),
-            });
+            outcomes.push(outcome);
         }
         // Its exit code says whether a task failed, which the lines say as well.
         child.wait()?;
@@ -385,7 +440,7 @@ fn ecosystems(columns: &[(Who, Vec<Outcome>)]) -> Vec<&str> {
 fn page(columns: &[(Who, Vec<Outcome>)]) -> String {
     let mut page = "# Everyday work in the sandbox\n\nWritten by `cargo xtask everyday`, which runs each task bare and with `outpost run --sandbox workspace-write`, as root and as an ordinary user, each time in \
         a new workspace with a new home. *pass*: passes in the sandbox. *forbidden*: does not, and passes with the setting that is named; the promise that forbids it is named as well. \
-        *not at hand*: does not pass bare on the machine of this run either. The tasks are in `tests/everyday/tasks`. [Sandboxes](sandbox.md).\n"
+        *not at hand*: does not pass bare on the machine of this run either. Each row is from the last run of its task. The tasks are in `tests/everyday/tasks`. [Sandboxes](sandbox.md).\n"
         .to_owned();
     for ecosystem in ecosystems(columns) {
         let _ = writeln!(

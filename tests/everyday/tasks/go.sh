@@ -35,6 +35,7 @@ G
 go test ./...
 
 ## go test -race finds a race
+# timeout: 900
 # needs: go cc setarch
 ### inside
 printf 'module app\n\ngo 1.19\n' >go.mod
