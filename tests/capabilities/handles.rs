@@ -41,7 +41,7 @@ async fn s77_an_executor_that_goes_away_between_discovery_and_use_is_told_to_the
     put_skill(machine.path("tools"), "deploy");
     put_skill(machine.path("tools"), "other");
     let desk = Machine::new();
-    let config = RuntimeConfig { discovery_patience: Duration::from_secs(3), ..config() };
+    let config = RuntimeConfig { discovery_patience: Duration::from_secs(10), ..config() };
     let stage = Stage::with_config(&[("desk", &desk), ("box", &machine)], config).await;
     let thread = stage.thread(&["desk"], at(machine.path("tools").to_str().unwrap())).await;
     stage.told(&thread, "hello").await.unwrap();

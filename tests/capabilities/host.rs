@@ -79,5 +79,5 @@ async fn told_of_changes(host: &Machine) {
             }
         }
     };
-    tokio::time::timeout(Duration::from_secs(30), told).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(120), told).await.unwrap();
 }

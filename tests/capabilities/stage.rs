@@ -163,7 +163,7 @@ pub fn config() -> RuntimeConfig {
         model: "scripted".into(),
         model_provider: "scripted".into(),
         sandbox: SandboxMode::DangerFullAccess,
-        patience: StepPatience { primary: Duration::from_secs(10), others: Duration::from_secs(10) },
+        patience: StepPatience { primary: Duration::from_secs(60), others: Duration::from_secs(60) },
         // However busy the machine is that runs the tests, an executor is not left out because it takes long.
         discovery_patience: Duration::from_secs(60),
         ..RuntimeConfig::default()
@@ -208,7 +208,7 @@ impl Stage {
     }
 
     async fn until(&self, name: &str, fits: impl Fn(&Standing) -> bool) {
-        for _ in 0..600 {
+        for _ in 0..2400 {
             let handle = self.runtime.registry().get(&id(name)).unwrap();
             if fits(&self.runtime.registry().standing(&id(name))) {
                 return;

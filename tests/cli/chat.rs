@@ -1,11 +1,13 @@
 //! `outpost chat`: on a terminal and in a script.
 
 use std::io::Write;
+use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
-use outpost_testkit::TestTerminal;
 use outpost_testkit::executor::eventually;
 use outpost_testkit::model::{Reply, ScriptedModel, call};
+use outpost_testkit::{ExecutorProcess, TestTerminal};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -136,14 +138,43 @@ async fn questions_of_agents_are_asked_on_the_terminal() {
     terminal.wait_for("Allow?");
     assert!(!scene.work.path().join("made").exists());
     terminal.type_keys("y\r");
-    for _ in 0..600 {
-        if scene.work.path().join("made").exists() {
-            break;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-    }
-    assert!(scene.work.path().join("made").exists(), "the agent's command has not run:\n{}", terminal.text());
+    eventually("the agent's command has run", || scene.work.path().join("made").exists()).await;
     terminal.type_keys("/quit\r");
+}
+
+/// A conversation lasts: what `environments.toml` says later counts in it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_machine_that_moved_is_found_where_the_file_says() {
+    let scene = Scene::new(vec![Reply::message("hello")]).await;
+    let executor = || ExecutorProcess::start(Path::new(OUTPOST), &["--no-auth"]);
+    let write_down = |executor: &ExecutorProcess| {
+        let entry = format!("[[environments]]\nid = \"worker\"\nurl = \"{}\"\n", executor.url());
+        std::fs::write(scene.home.path().join("environments.toml"), entry).unwrap();
+    };
+    let first = executor();
+    write_down(&first);
+    let mut terminal = TestTerminal::start(&scene.command(&["chat", "-e", &format!("worker={}", scene.work.path().display())]));
+    terminal.wait_for("> ");
+    terminal.type_keys("hi\r");
+    terminal.wait_for("hello");
+    drop(first);
+    let second = executor();
+    write_down(&second);
+    // A turn may begin before the file is read again.
+    let end = Instant::now() + Duration::from_secs(120);
+    for number in 0.. {
+        scene.model.push(Reply::Items(vec![run(&format!("call-{number}"), "touch made")]));
+        scene.model.push(Reply::message(&format!("over {number}.")));
+        terminal.type_keys("go\r");
+        terminal.wait_for(&format!("over {number}."));
+        if scene.work.path().join("made").exists() {
+            terminal.type_keys("\u{4}");
+            assert_eq!(terminal.exit_code(), Some(0), "{}", terminal.text());
+            return;
+        }
+        assert!(Instant::now() < end, "the file is not followed: {}", terminal.text());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -123,6 +123,35 @@ fn tokens_come_from_their_file() {
 }
 
 #[test]
+fn what_agents_may_do_there_and_which_devices_they_see_is_written_down() {
+    let home = Home::new();
+    let policy = ["--sandbox", "workspace-write", "--network", "restricted", "--approval-policy", "untrusted"];
+    let lists = ["--writable-root", "/srv/a", "--writable-root", "/srv/b", "--device", "nvidia", "--device", "/dev/kfd"];
+    home.done(&[&["env", "add", "gpu", "--url", "ws://127.0.0.1:1"], &policy[..], &lists[..]].concat());
+    let written = fs::read_to_string(home.file()).unwrap();
+    for line in [
+        "sandbox = \"workspace-write\"",
+        "network = \"restricted\"",
+        "approval_policy = \"untrusted\"",
+        "writable_roots = [\"/srv/a\", \"/srv/b\"]",
+        "devices = [\"nvidia\", \"/dev/kfd\"]",
+    ] {
+        assert!(written.contains(line), "{written}");
+    }
+    // What makes no sense is refused before anything is written.
+    for (flags, why) in [
+        (["--sandbox", "none"], "`sandbox` is"),
+        (["--network", "off"], "`network` is"),
+        (["--approval-policy", "always"], "`approval_policy` is"),
+        (["--writable-root", "here"], "absolute paths"),
+        (["--device", "gpu"], "`devices` are"),
+    ] {
+        home.refused(&[&["env", "add", "b", "--url", "ws://127.0.0.1:1"], &flags[..]].concat(), 1, why);
+    }
+    assert_eq!(fs::read_to_string(home.file()).unwrap(), written);
+}
+
+#[test]
 fn what_is_wrong_is_told_and_changes_nothing() {
     let home = Home::new();
     let original = "# mine\ndefault = \"a\"\n[[environments]]\nid = \"a\"\nurl = \"ws://127.0.0.1:1\"\n[[environments]]\nid = \"bad\"\n";

@@ -165,8 +165,13 @@ async fn resuming_keeps_the_thread_and_sums_its_usage() {
 async fn a_command_that_outlives_its_call_is_told_to_its_end() {
     let run = |id: &str, cmd: &str| Reply::call(id, "exec_command", &json!({"cmd": cmd, "yield_time_ms": 300}));
     let scene = Scene::new(vec![
-        run("a", "echo one; while [ ! -e go ]; do sleep 0.01; done; echo two"),
-        Reply::call("b", "exec_command", &json!({"cmd": "touch go; sleep 0.5"})),
+        run("a", "echo $$ > pid; echo one; while [ ! -e go ]; do sleep 0.01; done; echo two"),
+        // Until its executor has seen it end.
+        Reply::call(
+            "b",
+            "exec_command",
+            &json!({"cmd": "touch go; while kill -0 $(cat pid); do sleep 0.01; done", "yield_time_ms": 30000}),
+        ),
         run("c", "echo on; sleep 1000"),
     ])
     .await;
@@ -462,7 +467,7 @@ async fn a_reader_that_went_away_ends_the_turn() {
 
 /// Waits for the end without reading anything.
 fn ends(child: &mut std::process::Child) -> Option<i32> {
-    let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(120);
     while std::time::Instant::now() < until {
         if let Some(status) = child.try_wait().unwrap() {
             return status.code();

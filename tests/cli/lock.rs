@@ -1,8 +1,10 @@
 //! What an administrator requires in `/etc/outpost/requirements.toml`, and no user loosens. The file is put there for one command only, in
 //! a view of the file system of its own, which takes root.
 
+use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::OUTPOST;
@@ -32,18 +34,22 @@ impl Scene {
 
     /// What a command prints, and whether it went well.
     fn run(&self, arguments: &[&str]) -> (String, bool) {
+        let output = self.command(arguments).stdin(Stdio::null()).output().unwrap();
+        let told = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        (told, output.status.success())
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
         let layers = |name: &str| self.etc.path().join(name).display().to_string();
         let mount = format!("mount -t overlay overlay -o lowerdir=/etc,upperdir={},workdir={} /etc", layers("layer"), layers("room"));
         let script = format!("{mount} && exec \"$0\" \"$@\"");
         let mut command = Command::new("unshare");
         command.args(["-m", "--propagation", "private", "sh", "-c", &script, OUTPOST]).args(arguments);
-        command.current_dir(self.work.path()).env("OUTPOST_HOME", self.home.path()).env("HOME", self.work.path()).stdin(Stdio::null());
+        command.current_dir(self.work.path()).env("OUTPOST_HOME", self.home.path()).env("HOME", self.work.path());
         for name in ["OPENAI_API_KEY", "CODEX_API_KEY", "OUTPOST_EXEC_SERVER_URL", "CODEX_EXEC_SERVER_URL"] {
             command.env_remove(name);
         }
-        let output = command.output().unwrap();
-        let told = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        (told, output.status.success())
+        command
     }
 }
 
@@ -59,6 +65,32 @@ fn nothing_runs_without_a_sandbox_where_a_level_is_required() {
     // Inside the workspace it works all the same.
     let (told, is_good) = scene.run(&["exec", "--provider", "offline", "--sandbox", "danger-full-access", "$ touch inside"]);
     assert!(is_good && scene.work.path().join("inside").exists(), "{told}");
+}
+
+#[test]
+fn clients_are_told_what_is_required() {
+    let text = "sandbox_minimum = 'mounts'\nnetwork = 'restricted'\napproval_policies = ['untrusted', 'granular']\nenvironment_sources = ['ssh']\n";
+    let Some(scene) = Scene::new(text) else { return };
+    let settings = ["-c", "approval_policy=\"untrusted\"", "app-server"];
+    let mut child = scene.command(&settings).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let hello = json!({"id": 1, "method": "initialize", "params": {"clientInfo": {"name": "test", "version": "1"}}});
+    for message in [hello, json!({"method": "initialized"}), json!({"id": 2, "method": "configRequirements/read"})] {
+        writeln!(input, "{message}").unwrap();
+    }
+    let answer = lines.find_map(|line| {
+        let message: Value = serde_json::from_str(&line.unwrap()).unwrap();
+        (message["id"] == 2).then_some(message)
+    });
+    drop(input);
+    child.wait().unwrap();
+    let answer = answer.expect("an answer");
+    let expected = json!({
+        "file": FILE, "sandboxMinimum": "mounts", "allowedSandboxModes": ["read-only", "workspace-write"],
+        "allowedApprovalPolicies": ["untrusted"], "network": {"enabled": false}, "environmentSources": ["ssh"],
+    });
+    assert_eq!(answer["result"]["requirements"], expected, "{answer}");
 }
 
 #[test]

@@ -30,7 +30,7 @@ fn a_server_takes_all_files_and_a_command_has_those_that_it_always_had() {
         let (soft, hard) = limits();
         soft == hard && soft != "200"
     };
-    let patient = (0..500).any(|_| is_raised() || (std::thread::sleep(std::time::Duration::from_millis(10)), false).1);
+    let patient = (0..12_000).any(|_| is_raised() || (std::thread::sleep(std::time::Duration::from_millis(10)), false).1);
     assert!(patient, "{:?}", limits());
     drop(child.stdin.take());
     child.wait().unwrap();

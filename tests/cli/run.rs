@@ -79,6 +79,37 @@ fn signals_are_passed_on() {
     }
 }
 
+/// An executor that starts a command and never says so.
+#[test]
+fn a_start_that_is_never_answered_can_be_given_up() {
+    let work = tempfile::tempdir().unwrap();
+    let via = format!("{OUTPOST} executor --listen stdio | grep --line-buffered -v sandboxType");
+    for (kill, code) in [(&["-TERM", "-INT"][..], 130), (&["-TERM"], 143)] {
+        let runs = work.path().join("runs");
+        let script = format!("touch {}; exec sleep 1000", runs.display());
+        let mut command = Command::new(OUTPOST);
+        command.args(["run", "--via", &via, "--", "/bin/sh", "-c", &script]).env("OUTPOST_HOME", work.path().join("home"));
+        let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        while !runs.exists() {
+            assert!(child.try_wait().unwrap().is_none(), "it ended");
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        let mut said = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        for signal in kill {
+            assert!(Command::new("kill").arg(signal).arg(child.id().to_string()).status().unwrap().success());
+            if line.is_empty() {
+                said.read_line(&mut line).unwrap();
+                assert!(line.contains("once more to give up"), "{line}");
+            }
+        }
+        assert_eq!(child.wait().unwrap().code(), Some(code));
+        said.read_to_string(&mut line).unwrap();
+        assert!(line.contains("may or may not have been started"), "{line}");
+        std::fs::remove_file(runs).unwrap();
+    }
+}
+
 #[test]
 fn a_reader_that_goes_away_ends_the_command() {
     let mut child = Command::new(OUTPOST).args(["run", "--", "yes"]).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
@@ -181,5 +212,13 @@ fn a_sandbox_can_be_asked_for() {
         let (made, escaped, output) = run(mode);
         assert_eq!((made, escaped), (inside, outside), "{mode:?}: {output:?}");
         assert_eq!(output.status.success(), inside && outside, "{mode:?}: {output:?}");
+        // The rule and what would allow it are named, in one line, only where the sandbox refused something.
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        let hints: Vec<&str> = told.lines().filter(|line| line.starts_with("outpost: the sandbox")).collect();
+        assert_eq!(hints.len(), usize::from(!(inside && outside)), "{mode:?}: {told}");
+        if inside && !outside {
+            let directory = format!("writable_roots = [\"{}\"]", elsewhere.path().display());
+            assert!(hints[0].contains("/outside may not be written") && hints[0].contains(&directory), "{told}");
+        }
     }
 }

@@ -33,14 +33,6 @@ impl Scene {
     fn on_terminal(&self, arguments: &[&str]) -> String {
         let mut terminal = TestTerminal::start(&self.command(arguments));
         terminal.exit_code();
-        // What was written before the end may be read after it.
-        for _ in 0..50 {
-            let before = terminal.text();
-            std::thread::sleep(std::time::Duration::from_millis(20));
-            if terminal.text() == before {
-                break;
-            }
-        }
         terminal.text()
     }
 

@@ -12,13 +12,13 @@ use crate::OUTPOST;
 use crate::world::{World, text};
 
 fn eventually(what: &str, is_so: impl Fn() -> bool) {
-    for _ in 0..600 {
+    for _ in 0..2400 {
         if is_so() {
             return;
         }
         std::thread::sleep(Duration::from_millis(50));
     }
-    panic!("{what}: still not so after 30 seconds");
+    panic!("{what}: still not so after two minutes");
 }
 
 #[test]

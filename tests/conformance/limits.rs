@@ -327,3 +327,23 @@ async fn any_number_of_reads_of_the_same_output_take_little_memory() {
     let grown = bench.process().unwrap().peak_memory() - before;
     assert!(grown < GROWTH, "grew by {grown}");
 }
+
+/// The first version kept the output of every one of them: 1.3 GiB for 5,000.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_output_of_ended_processes_takes_bounded_memory() {
+    const PROCESSES: usize = 400;
+    let bench = with_arguments(&[]);
+    let mut client = bench.client().await;
+    let before = bench.process().unwrap().memory();
+    for number in 0..PROCESSES {
+        let id = format!("p{number}");
+        client.start(bench.shell(&id, "head -c 262144 /dev/zero")).await;
+        assert_eq!(client.outcome(&id).await.1.len(), 262_144);
+    }
+    let grown = bench.process().unwrap().memory().saturating_sub(before);
+    // 32 MiB of output, and what the allocator keeps; all of it would be 100 MiB.
+    assert!(grown < 64 << 20, "grew by {grown} bytes");
+    // On disk by now; those before it were given up.
+    let older = client.read(&format!("p{}", PROCESSES - 200), 0).await;
+    assert!(older["chunks"].as_array().is_some_and(|chunks| !chunks.is_empty()), "it is still there: {older}");
+}

@@ -1,51 +1,13 @@
-//! What the pages tell people to type is typed: every command line of ours in them must be one that the program takes, and every
-//! flag, variable, key and exit code that a page names must be one that there is.
+//! Every command line of ours in a page must be one that the program takes, and every flag, variable, key and exit code that a page
+//! names must be one that there is.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use crate::OUTPOST;
-use crate::pages::{all, project};
-
-/// A piece of code in a page.
-struct Block {
-    page: String,
-    language: String,
-    text: String,
-}
-
-fn read(page: &Path) -> String {
-    std::fs::read_to_string(project().join(page)).unwrap()
-}
-
-/// The pages for people who use the program.
-fn pages() -> Vec<std::path::PathBuf> {
-    let is_for_users = |page: &std::path::PathBuf| !page.starts_with("docs/decisions") && page != Path::new("CHANGELOG.md");
-    all().into_iter().filter(is_for_users).collect()
-}
-
-fn blocks() -> Vec<Block> {
-    let mut blocks = Vec::new();
-    for page in pages() {
-        let mut open: Option<Block> = None;
-        for line in read(&page).lines() {
-            match (line.trim_start().strip_prefix("```"), open.take()) {
-                (Some(language), None) => {
-                    open = Some(Block { page: page.display().to_string(), language: language.trim().to_owned(), text: String::new() });
-                }
-                (Some(_), Some(block)) => blocks.push(block),
-                (None, Some(mut block)) => {
-                    block.text.push_str(line);
-                    block.text.push('\n');
-                    open = Some(block);
-                }
-                (None, None) => {}
-            }
-        }
-    }
-    blocks
-}
+use crate::blocks::{Block, blocks, pages, read};
+use crate::pages::project;
 
 /// A shell in which our program only looks at its arguments, and all others do nothing.
 const SHELL: &str = r#"
@@ -63,28 +25,106 @@ for name in cargo codex openssl git ssh docker curl kubectl systemctl loginctl r
 done
 "#;
 
-/// With `--help` in its arguments the program reads all of them, refuses what it does not know, and does nothing.
+/// What the program says against the command lines of a script. With `--help` in its arguments it reads all of them, refuses what it
+/// does not know, and does nothing.
+fn refusals(script: &str) -> String {
+    let home = tempfile::tempdir().unwrap();
+    let mut command = Command::new("bash");
+    command.args(["-c", &format!("{SHELL}{script}")]).env("PROGRAM", OUTPOST).env("SAID", home.path().join("said"));
+    let output = command.env("HOME", home.path()).current_dir(home.path()).stdin(Stdio::null()).output().unwrap();
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
 #[test]
 fn every_command_line_of_a_page_is_one_that_the_program_takes() {
-    let said = tempfile::NamedTempFile::new().unwrap();
     let (mut typed, mut wrong) = (0, Vec::new());
     for block in blocks().iter().filter(|block| block.language == "sh" && block.text.contains("outpost ")) {
-        let script = SHELL.to_owned() + &block.text.replace('…', "x");
-        let mut command = Command::new("bash");
-        command.args(["-c", &script]).env("PROGRAM", OUTPOST).env("SAID", said.path());
-        let output = command.stdin(Stdio::null()).output().unwrap();
+        let refusals = refusals(&block.text.replace('…', "x"));
         typed += block.text.matches("outpost ").count();
-        let told = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-        if !told.is_empty() {
-            wrong.push(format!("{}: {told}", block.page));
+        if !refusals.is_empty() {
+            wrong.push(format!("{}: {refusals}", block.page));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(typed > 30, "only {typed} were found");
     // What is wrong is found.
-    let script = SHELL.to_owned() + "outpost exec --no-such-flag x\noutpost run --no-such -- true";
-    let output = Command::new("bash").args(["-c", &script]).env("PROGRAM", OUTPOST).env("SAID", said.path()).output().unwrap();
-    assert_eq!(String::from_utf8_lossy(&output.stdout).matches("unexpected argument").count(), 2, "{output:?}");
+    let found = refusals("outpost exec --no-such-flag x\noutpost run --no-such -- true");
+    assert_eq!(found.matches("unexpected argument").count(), 2, "{found}");
+}
+
+/// What stands in marks of code in the sentences of a page.
+fn in_sentences(page: &Path) -> BTreeSet<String> {
+    let text = read(page);
+    let prose: Vec<&str> = text.split("```").step_by(2).collect();
+    prose.iter().flat_map(|prose| prose.split('`').skip(1).step_by(2)).map(|code| code.replace('\n', " ")).collect()
+}
+
+/// The same for what stands in a sentence.
+#[test]
+fn every_command_line_in_a_sentence_is_one_that_the_program_takes() {
+    let (mut typed, mut wrong) = (0, Vec::new());
+    for page in pages() {
+        for command in in_sentences(&page).iter().filter(|code| code.starts_with("outpost ")) {
+            let refusals = refusals(&command.replace('…', "x").replace("MODE", "read-only"));
+            typed += 1;
+            if !refusals.is_empty() {
+                wrong.push(format!("{}: `{command}`: {refusals}", page.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(typed > 100, "only {typed} were found");
+}
+
+/// Words with `_` in them that belong to other programs and the kernel, and such as begin a numbered name.
+const NAMES_OF_OTHERS: [&str; 9] = [
+    "codex_bin",
+    "codex_command",
+    "codex_path_override",
+    "item_0",
+    "item_1",
+    "perf_event_paranoid",
+    "pidfd_getfd",
+    "process_vm_readv",
+    "synchronous_commit",
+];
+
+/// A name of the code as messages spell it.
+fn snake(name: &str) -> String {
+    let mut snake = String::new();
+    for (at, letter) in name.char_indices() {
+        if letter.is_ascii_uppercase() && at > 0 {
+            snake.push('_');
+        }
+        snake.push(letter.to_ascii_lowercase());
+    }
+    snake
+}
+
+/// Words of ours with `_` in them are keys of files, arguments of tools, members of messages and metrics: each is in the code.
+#[test]
+fn every_key_that_a_page_names_is_there() {
+    let code = sources(&["crates", "xtask"]);
+    let mut known: BTreeSet<String> = words(&code).map(str::to_owned).collect();
+    known.extend(words(&code).filter(|word| word.starts_with(|c: char| c.is_ascii_uppercase())).map(snake));
+    let is_key = |word: &&str| word.contains('_') && word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+    let (mut named, mut wrong) = (BTreeSet::new(), BTreeSet::new());
+    for page in pages() {
+        // Tests have names of the same kind, and a test of their own.
+        for text in in_sentences(&page).iter().filter(|text| !text.contains("::") && !text.contains("--test")) {
+            for word in text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != '-').filter(is_key) {
+                named.insert(word.to_owned());
+                // The metrics are written without what all of them begin with, and counters without what they end with.
+                let metric = word.strip_prefix("outpost_").map(|metric| metric.strip_suffix("_total").unwrap_or(metric));
+                let is_known = known.contains(word) || metric.is_some_and(|metric| known.contains(metric));
+                if !is_known && !NAMES_OF_OTHERS.contains(&word) {
+                    wrong.insert(format!("{}: {word} in `{text}`", page.display()));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "these are nowhere in the code:\n{}", wrong.into_iter().collect::<Vec<_>>().join("\n"));
+    assert!(named.contains("idle_stop") && named.len() > 80, "{named:?}");
 }
 
 fn help(verbs: &[&str]) -> String {

@@ -18,6 +18,12 @@ use tokio::net::TcpListener;
 
 use crate::support::{OUTPOST, finish, id, options, read_line, registry, shell, soon};
 
+/// For those that say what is wrong: they are tried again for as long as this, and asked for much longer than they need.
+fn patient() -> EnvironmentOptions {
+    EnvironmentOptions { connect_timeout: Duration::from_secs(4), initialize_timeout: Duration::from_secs(4), ..options() }
+}
+
+/// For those that say nothing.
 fn impatient() -> EnvironmentOptions {
     EnvironmentOptions { connect_timeout: Duration::from_millis(300), initialize_timeout: Duration::from_millis(300), ..options() }
 }
@@ -51,8 +57,8 @@ enum Then {
     HangUp,
 }
 
-async fn refusal(connector: Connector) -> String {
-    let environment = Environment::new(connector, impatient());
+async fn refusal(connector: Connector, options: EnvironmentOptions) -> String {
+    let environment = Environment::new(connector, options);
     let error = soon("it is given up", environment.info()).await.unwrap_err();
     assert!(matches!(error, EnvironmentError::Unreachable { .. }), "{error}");
     assert!(
@@ -79,7 +85,7 @@ async fn a_host_that_accepts_and_never_answers() {
     let error = soon("it is given up", registry.info(&id("mute"))).await.unwrap_err();
     assert!(error.to_string().contains("no connection within 300ms"), "{error}");
     // Not the handshake.
-    assert!(refusal(scripted(vec![], Then::Silence)).await.contains("no answer to the handshake within 300ms"));
+    assert!(refusal(scripted(vec![], Then::Silence), impatient()).await.contains("no answer to the handshake within 300ms"));
 }
 
 #[tokio::test]
@@ -91,7 +97,7 @@ async fn a_host_that_answers_wrongly() {
         (vec![json!({"error": {"code": -32600, "message": "go away"}})], "go away"),
         (vec![json!({"id": 4711, "result": {"sessionId": "s"}})], "an answer to a request that was never made"),
     ] {
-        let error = refusal(scripted(answers, Then::Silence)).await;
+        let error = refusal(scripted(answers, Then::Silence), patient()).await;
         assert!(error.contains(why), "{error}");
     }
 }
@@ -109,11 +115,12 @@ async fn a_command_that_is_no_executor() {
             args: vec!["-c".into(), command.into()],
             ..outpost_environment::CommandLine::default()
         };
-        let error = refusal(Connector::program(line)).await;
+        let options = if why == "no answer to the handshake" { impatient() } else { patient() };
+        let error = refusal(Connector::program(line), options).await;
         assert!(error.contains(why), "{command}: {error}");
     }
     let missing = outpost_environment::CommandLine { program: "/no/such/program".into(), ..outpost_environment::CommandLine::default() };
-    assert!(refusal(Connector::program(missing)).await.contains("cannot run `/no/such/program`"));
+    assert!(refusal(Connector::program(missing), patient()).await.contains("cannot run `/no/such/program`"));
 }
 
 /// The time for the handshake is one for all attempts: a program that hangs up and is started again does not get a new one.
@@ -127,19 +134,18 @@ async fn the_time_for_the_handshake_includes_every_attempt() {
         args: vec!["-c".into(), script],
         ..outpost_environment::CommandLine::default()
     };
-    let options =
-        EnvironmentOptions { initialize_timeout: Duration::from_millis(500), connect_timeout: Duration::from_secs(5), ..options() };
+    let options = EnvironmentOptions { initialize_timeout: Duration::from_secs(4), connect_timeout: Duration::from_secs(100), ..options() };
     let environment = Environment::new(Connector::program(line), options);
     let error = environment.connect().await.unwrap_err().to_string();
-    assert!(error.contains("no answer to the handshake within 500ms"), "{error}");
+    assert!(error.contains("no answer to the handshake within 4s"), "{error}");
     assert_eq!(std::fs::read_to_string(&starts).unwrap(), "x\n", "it is not started again");
 }
 
 #[tokio::test]
 async fn a_host_that_dies_during_initialize() {
-    let error = refusal(scripted(vec![Value::Null], Then::HangUp)).await;
+    let error = refusal(scripted(vec![Value::Null], Then::HangUp), patient()).await;
     assert!(error.contains("during the handshake"), "{error}");
-    let error = refusal(scripted(vec![json!({"result": {"sessionId": "s"}})], Then::HangUp)).await;
+    let error = refusal(scripted(vec![json!({"result": {"sessionId": "s"}})], Then::HangUp), patient()).await;
     assert!(error.contains("during the handshake"), "{error}");
 }
 

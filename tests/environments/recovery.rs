@@ -96,9 +96,9 @@ over_sites! {
         barrier.close();
         let environment = Environment::new(barrier.around(site.connector()), options());
         assert!(matches!(environment.info().await, Err(EnvironmentError::Unreachable { .. })));
-        let State::Failed(failure) = environment.state() else { panic!() };
-        // Nobody waits again before it is time.
+        // Nobody waits again before it is time; after that it is tried again, and fails again.
         assert!(matches!(environment.info().await, Err(EnvironmentError::Unreachable { .. })));
+        let State::Failed(failure) = environment.state() else { panic!() };
         barrier.open();
         tokio::time::sleep_until(failure.retry_at.unwrap()).await;
         soon("it works now", environment.info()).await.unwrap();
@@ -204,10 +204,10 @@ async fn a_command_that_goes_silent_is_noticed_and_the_session_goes_on() {
     let line = stdio(home.path(), &["--keep"]);
     let script = format!("echo $$ >> {}; exec {} {}", mark.display(), line.program, line.args.join(" "));
     let line = CommandLine { program: "/bin/sh".into(), args: vec!["-c".into(), script], ..line };
-    let heartbeat = Heartbeat { every: Duration::from_millis(50), give_up_after: Duration::from_millis(500) };
+    let heartbeat = Heartbeat { every: Duration::from_millis(200), give_up_after: Duration::from_secs(4) };
     let environment = Environment::new(Connector::program(line), EnvironmentOptions { heartbeat, ..options() });
     let process = environment.start(shell("p", "read -r line; echo \"got $line\"", home.path())).await.unwrap();
-    let first: u32 = std::fs::read_to_string(&mark).unwrap().trim().parse().unwrap();
+    let first: u32 = std::fs::read_to_string(&mark).unwrap().lines().last().unwrap().parse().unwrap();
     // It stays there and says nothing any more, like a network that swallows everything.
     let pid = rustix::process::Pid::from_raw(i32::try_from(first).unwrap()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
@@ -256,15 +256,15 @@ async fn waits_grow_within_their_bounds_and_are_told() {
     let mut watcher = registry.watch();
     let dead = Connector::new("dead", || std::future::ready(Err(LinkError::Protocol("no".into()))));
     registry.attach(id("dead"), dead, ConnectPolicy::Eager).unwrap();
+    let began = tokio::time::Instant::now();
     for _ in 0..6 {
-        let before = tokio::time::Instant::now();
         let retry_at = news(&mut watcher, |change| match &change.news {
             News::Environment { standing: Standing::Failed { retry_at, .. }, .. } => Some(retry_at.unwrap()),
             _ => None,
         })
         .await;
         let longest = options().retry.longest;
-        assert!(retry_at <= tokio::time::Instant::now() + longest && retry_at + longest >= before);
+        assert!(retry_at <= tokio::time::Instant::now() + longest && retry_at >= began);
     }
 }
 

@@ -18,7 +18,7 @@ use tempfile::TempDir;
 use tokio::time::timeout;
 
 pub const OUTPOST: &str = env!("CARGO_BIN_EXE_outpost");
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Quick to try again, so that tests are.
 pub fn options() -> EnvironmentOptions {

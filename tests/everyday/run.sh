@@ -4,13 +4,13 @@
 #   sh run.sh prepare TASKS... only downloads what they need, into $PREP
 #
 # OUTPOST names the program. ONLY is a pattern (grep -E) for "ecosystem: name". TESTS=1 takes only tasks marked `# test`. PREP names a
-# directory of what was prepared; without it everything is prepared first. KEEP=1 leaves the directory of the run behind.
+# directory of what was prepared; without it everything is prepared first. RUN names an empty directory to work in. KEEP=1 leaves the directory of the run behind.
 #
 # Results: pass; forbidden (fails as its row says, and passes with its setting); not at hand (fails bare, or a program is missing); FAIL (in the
 # sandbox only); OPEN (its row says forbidden, and it passes); STUCK (fails also with its setting).
 set -u
 [ "${1:-}" = prepare ] && { only_prepare=1; shift; }
-W=$(mktemp -d /var/tmp/outpost-everyday.XXXXXX) || exit 1
+W=${RUN:-$(mktemp -d /var/tmp/outpost-everyday.XXXXXX)} || exit 1
 chmod 755 "$W"
 trap 'cd /; [ -n "${KEEP:-}" ] || rm -rf "$W" 2>/dev/null || { chmod -R u+w "$W"; rm -rf "$W"; }' EXIT
 export OUTPOST_HOME="$W/outpost" LC_ALL=C.UTF-8 TZ=UTC
@@ -46,13 +46,14 @@ scene() {
 part() { # TASK PART: one part, bare
     [ -s "$1/$2" ] || return 0
     { echo "$prelude"; cat "$1/$2"; } >"$W/part.sh"
-    bounded "$(cat "$1/timeout" 2>/dev/null || echo 100)" sh -e "$W/part.sh"
+    bounded "$(cat "$1/timeout" 2>/dev/null || echo 300)" sh -e "$W/part.sh"
 }
 # Ends with everything that the command left in its process group.
 bounded() {
     seconds=$1; shift
     timeout -k 5 "$seconds" "$@" >"$W/out" 2>"$W/err" </dev/null & leader=$!
     wait $leader; code=$?
+    [ $code != 124 ] || echo "took longer than $seconds s" >>"$W/err"
     kill -KILL "-$leader" 2>/dev/null
     return $code
 }
@@ -61,7 +62,7 @@ sandboxed() { # TASK OPTIONS...
     task=$1; shift
     scene && part "$task" before || return 1
     { echo "$prelude"; cat "$task/inside"; } >"$W/inside.sh"
-    bounded "$(cat "$task/timeout" 2>/dev/null || echo 100)" "$OUTPOST" "$@" -- sh -e "$W/inside.sh" || return 1
+    bounded "$(cat "$task/timeout" 2>/dev/null || echo 300)" "$OUTPOST" "$@" -- sh -e "$W/inside.sh" || return 1
     cat "$W/out" "$W/err" >"$W/said"
     part "$task" after
 }
@@ -98,7 +99,7 @@ for task in "$W"/tasks/*; do
         reason=$(last)
         result=FAIL
         if [ -n "$promise" ]; then
-            options=$(printf '%s' "$setting" | sed "s|\$ELSEWHERE|$ELSEWHERE|g")
+            options=$(printf '%s' "$setting" | sed "s|\$ELSEWHERE|$ELSEWHERE|g; s|\$HOME|$HOME|g")
             # Words, and no patterns.
             set -f
             case $options in

@@ -134,9 +134,13 @@ async fn an_editor_through_the_acp_adapter() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_provider_of_the_ai_sdk() {
-    let mut replies = Vec::from(where_are_you());
-    replies.push(Reply::After(std::time::Duration::from_millis(300), Box::new(Reply::streamed("the same thread"))));
-    let desk = Desk::new(replies).await;
+    let desk = Desk::new(Vec::new()).await;
+    // Its script says when the client listens to a turn.
+    let when = |file: &str, reply: Reply| desk.model.push(Reply::Once(desk.work.path().join(file), Box::new(reply)));
+    let [call, answer] = where_are_you();
+    when("listens-1", call);
+    desk.model.push(answer);
+    when("listens-2", Reply::streamed("the same thread"));
     desk.node("ai_sdk.mjs").await;
 }
 

@@ -37,7 +37,7 @@ async fn until<T>(watcher: &mut Watcher, fits: impl Fn(&Change) -> Option<T>) ->
             }
         }
     };
-    timeout(Duration::from_secs(30), news).await.expect("no such news")
+    timeout(Duration::from_secs(120), news).await.expect("no such news")
 }
 
 fn shell(name: &str, script: &str) -> ProcessStart {

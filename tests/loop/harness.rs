@@ -60,7 +60,7 @@ impl Setup {
             model: "scripted".into(),
             model_provider: "scripted".into(),
             sandbox: SandboxMode::DangerFullAccess,
-            patience: StepPatience { primary: Duration::from_secs(5), others: Duration::from_secs(2) },
+            patience: StepPatience { primary: Duration::from_secs(60), others: Duration::from_secs(60) },
             ..RuntimeConfig::default()
         };
         Self { kinds: kinds.to_vec(), store: memory(), config, rules: Rules::default(), replies, narrowing: Narrowing::default() }
@@ -242,7 +242,7 @@ pub async fn turn(thread: &LiveThread, text: &str) -> Status {
 }
 
 pub async fn settled(thread: &LiveThread) -> Status {
-    tokio::time::timeout(Duration::from_secs(30), thread.settled()).await.expect("the turn does not end")
+    tokio::time::timeout(Duration::from_secs(120), thread.settled()).await.expect("the turn does not end")
 }
 
 /// The next fact that is wanted.
@@ -260,7 +260,7 @@ pub async fn next_fact<T>(cursor: &mut outpost_runtime::feed::Cursor<Event>, mut
             }
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), find).await.expect("it does not happen")
+    tokio::time::timeout(Duration::from_secs(120), find).await.expect("it does not happen")
 }
 
 pub fn is_completed(end: &TurnFinished) -> bool {

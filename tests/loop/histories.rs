@@ -379,7 +379,7 @@ impl Story {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        tokio::time::timeout(Duration::from_secs(20), wait).await.expect("the command does not begin");
+        tokio::time::timeout(Duration::from_secs(120), wait).await.expect("the command does not begin");
     }
 
     async fn stop(&self) {

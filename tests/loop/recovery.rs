@@ -51,7 +51,7 @@ impl Stage {
         let mut child = self.command(&[arguments, &["go"]].concat()).spawn().unwrap();
         let began = Instant::now();
         while !ready(self) {
-            assert!(began.elapsed() < Duration::from_secs(20), "it does not get there");
+            assert!(began.elapsed() < Duration::from_secs(120), "it does not get there");
             assert!(child.try_wait().unwrap().is_none(), "it ended too soon");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -233,7 +233,7 @@ async fn killed_while_a_command_goes_on_elsewhere() {
             stage.model.push(Reply::call(
                 text.trim(),
                 "write_stdin",
-                &json!({"session_id": session, "chars": text, "yield_time_ms": 1000}),
+                &json!({"session_id": session, "chars": text, "yield_time_ms": 3000}),
             ));
         }
         stage.model.push(Reply::message("all there"));

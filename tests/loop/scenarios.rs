@@ -136,6 +136,7 @@ async fn s56_a_primary_that_is_still_coming_is_not_replaced() {
     );
     assert!(!harness.work(0).join("wrong").exists() && harness.work(0).join("right").exists());
     harness.runtime.registry().provided(&id("vm"), Provided { connector: harness.way(0), capability_roots: vec![] }).unwrap();
+    harness.runtime.registry().info(&id("vm")).await.unwrap();
     harness.model.push(Reply::Items(vec![exec("c", "touch there", None)]));
     turn(&thread, "now").await;
     assert!(harness.work(0).join("there").exists());
@@ -149,6 +150,7 @@ async fn s57_s58_a_turn_can_wait_for_an_environment() {
     let mut setup = Setup::new(&[LinkKind::WebSocket], vec![]);
     (setup.config.patience.primary, setup.config.patience.others) = (Duration::from_millis(50), Duration::from_millis(50));
     let harness = Harness::new(setup).await;
+    harness.runtime.registry().info(&id("one")).await.unwrap();
     let offers = |request: usize| harness.model.requests()[request].body["tools"].to_string().contains("wait_for_environment");
     harness.runtime.registry().announce(id("vm")).unwrap();
     let thread = harness.start_in(vec![harness.attachment("one", 0), harness.attachment("vm", 0)]).await;

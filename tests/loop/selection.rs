@@ -75,7 +75,7 @@ async fn a_dead_primary_is_not_replaced() {
             call("b", "exec_command", &json!({"cmd": "touch right", "environment_id": "one"})),
         ])],
     );
-    setup.config.patience.primary = Duration::from_millis(300);
+    setup.config.patience.primary = Duration::from_secs(30);
     let harness = Harness::new(setup).await;
     let dead = outpost_environment::Connector::target("ws://127.0.0.1:9".parse().unwrap(), outpost_environment::Token::None);
     let id = outpost_wire::intent::EnvironmentId::parse("dead").unwrap();

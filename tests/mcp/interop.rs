@@ -117,7 +117,7 @@ async fn a_real_server_over_http_that_only_its_environment_can_reach() {
     let thread = harness.start(&[]).await;
     let selection = Selection::new(vec![Attachment::new(id, PathUri::from_syntax("/tmp").unwrap())]).unwrap();
     // The server needs a moment to listen.
-    for _ in 0..50 {
+    for _ in 0..600 {
         let status = harness.runtime.mcp_status(None, outpost_runtime::mcp::refresh::StatusDetail::ToolsOnly).await.unwrap();
         if status[0].state == "ready" {
             break;

@@ -54,13 +54,13 @@ fn mark(salt: u32) -> String {
 }
 
 async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    for _ in 0..400 {
+    for _ in 0..4800 {
         if is_so() {
             return;
         }
         tokio::time::sleep(Duration::from_millis(25)).await;
     }
-    panic!("{what}: still not so after ten seconds");
+    panic!("{what}: still not so after two minutes");
 }
 
 async fn start(ground: &Ground, client: &mut Client, id: &str, script: &str, sandbox: &Value) {

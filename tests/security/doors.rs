@@ -207,10 +207,16 @@ async fn q3_a_silent_crowd_is_small_and_keeps_nobody_out() {
     let mut socket = RawSocket::connect(executor.address()).await;
     assert_eq!(socket.upgrade(&[("authorization", &bearer)]).await.status, 101);
     assert!(!socket.hello().await.is_empty());
-    let open = count_open(&mut crowd).await;
-    assert!(open <= 256, "{open} are still talked to");
+    // Before any of them has run out of time.
+    loop {
+        let open = count_open(&mut crowd).await;
+        if open <= 256 {
+            break;
+        }
+        assert!(began.elapsed() < Duration::from_secs(9), "{open} are still talked to");
+    }
     while count_open(&mut crowd).await > 0 {
-        assert!(began.elapsed() < Duration::from_secs(40), "somebody is still there");
+        assert!(began.elapsed() < Duration::from_secs(120), "somebody is still there");
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
     // Whoever was let in is not touched by any of this.
@@ -254,7 +260,7 @@ async fn q3_a_named_balancer_is_looked_through() {
     for (proxy, is_told_apart) in [("127.0.0.1", true), ("192.0.2.9", false)] {
         let executor = ExecutorProcess::start(OUTPOST.as_ref(), &["--trusted-proxy", proxy]);
         // Enough of them for the next one to wait long.
-        for _ in 0..9 {
+        for _ in 0..10 {
             assert_eq!(knock(executor.address(), &wrong("10.0.0.1")).await, 401);
         }
         if is_told_apart {

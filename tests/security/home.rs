@@ -141,10 +141,10 @@ as_root_and_user! {
         let (code, output) = run(&ground, &mut client, &one, &home, &format!("ls {} {}", own.display(), own.parent().unwrap().display())).await;
         assert_ne!(code, 0, "{output}");
         let (_, output) = run(&ground, &mut client, &one, &home, "cat /proc/self/mountinfo").await;
-        // Other programs have mounts of such names as well.
-        let home = ground.executor.home().display().to_string();
-        let ours: Vec<&str> = output.lines().filter(|line| line.contains(&home)).collect();
-        assert!(!ours.iter().any(|line| ["/lower ", "/merged ", "/store "].iter().any(|name| line.contains(name))), "{ours:?}");
+        // Containers of the machine may have mounts of the same names elsewhere.
+        let above = format!("{}/", ground.executor.home().canonicalize().unwrap().display());
+        let is_ours = |line: &&str| line.split(' ').nth(4).is_some_and(|point| point.starts_with(&above));
+        assert_eq!(output.lines().find(is_ours), None);
     }
 
     async fn keys_and_tokens_are_not_seen(who: Who) {
@@ -245,4 +245,158 @@ as_root_and_user! {
         assert_ne!(code, 0);
         assert_eq!(run(&ground, &mut client, &policy, &home, "test ! -e .cache/large && echo x > .cache/x && cat .cache/x").await, (0, "x\n".into()));
     }
+}
+
+/// A directory on an overlay of so many layers: one cannot hold the upper directory of another, and over two there can be none.
+struct Stacked(TempDir, Vec<PathBuf>);
+
+impl Stacked {
+    fn new(who: Who, depth: usize) -> Self {
+        let top = directory(who);
+        let mut stacked = Self(top, Vec::new());
+        let mut lower = stacked.0.path().join("lower");
+        fs::create_dir(&lower).unwrap();
+        give(who, &lower);
+        for number in 0..depth {
+            let [upper, work, merged] = ["upper", "work", "merged"].map(|name| stacked.0.path().join(format!("{name}{number}")));
+            // The next one needs an upper directory on a disk that holds one.
+            [&upper, &work, &merged].into_iter().for_each(|path| {
+                fs::create_dir(path).unwrap();
+                give(who, path);
+            });
+            let options = format!("lowerdir={},upperdir={},workdir={}", lower.display(), upper.display(), work.display());
+            let mounted = std::process::Command::new("mount").args(["-t", "overlay", "overlay", "-o", &options]).arg(&merged).status();
+            assert!(mounted.unwrap().success());
+            stacked.1.push(merged.clone());
+            lower = merged;
+        }
+        stacked
+    }
+
+    fn path(&self) -> &Path {
+        self.1.last().unwrap()
+    }
+}
+
+impl Drop for Stacked {
+    fn drop(&mut self) {
+        for merged in self.1.iter().rev() {
+            let _ = std::process::Command::new("umount").arg("-l").arg(merged).status();
+        }
+    }
+}
+
+async fn row(client: &mut Client, promise: &str) -> Value {
+    let info = client.result("environment/info", json!({})).await;
+    let rows = info["sandbox"].as_array().unwrap().clone();
+    rows.iter().find(|row| row["promise"] == promise).unwrap_or_else(|| panic!("{rows:?}")).clone()
+}
+
+const LAYER: &str = "tools write their caches and settings into a layer of the workspace";
+const KEYS: &str = "keys and tokens in the home are not seen";
+const ALL_KEYS: &str =
+    "grep -r secret- . ; cat .ssh/* .aws/* .netrc .npmrc .docker/config.json .config/gh/* .cargo/credentials.toml .bash_history; true";
+
+as_root_and_user! {
+    #[needs(crate::card::MOUNTS)]
+    async fn where_the_disk_holds_no_layer_it_is_in_memory_and_goes_with_the_session(who: Who) {
+        if !crate::support::is_root() || !crate::card::can_mount() {
+            return;
+        }
+        let disk = Stacked::new(who, 1);
+        let home = home(who);
+        let before = contents(home.path());
+        let ground = Ground::at_home_on(who, home.path(), disk.path());
+        let mut client = ground.client().await;
+        let policy = ground.workspace_write();
+        let script = "cat .cache/old/blob && echo new > .cache/new && mkdir -p .npm/_logs && echo ours > .config/tool/settings && rm -r .cache/old && ! touch notes/x 2>/dev/null";
+        assert_eq!(run(&ground, &mut client, &policy, &home, script).await, (0, "cached".into()));
+        let layer = row(&mut client, LAYER).await;
+        assert!(layer["holds"] == json!(true) && layer["mechanism"] == "overlay, in memory", "{layer}");
+        assert!(layer["reason"].as_str().unwrap().contains("goes with the session"), "{layer}");
+        // The next command and another policy of the session find it; keys are as hidden as anywhere.
+        assert_eq!(run(&ground, &mut client, &policy, &home, "cat .cache/new .config/tool/settings; test ! -e .cache/old").await, (0, "new\nours\n".into()));
+        assert_eq!(run(&ground, &mut client, &ground.read_only(), &home, "cat .cache/new").await, (0, "new\n".into()));
+        let (_, output) = run(&ground, &mut client, &policy, &home, ALL_KEYS).await;
+        assert!(!output.contains("secret-") && output.contains("fund=false"), "{output}");
+        assert_eq!(contents(home.path()), before);
+        client.result("session/end", json!({})).await;
+        let mut client = ground.client().await;
+        assert_eq!(run(&ground, &mut client, &policy, &home, "test ! -e .cache/new && cat .cache/old/blob").await, (0, "cached".into()));
+        assert_eq!(contents(home.path()), before);
+    }
+
+    #[needs(crate::card::MOUNTS)]
+    async fn where_no_overlay_can_be_mounted_keys_are_masked_and_caches_read_only(who: Who) {
+        if !crate::support::is_root() || !crate::card::can_mount() {
+            return;
+        }
+        let disk = Stacked::new(who, 2);
+        let filled = home(who);
+        let there = disk.path().join("home");
+        assert!(std::process::Command::new("cp").arg("-a").arg(filled.path()).arg(&there).status().unwrap().success());
+        let home = TempDir::with_prefix_in("home-", disk.path()).unwrap();
+        fs::remove_dir(home.path()).unwrap();
+        fs::rename(&there, home.path()).unwrap();
+        let before = contents(home.path());
+        let ground = Ground::at_home(who, home.path(), &[]);
+        let mut client = ground.client().await;
+        let policy = ground.workspace_write();
+        assert_eq!(ground.run(&mut client, &policy, "echo x > made && cat made").await, (0, "x\n".into()));
+        // Root's home is closed to others, and cannot be shown to the sandbox's user on such a disk.
+        if who == Who::User {
+            let (code, output) = run(&ground, &mut client, &policy, &home, "cat .cache/old/blob .config/tool/settings && ! touch .cache/new 2>/dev/null").await;
+            assert_eq!((code, output.as_str()), (0, "cachedtheirs"));
+        }
+        let layer = row(&mut client, LAYER).await;
+        assert!(layer["holds"] == json!(false) && layer["mechanism"] == "none" && layer["reason"].is_string(), "{layer}");
+        assert_eq!(row(&mut client, KEYS).await["holds"], json!(true));
+        for policy in [ground.workspace_write(), ground.read_only()] {
+            let (_, output) = run(&ground, &mut client, &policy, &home, ALL_KEYS).await;
+            assert!(!output.contains("secret-"), "{output}");
+        }
+        // Keys that were replaced outside stay hidden for the next command.
+        fs::remove_file(home.path().join(".netrc")).unwrap();
+        put(who, home.path(), ".netrc", "secret-12");
+        let (_, output) = run(&ground, &mut client, &policy, &home, ALL_KEYS).await;
+        assert!(!output.contains("secret-"), "{output}");
+        for name in [".aws/credentials", ".ssh/id_ed25519"] {
+            let uri = PathUri::from_native(&home.path().canonicalize().unwrap().join(name)).unwrap().to_string();
+            client.error("fs/readFile", json!({"path": uri, "sandbox": policy})).await;
+        }
+        fs::write(home.path().join(".netrc"), "secret-4").unwrap();
+        assert_eq!(contents(home.path()), before);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn at_the_level_landlock_keys_cannot_be_read_and_caches_not_written() {
+    use crate::levels::{NO_NAMESPACES, in_a_world};
+    if crate::card::denies(Who::User, &[crate::card::FULL]).await {
+        return;
+    }
+    let home = home(Who::User);
+    let before = contents(home.path());
+    let ground = Ground::after_at_home(Who::User, &in_a_world(NO_NAMESPACES), home.path());
+    let mut client = ground.client().await;
+    assert_eq!(row(&mut client, "a level of the sandbox").await["mechanism"], json!("landlock"));
+    let layer = row(&mut client, LAYER).await;
+    assert!(layer["holds"] == json!(false) && layer["reason"].as_str().unwrap().contains("without mounts"), "{layer}");
+    let keys = row(&mut client, KEYS).await;
+    assert!(keys["holds"] == json!(true) && keys["mechanism"] == "Landlock" && keys["reason"].is_string(), "{keys}");
+    let policy = ground.workspace_write();
+    let (code, output) = run(
+        &ground,
+        &mut client,
+        &policy,
+        &home,
+        "cat .cache/old/blob .config/tool/settings notes/today && ! touch .cache/new 2>/dev/null",
+    )
+    .await;
+    assert_eq!((code, output.as_str()), (0, "cachedtheirstheirs"));
+    for policy in [ground.workspace_write(), ground.read_only()] {
+        let (_, output) = run(&ground, &mut client, &policy, &home, ALL_KEYS).await;
+        assert!(!output.contains("secret-"), "{output}");
+    }
+    assert_eq!(contents(home.path()), before);
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use outpost_testkit::Client;
 use outpost_testkit::bench::with;
+use outpost_testkit::executor::eventually;
 use serde_json::{Value, json};
 
 use crate::as_root_and_user;
@@ -55,6 +56,7 @@ as_root_and_user! {
             // Bounded, so that a limit that does not hold fails the test and not the machine.
             let bomb = "perl -e 'for (1..10) { fork } sleep 600' & perl -e 'for (1..10) { fork } sleep 600'";
             bomber.start(with(ground.shell(id, bomb), json!({"sandbox": sandbox}))).await;
+            eventually("it forks", || below(ground.executor.pid()) >= 20).await;
             tokio::time::sleep(Duration::from_millis(500)).await;
             others_are_served(&ground, &mut other).await;
             let running = below(ground.executor.pid());
@@ -69,7 +71,7 @@ as_root_and_user! {
             if answer.get("error").is_none() && bomber.outcome(&id).await == (0, b"again\n".to_vec()) {
                 break;
             }
-            assert!(attempt < 100, "{answer}");
+            assert!(attempt < 1000, "{answer}");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
@@ -149,8 +151,8 @@ as_root_and_user! {
         let (mut filler, mut other) = (ground.client().await, ground.client().await);
         let uri = outpost_wire::PathUri::from_native(disk.0.path()).unwrap().to_string();
         other.start(with(ground.shell("quiet", "read x; echo fine"), json!({"cwd": uri, "pipeStdin": true}))).await;
-        let script = "i=0; while :; do i=$((i+1)); head -c 1M /dev/zero > file$i || exit 9; sleep 0.02; done";
-        filler.start(with(ground.shell("p", script), json!({"cwd": uri}))).await;
+        let script = filling(".");
+        filler.start(with(ground.shell("p", &script), json!({"cwd": uri}))).await;
         let exited = exited(&mut filler, "p").await;
         assert_eq!(exited["limit"], json!({"what": "bytes of free space", "value": 32 << 20, "mechanism": "watchdog"}), "{exited}");
         other.result("process/write", json!({"processId": "quiet", "chunk": "Cg==", "writeId": "1"})).await;
@@ -164,8 +166,8 @@ as_root_and_user! {
         let disk = Disk::new(who);
         let ground = Ground::on(who, &disk.0, &["--limit", "free-space=32M"]);
         let mut filler = ground.client().await;
-        let script = "i=0; while :; do i=$((i+1)); head -c 1M /dev/zero > /tmp/file$i || exit 9; sleep 0.02; done";
-        filler.start(with(ground.shell("p", script), json!({"sandbox": ground.workspace_write()}))).await;
+        let script = filling("/tmp");
+        filler.start(with(ground.shell("p", &script), json!({"sandbox": ground.workspace_write()}))).await;
         let exited = exited(&mut filler, "p").await;
         assert_eq!(exited["limit"], json!({"what": "bytes of free space", "value": 32 << 20, "mechanism": "watchdog"}), "{exited}");
     }
@@ -179,7 +181,7 @@ as_root_and_user! {
         let ground = Ground::with(who, &["--limit", "free-space=32M"]);
         let mut filler = ground.client().await;
         let policy = ground.policy(json!([entry(Path::new("/"), "read"), entry(&place, "write")]));
-        let script = format!("i=0; while :; do i=$((i+1)); head -c 1M /dev/zero > {}/file$i || exit 9; sleep 0.02; done", place.display());
+        let script = filling(&place.display().to_string());
         filler.start(with(ground.shell("p", &script), json!({"sandbox": policy}))).await;
         let exited = exited(&mut filler, "p").await;
         assert_eq!(exited["limit"]["what"], "bytes of free space", "{exited}");
@@ -245,6 +247,13 @@ fn below(pid: u32) -> usize {
 
 /// A small file system of its own.
 struct Disk(tempfile::TempDir);
+
+/// Fills such a disk almost to what must be left free, and then so slowly that it is seen long before there is nothing left.
+fn filling(directory: &str) -> String {
+    format!(
+        "cd {directory}; head -c 60M /dev/zero > first; i=0; while :; do i=$((i+1)); head -c 1M /dev/zero > file$i || exit 9; sleep 0.3; done"
+    )
+}
 
 impl Disk {
     fn new(who: Who) -> Self {

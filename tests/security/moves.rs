@@ -1,7 +1,7 @@
 //! X2: what is denied or protected stays so while links are changed inside, and while files are replaced outside.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt, symlink};
 use std::path::Path;
 
 use outpost_testkit::Client;
@@ -383,7 +383,8 @@ as_root_and_user! {
         let sandbox = policy(&first, &[entry(&first.path(".env"), "deny")]);
         let mut other = first.client().await;
         assert_eq!(first.run(&mut other, &sandbox, "true").await.0, 0);
-        assert!(first.path(".codex").is_dir() && first.path(".env").is_dir());
+        let stands = |name: &str| fs::metadata(first.path(name)).ok().filter(|found| found.is_dir()).map(|found| (found.ino(), found.created().unwrap()));
+        let of_the_first = (stands(".codex").unwrap(), stands(".env").unwrap());
         let mut client = listening(&second).await;
         let id = number();
         let waits = "cd $0; echo ready; until [ -e go ]; do sleep 0.01; done; mkdir .codex/x .env/x; echo x > .codex; echo end";
@@ -393,7 +394,8 @@ as_root_and_user! {
         client.until(|message| message["method"] == "process/output" && message["params"]["processId"] == id.as_str()).await;
         other.result("session/end", json!({})).await;
         // Our own come to stand where the other executor's went, for what already runs as well.
-        eventually("placeholders are back", || first.path(".codex").is_dir() && first.path(".env").is_dir()).await;
+        let is_ours = |name: &str, was| stands(name).is_some_and(|now| now != was);
+        eventually("placeholders are back", || is_ours(".codex", of_the_first.0) && is_ours(".env", of_the_first.1)).await;
         assert_eq!(second.run(&mut client, &sandbox, "true").await.0, 0);
         fs::write(first.path("go"), "").unwrap();
         let (_, output) = client.outcome(&id).await;

@@ -138,6 +138,22 @@ impl Ground {
         Self { executor: ExecutorProcess::start_command(command, directory(who)), work: directory(who), before: Some(script.to_owned()) }
     }
 
+    /// The same for a user who has this home.
+    pub fn after_at_home(who: Who, script: &str, home: &Path) -> Self {
+        let mut command = Self::behind(who, script);
+        command.env("HOME", home);
+        Self { executor: ExecutorProcess::start_command(command, directory(who)), work: directory(who), before: Some(script.to_owned()) }
+    }
+
+    /// An executor whose user has this home, and that keeps its own files on this disk.
+    pub fn at_home_on(who: Who, home: &Path, disk: &Path) -> Self {
+        let own = tempfile::tempdir_in(disk).unwrap();
+        give(who, own.path());
+        let mut command = as_who(who, &program_for(who));
+        command.args(["executor", "--no-auth"]).env("HOME", home);
+        Self { executor: ExecutorProcess::start_command(command, own), work: directory(who), before: None }
+    }
+
     fn behind(who: Who, script: &str) -> Command {
         let mut command = as_who(who, Path::new("/bin/sh"));
         command.args(["-c", &format!("{script}; exec \"$0\" executor --no-auth")]).arg(program_for(who)).env("HOME", "/nonexistent");

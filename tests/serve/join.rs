@@ -62,6 +62,7 @@ impl Hub {
             version: "test".into(),
             config: serde_json::json!({}),
             check_config: |_| Ok(()),
+            requirements: None,
         };
         let server = Server::new(outpost_server::Parts { runtime: runtime.clone(), facts, clock: clock() });
         let serving = server.clone();
@@ -105,7 +106,7 @@ impl Hub {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        let waited = tokio::time::timeout(Duration::from_secs(30), waiting).await;
+        let waited = tokio::time::timeout(Duration::from_secs(120), waiting).await;
         assert!(waited.is_ok(), "it stands like this: {:?}", self.runtime.registry().standing(&id(name)));
     }
 
@@ -166,7 +167,7 @@ async fn output(cursor: &mut outpost_runtime::feed::Cursor<Event>, seen: &mut St
             }
         }
     };
-    assert!(tokio::time::timeout(Duration::from_secs(30), reading).await.is_ok(), "`{wanted}` does not come: {seen}");
+    assert!(tokio::time::timeout(Duration::from_secs(120), reading).await.is_ok(), "`{wanted}` does not come: {seen}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -197,7 +198,7 @@ async fn a_command_survives_two_lost_connections_and_runs_once() {
     }
     output(&mut cursor, &mut seen, "step three\n").await;
     std::fs::write(work.path().join("three"), "").unwrap();
-    let status = tokio::time::timeout(Duration::from_secs(30), thread.settled()).await.unwrap();
+    let status = tokio::time::timeout(Duration::from_secs(120), thread.settled()).await.unwrap();
     assert_eq!(status, Status::Idle);
     let outputs = hub.outputs(thread.id()).await;
     assert_eq!(outputs.len(), 1);
@@ -250,7 +251,7 @@ async fn strangers_keep_nobody_out() {
     let work = tempfile::tempdir().unwrap();
     let thread = hub.thread("gpu", &work).await;
     thread.input(NewInput::text("$ echo hello > there")).await.unwrap();
-    assert_eq!(tokio::time::timeout(Duration::from_secs(30), thread.settled()).await.unwrap(), Status::Idle);
+    assert_eq!(tokio::time::timeout(Duration::from_secs(120), thread.settled()).await.unwrap(), Status::Idle);
     assert_eq!(std::fs::read_to_string(work.path().join("there")).unwrap(), "hello\n");
     wrong.iter().for_each(tokio::task::JoinHandle::abort);
     drop((silent, executor));

@@ -250,7 +250,7 @@ impl App {
     /// The next message; nothing once the connection is over.
     pub async fn read(&mut self) -> Option<serde_json::Value> {
         use futures_util::StreamExt;
-        let frame = tokio::time::timeout(std::time::Duration::from_secs(30), self.link.rx.next()).await.expect("nothing comes");
+        let frame = tokio::time::timeout(std::time::Duration::from_secs(120), self.link.rx.next()).await.expect("nothing comes");
         frame?.ok().map(|frame| serde_json::from_slice(&frame).unwrap())
     }
 }

@@ -94,7 +94,7 @@ async fn a_revoked_token_ends_what_is_open_by_it() {
     assert_ne!(server.get("/executors/reach/gpu", Some(&client)).await.0, 404);
     let name = list(server.home())[0]["name"].as_str().unwrap().to_owned();
     assert!(outpost(server.home(), &["token", "revoke", &name]).status.success());
-    for _ in 0..100 {
+    for _ in 0..1200 {
         if server.get("/executors/reach/gpu", Some(&client)).await.0 == 404 {
             return;
         }

@@ -61,7 +61,7 @@ async fn opened(app: &AppServer, id: &str) -> Client {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), marked).await.expect("the list has no mark");
+    tokio::time::timeout(Duration::from_secs(120), marked).await.expect("the list has no mark");
     assert_eq!(client.result("thread/read", json!({"threadId": id})).await["thread"]["damaged"], true);
     // Opening tells, and shows where.
     let opened = client.result("thread/resume", json!({"threadId": id})).await["thread"].take();

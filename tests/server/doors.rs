@@ -54,7 +54,7 @@ async fn a_server_on_standard_input_ends_with_it() {
     assert_eq!(model.requests()[0].body["model"], "chosen");
     assert!(home.path().join("run/app.sock").exists());
     client.close();
-    let status = tokio::time::timeout(Duration::from_secs(20), child.wait()).await.expect("it does not end").unwrap();
+    let status = tokio::time::timeout(Duration::from_secs(120), child.wait()).await.expect("it does not end").unwrap();
     assert!(status.success(), "{status}");
     assert!(!home.path().join("run/app.sock").exists());
 }

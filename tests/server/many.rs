@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use outpost_testkit::app::{AppServer, text, thread, turn};
-use outpost_testkit::model::Reply;
+use outpost_testkit::model::{Reply, call};
 use serde_json::{Value, json};
 
 use super::OUTPOST;
@@ -51,6 +51,33 @@ async fn a_thousand_threads_with_fifty_idle_environments_hold_nothing_open() {
     assert!(after.1 <= before.1 + 8, "threads of the system: {before:?}, {after:?}");
     assert!(after.2 <= before.2 + 100 * THREADS, "kilobytes: {before:?}, {after:?}");
     assert!(listener.accept().is_err(), "somebody connected to an environment that nobody uses");
+}
+
+/// The most memory that a process ever held, in kilobytes.
+fn peak(process: u32) -> usize {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+/// The first version kept a copy of the thread for each of them: 1.7 GiB.
+#[tokio::test]
+async fn two_thousand_calls_of_one_answer_take_little_memory() {
+    const CALLS: usize = 2000;
+    let plan = |n: usize| json!({"plan": [{"step": format!("step {n}: {}", "x".repeat(200)), "status": "pending"}]});
+    let calls = (0..CALLS).map(|n| call(&format!("call-{n}"), "update_plan", &plan(n))).collect();
+    let replies = vec![Reply::message("ready"), Reply::Items(calls), Reply::message("done")];
+    let app = AppServer::start_readable_with(OUTPOST, replies, "").await;
+    let mut client = app.client().await;
+    let id = thread(&mut client, json!({})).await;
+    turn(&mut client, &id, "first").await;
+    let before = peak(app.pid());
+    turn(&mut client, &id, "go").await;
+    let after = peak(app.pid());
+    assert!(after <= before + 64 * 1024, "{before} KB before, at most {after} KB");
+    let outputs = app.model.requests().last().unwrap().body["input"].as_array().unwrap().clone();
+    let answered = outputs.iter().filter(|item| item["type"] == "function_call_output").count();
+    assert_eq!(answered, CALLS);
 }
 
 /// How many processes came of one, and of those.

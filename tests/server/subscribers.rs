@@ -210,7 +210,11 @@ async fn whoever_resumes_a_thread_that_it_hears_of_misses_nothing_and_hears_noth
         completed(&mut worker, &turns[n]).await;
     }
     client.result("thread/resume", json!({"threadId": id, "excludeTurns": true})).await;
-    let told = durable(&client.quiet(Duration::from_millis(300)).await);
+    let last = turns.last().unwrap().as_str();
+    let end = client.until(|message| message["method"] == "turn/completed" && message["params"]["turn"]["id"] == last).await;
+    let mut heard = client.quiet(Duration::from_millis(300)).await;
+    heard.push(end);
+    let told = durable(&heard);
     for turn in &turns {
         for method in ["turn/started", "turn/completed"] {
             let count = told.iter().filter(|(name, id)| name == method && id == turn).count();

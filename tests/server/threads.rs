@@ -195,7 +195,7 @@ async fn commands_that_outlive_their_calls_are_listed_and_ended() {
     let no = json!({"threadId": id, "processId": "none"});
     assert_eq!(client.result("thread/backgroundTerminals/terminate", no).await, json!({"terminated": false}));
     client.result("thread/backgroundTerminals/clean", named.clone()).await;
-    for _ in 0..200 {
+    for _ in 0..6000 {
         if client.result("thread/backgroundTerminals/list", named.clone()).await["data"] == json!([]) {
             return;
         }

@@ -25,7 +25,7 @@ const USER: &str = "54329";
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Programs that tasks need and their Debian packages, where the two have different names.
-const PACKAGES: [(&str, &str); 35] = [
+const PACKAGES: [(&str, &str); 36] = [
     ("bats", "bats"),
     ("bc", "bc"),
     ("ccache", "ccache"),
@@ -39,6 +39,7 @@ const PACKAGES: [(&str, &str); 35] = [
     ("fish", "fish"),
     ("gdb", "gdb"),
     ("gdbserver", "gdbserver"),
+    ("git-lfs", "git-lfs"),
     ("go", "golang-go"),
     ("inotifywait", "inotify-tools"),
     ("java", "default-jdk-headless"),
@@ -118,7 +119,6 @@ pub fn run(words: &[&str]) -> anyhow::Result<()> {
     }
     let is_root = is_root();
     ensure!(is_root || options.users.is_empty(), "--as needs root");
-    let all = options.only.is_none() && options.users.is_empty();
     if options.users.is_empty() {
         options.users = if is_root { vec![Who::Root, Who::User] } else { vec![Who::Oneself] };
     }
@@ -126,11 +126,14 @@ pub fn run(words: &[&str]) -> anyhow::Result<()> {
     let ground = Ground::new(&files)?;
     let mut columns = Vec::new();
     for who in &options.users {
-        columns.push((*who, ground.run(*who, options.only.as_deref())?));
+        let outcomes = ground.run(*who, options.only.as_deref())?;
+        keep(*who, &outcomes)?;
+        columns.push((*who, outcomes));
     }
     drop(ground);
-    if all && is_root {
-        write_pages(&columns)?;
+    // A run of a part replaces its rows of the last whole one.
+    if is_root && let Some(kept) = kept(&files) {
+        write_pages(&kept)?;
     }
     let bad: Vec<String> = columns.iter().flat_map(|(who, outcomes)| bad(*who, outcomes)).collect();
     ensure!(columns.iter().any(|(_, outcomes)| !outcomes.is_empty()), "no task was run; see --list");
@@ -140,12 +143,73 @@ pub fn run(words: &[&str]) -> anyhow::Result<()> {
 
 #[expect(clippy::print_stdout, reason = "this is a program for a terminal")]
 fn list(files: &[PathBuf]) {
-    for file in files {
-        let ecosystem = stem(file);
+    for (ecosystem, name) in tasks(files) {
+        println!("{ecosystem}: {name}");
+    }
+}
+
+/// Each task: its ecosystem and its name.
+fn tasks(files: &[PathBuf]) -> Vec<(String, String)> {
+    let of = |file: &PathBuf| {
         let text = fs::read_to_string(file).unwrap_or_default();
-        for name in text.lines().filter_map(|line| line.strip_prefix("## ")).filter(|name| *name != "prepare") {
-            println!("{ecosystem}: {name}");
+        let names = text.lines().filter_map(|line| line.strip_prefix("## ")).filter(|name| *name != "prepare");
+        names.map(|name| (stem(file), name.to_owned())).collect::<Vec<_>>()
+    };
+    files.iter().flat_map(of).collect()
+}
+
+/// Where the last outcome of each task is kept.
+fn kept_file(who: Who) -> PathBuf {
+    target().join(format!("everyday-{}.tsv", who.name()))
+}
+
+/// Remembers these outcomes in the place of earlier ones.
+fn keep(who: Who, outcomes: &[Outcome]) -> anyhow::Result<()> {
+    let earlier = fs::read_to_string(kept_file(who)).unwrap_or_default();
+    let is_older = |known: &&Outcome| !outcomes.iter().any(|outcome| outcome.is_of(&known.ecosystem, &known.name));
+    let earlier: Vec<Outcome> = earlier.lines().filter_map(Outcome::read).collect();
+    let lines: String = earlier.iter().filter(is_older).chain(outcomes).map(Outcome::line).collect();
+    fs::write(kept_file(who), lines).context("what came of the tasks cannot be kept")
+}
+
+/// The last outcome of every task, as root and as a user, if there is one of each.
+fn kept(files: &[PathBuf]) -> Option<Vec<(Who, Vec<Outcome>)>> {
+    let mut columns = Vec::new();
+    for who in [Who::Root, Who::User] {
+        let text = fs::read_to_string(kept_file(who)).unwrap_or_default();
+        let mut known: Vec<Outcome> = text.lines().filter_map(Outcome::read).collect();
+        let mut column = Vec::new();
+        for (ecosystem, name) in tasks(files) {
+            let at = known.iter().position(|outcome| outcome.is_of(&ecosystem, &name))?;
+            column.push(known.swap_remove(at));
         }
+        columns.push((who, column));
+    }
+    Some(columns)
+}
+
+impl Outcome {
+    /// From a line of the runner.
+    fn read(line: &str) -> Option<Self> {
+        let fields: Vec<&str> = line.split('\t').collect();
+        let [ecosystem, name, result, reason, promise, setting] = fields[..] else { return None };
+        let own = |text: &str| text.to_owned();
+        Some(Self {
+            ecosystem: own(ecosystem),
+            name: own(name),
+            result: own(result),
+            reason: own(reason),
+            promise: own(promise),
+            setting: own(setting),
+        })
+    }
+
+    fn line(&self) -> String {
+        [&self.ecosystem, &self.name, &self.result, &self.reason, &self.promise, &self.setting].map(String::as_str).join("\t") + "\n"
+    }
+
+    fn is_of(&self, ecosystem: &str, name: &str) -> bool {
+        self.ecosystem == ecosystem && self.name == name
     }
 }
 
@@ -218,11 +282,14 @@ impl Ground {
         fs::copy(target().join("debug/outpost"), ground.place.join("outpost"))?;
         sh(Command::new("strip").arg(ground.place.join("outpost")))?;
         fs::set_permissions(ground.place.join("outpost"), PermissionsExt::from_mode(0o755))?;
+        for name in ["etc", "etc-work"] {
+            fs::create_dir(ground.place.join(name))?;
+        }
         fs::write(
-            ground.place.join("passwd"),
-            with_user("/etc/passwd", &format!("everyday:x:{USER}:{USER}:Everyday:{}:/bin/sh", ground.place.join("home").display()))?,
+            ground.place.join("etc/passwd"),
+            with_user("/etc/passwd", &format!("everyday:x:{USER}:{USER}:Everyday:{}/scene/home:/bin/sh", ground.user_run().display()))?,
         )?;
-        fs::write(ground.place.join("group"), with_user("/etc/group", &format!("everyday:x:{USER}:"))?)?;
+        fs::write(ground.place.join("etc/group"), with_user("/etc/group", &format!("everyday:x:{USER}:"))?)?;
         // Kept between runs, and carried to where every user may read it.
         let prepared = target().join("everyday");
         fs::create_dir_all(&prepared)?;
@@ -235,6 +302,11 @@ impl Ground {
         sh(Command::new("cp").arg("-a").arg(&prepared).arg(ground.place.join("prep")))?;
         sh(Command::new("chmod").args(["-R", "a+rX"]).arg(&ground.place))?;
         Ok(ground)
+    }
+
+    /// Where the run of the user is, so that the user table can name its home: programs ask both the table and `HOME`.
+    fn user_run(&self) -> PathBuf {
+        self.place.join("user")
     }
 
     /// Programs of the system first, so that what is in the user's home makes no difference; then those of Rust.
@@ -261,7 +333,9 @@ impl Ground {
             }
             Who::User => {
                 let mut command = Command::new("unshare");
-                let users = format!("mount --bind '{place}/passwd' /etc/passwd; mount --bind '{place}/group' /etc/group; ");
+                // A mount on the table itself is gone as soon as another program replaces the table.
+                let layers = format!("lowerdir=/etc,upperdir={place}/etc,workdir={place}/etc-work");
+                let users = format!("mount -t overlay overlay -o '{layers}' /etc; ");
                 let drop = format!("exec setpriv --reuid={USER} --regid={USER} --clear-groups --inh-caps=-all \"$@\"");
                 command.args(["-m", "sh", "-ec", &format!("{bind}{users}{drop}"), "sh", "sh"]);
                 command
@@ -278,28 +352,25 @@ impl Ground {
         if let Some(only) = only {
             command.env("ONLY", only);
         }
+        if who == Who::User {
+            fs::create_dir_all(self.user_run())?;
+            std::os::unix::fs::chown(self.user_run(), Some(USER.parse()?), Some(USER.parse()?))?;
+            command.env("RUN", self.user_run());
+        }
         show(&format!("+ {command:?}"));
         let mut child = command.stdout(Stdio::piped()).spawn().context("cannot start the runner")?;
         let mut outcomes = Vec::new();
         let lines = child.stdout.take().context("the runner has no output")?;
         for line in std::io::BufRead::lines(std::io::BufReader::new(lines)) {
             let line = line?;
-            let fields: Vec<&str> = line.split('\t').collect();
-            let [ecosystem, name, result, reason, promise, setting] = fields[..] else { bail!("the runner said `{line}`") };
+            let outcome = Outcome::read(&line).with_context(|| format!("the runner said `{line}`"))?;
+            let Outcome { ecosystem, name, result, reason, .. } = &outcome;
             show(&format!(
                 "{}: {ecosystem}: {name}: {result}{}",
                 who.name(),
                 if result == "pass" || reason.is_empty() { String::new() } else { format!(" ({reason})") }
             ));
-            let own = |text: &str| text.to_owned();
-            outcomes.push(Outcome {
-                ecosystem: own(ecosystem),
-                name: own(name),
-                result: own(result),
-                reason: own(reason),
-                promise: own(promise),
-                setting: own(setting),
-            });
+            outcomes.push(outcome);
         }
         // Its exit code says whether a task failed, which the lines say as well.
         child.wait()?;
@@ -369,7 +440,7 @@ fn ecosystems(columns: &[(Who, Vec<Outcome>)]) -> Vec<&str> {
 fn page(columns: &[(Who, Vec<Outcome>)]) -> String {
     let mut page = "# Everyday work in the sandbox\n\nWritten by `cargo xtask everyday`, which runs each task bare and with `outpost run --sandbox workspace-write`, as root and as an ordinary user, each time in \
         a new workspace with a new home. *pass*: passes in the sandbox. *forbidden*: does not, and passes with the setting that is named; the promise that forbids it is named as well. \
-        *not at hand*: does not pass bare on the machine of this run either. The tasks are in `tests/everyday/tasks`. [Sandboxes](sandbox.md).\n"
+        *not at hand*: does not pass bare on the machine of this run either. Each row is from the last run of its task. The tasks are in `tests/everyday/tasks`. [Sandboxes](sandbox.md).\n"
         .to_owned();
     for ecosystem in ecosystems(columns) {
         let _ = writeln!(

@@ -165,13 +165,15 @@ fn by_hand(packages: &[&str]) -> String {
 }
 
 /// What the tests need of the system: the program, its package, and which tests need it.
-const NEEDED: [(&str, &str, Tests); 16] = [
+const NEEDED: [(&str, &str, Tests); 18] = [
     ("strace", "strace", Tests::Some),
     ("python3", "python3", Tests::Some),
     ("ip", "iproute2", Tests::Some),
     ("unshare", "util-linux", Tests::Some),
     ("setsid", "util-linux", Tests::Some),
     ("git", "git", Tests::Some),
+    ("openssl", "openssl", Tests::Some),
+    ("make", "make", Tests::Some),
     ("initdb", "postgresql", Tests::Some),
     ("npm", "npm", Tests::Interop),
     ("node", "nodejs", Tests::Interop),

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use anyhow::{Context, bail, ensure};
 
-use crate::install::need;
+use crate::install::{need, python_environment};
 use crate::{cargo, sh, target};
 
 /// Where the table stands in the page.
@@ -72,7 +72,7 @@ fn install() -> anyhow::Result<PathBuf> {
     let node = CLIENTS.iter().filter(|client| client.source == Source::Npm).map(|client| format!("{}@latest", client.package));
     sh(Command::new("npm").args(npm).arg(&directory).args(node).args(NODE_LIBRARIES))?;
     let python = directory.join("python");
-    sh(Command::new("python3").args(["-m", "venv"]).arg(&python))?;
+    python_environment(&python)?;
     let pip = || {
         let mut pip = Command::new(python.join("bin/pip"));
         pip.args(["install", "--quiet", "--upgrade", "--disable-pip-version-check"]);

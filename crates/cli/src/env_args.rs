@@ -154,6 +154,8 @@ Examples:
   outpost env add api --kubectl api-0 -c app -n prod
   outpost env add gpu --ssh login --slurm 4711     joins a job that runs; ends with it
   outpost env add in --ssh box --docker web --setup 'apt-get update' --label ci
+  outpost env add prod --ssh prod --sandbox read-only --approval-policy untrusted
+  outpost env add gpu2 --ssh gpu2 --device nvidia --writable-root /srv/data
 
 --ssh, --slurm and one kind of container lead into each other in that order. A program is copied into containers and jobs, too.
 
@@ -198,6 +200,8 @@ pub struct AddArguments {
     /// A label to choose it by; may be given several times
     #[arg(long = "label", value_name = "LABEL")]
     pub labels: Vec<String>,
+    #[command(flatten)]
+    pub policy: PolicyArguments,
     /// The program to copy, if not this one or the static one beside it
     #[arg(long, value_name = "PATH", conflicts_with_all = ["url", "via"])]
     pub binary: Option<PathBuf>,
@@ -240,6 +244,26 @@ pub struct WayArguments {
     /// In a pod of Kubernetes
     #[arg(long, value_name = "POD")]
     pub kubectl: Option<String>,
+}
+
+/// What is left there of a thread's own policy. It can only narrow.
+#[derive(Args, Default)]
+pub struct PolicyArguments {
+    /// The most that agents may do there: read-only or workspace-write
+    #[arg(long, value_name = "MODE")]
+    pub sandbox: Option<String>,
+    /// No network for agents there: restricted
+    #[arg(long, value_name = "NETWORK")]
+    pub network: Option<String>,
+    /// An absolute path there; agents write only below those that are given. May be given several times
+    #[arg(long = "writable-root", value_name = "PATH")]
+    pub writable_roots: Vec<String>,
+    /// The loosest approval policy there: untrusted, on-request or never
+    #[arg(long, value_name = "POLICY")]
+    pub approval_policy: Option<String>,
+    /// A device that sandboxed commands see there: nvidia, dri or a path below /dev. May be given several times
+    #[arg(long = "device", value_name = "DEVICE")]
+    pub devices: Vec<String>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]

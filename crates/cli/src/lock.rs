@@ -10,6 +10,7 @@ use outpost_environment::{Admission, Narrowing, SOURCES};
 use outpost_runtime::policy::{AllowedPolicies, ApprovalPolicy};
 use outpost_sandbox::Level;
 use serde::Deserialize;
+use serde_json::{Value, json};
 
 /// What the administrator of this machine requires of all its users.
 pub const FILE: &str = "/etc/outpost/requirements.toml";
@@ -100,6 +101,34 @@ impl Lock {
         self.approvals.as_ref().map(|names| AllowedPolicies { names: names.clone(), file: FILE.into() })
     }
 
+    /// For clients: what is required, in the words of the app protocol; nothing where nothing is.
+    pub fn shown(&self) -> Option<Value> {
+        if *self == Self::default() {
+            return None;
+        }
+        let mut members = serde_json::Map::new();
+        members.insert("file".into(), FILE.into());
+        if let Some(minimum) = self.minimum {
+            members.insert("sandboxMinimum".into(), minimum.name().into());
+            members.insert("allowedSandboxModes".into(), json!(["read-only", "workspace-write"]));
+        }
+        if let Some(approvals) = &self.approvals {
+            // Clients know the granular policy as an object, which has no name of its own.
+            let named: Vec<&String> = approvals.iter().filter(|name| *name != "granular").collect();
+            members.insert("allowedApprovalPolicies".into(), json!(named));
+        }
+        if self.no_network {
+            members.insert("network".into(), json!({"enabled": false}));
+        }
+        if self.no_local {
+            members.insert("local".into(), json!(false));
+        }
+        if let Some(sources) = &self.sources {
+            members.insert("environmentSources".into(), json!(sources));
+        }
+        Some(Value::Object(members))
+    }
+
     /// Refuses an approval policy of the configuration that is not allowed.
     pub fn check_policy(&self, policy: ApprovalPolicy) -> anyhow::Result<()> {
         match self.policies().and_then(|allowed| allowed.refusal(policy)) {
@@ -124,6 +153,11 @@ mod tests {
         assert!(lock.check_policy(ApprovalPolicy::Untrusted).is_ok());
         let refused = lock.check_policy(ApprovalPolicy::Never).unwrap_err().to_string();
         assert!(refused.contains(FILE) && refused.contains("`never`") && refused.contains("untrusted, on-request"), "{refused}");
+        let shown = lock.shown().unwrap();
+        assert_eq!((&shown["file"], &shown["sandboxMinimum"], &shown["local"]), (&json!(FILE), &json!("mounts"), &json!(false)));
+        assert_eq!(shown["allowedApprovalPolicies"], json!(["untrusted", "on-request"]));
+        assert_eq!(shown["network"], json!({"enabled": false}));
+        assert_eq!((Lock::default().shown(), Lock::parse("local = true").unwrap().shown()), (None, None));
         assert_eq!(Lock::parse("").unwrap(), Lock::default());
         assert_eq!(Lock::read_from(Path::new("/nonexistent/requirements.toml")).unwrap(), Lock::default());
         for (text, expected) in [

@@ -3,6 +3,7 @@
 use std::io::{self, IsTerminal};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::sync::Arc;
+use std::time::Duration;
 
 use outpost_environment::{Environment, RemoteProcess, State};
 use outpost_wire::exec::environment::Capabilities;
@@ -85,9 +86,13 @@ impl Signals {
 
     /// Waits for one that asks a program to end, and tells the exit code that shells give to that.
     pub async fn stop(&mut self) -> u8 {
+        code(self.next_stop().await)
+    }
+
+    async fn next_stop(&mut self) -> Signal {
         loop {
             if let Asked::Stop(signal) = self.next().await {
-                return code(signal);
+                return signal;
             }
         }
     }
@@ -107,6 +112,27 @@ impl Signals {
 pub enum Asked {
     Stop(Signal),
     Resize,
+}
+
+/// An executor that has not answered so long after a signal is not waited for.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Waits for the start of a command. A signal that comes meanwhile is for the command; a second one, or an executor that does not
+/// answer after the first, gives up with the exit code for that signal.
+pub async fn unless_stopped<T>(starting: impl Future<Output = T>, signals: &mut Signals) -> Result<(T, Option<Signal>), u8> {
+    let mut starting = std::pin::pin!(starting);
+    let first = tokio::select! {
+        biased;
+        started = &mut starting => return Ok((started, None)),
+        first = signals.next_stop() => first,
+    };
+    say("not started yet; once more to give up");
+    tokio::select! {
+        biased;
+        started = &mut starting => Ok((started, Some(first))),
+        again = signals.stop() => Err(again),
+        () = tokio::time::sleep(PATIENCE) => Err(code(first)),
+    }
 }
 
 /// Forwards signals until one asks to give up; then tells the exit code.
@@ -139,7 +165,7 @@ pub async fn forward(to: Forwarding, mut signals: Signals, tty: bool) -> u8 {
 }
 
 impl Forwarding {
-    async fn send(&self, signal: Signal) {
+    pub async fn send(&self, signal: Signal) {
         let sent = match signal {
             Signal::Interrupt => self.process.signal(Signal::Interrupt).await,
             other if self.capabilities.process_signals => self.process.signal(other).await,

@@ -25,7 +25,7 @@ use crate::state::State;
 /// The most folders of one request.
 const AT_ONCE: usize = 128;
 /// So many folders are remembered.
-const REMEMBERED: usize = 1024;
+const REMEMBERED: usize = 256;
 /// So long is an executor taken at its word that tells no digests.
 const CURRENT: Duration = Duration::from_secs(5);
 /// How many changes may wait for a listener; beyond, it only learns that there were more.

@@ -3,18 +3,22 @@
 //!
 //! See docs/decisions/0020-git-in-a-layer.md.
 
+mod card;
 mod find;
 mod gitdir;
 mod index;
 mod layer;
+mod lfs;
 mod names;
+mod recent;
 mod repository;
 mod run;
 mod stamp;
+mod stash;
 mod sync;
 mod tree;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,10 +26,11 @@ use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use outpost_sandbox::policy::{Access, Origin, Policy, Reason, Rules};
+use outpost_sandbox::policy::{Access, Origin, Policy, Reason, Rule, Rules};
 use sha2::{Digest, Sha256};
 
 use self::find::Found;
+use self::recent::Recent;
 use self::repository::Repository;
 use self::run::Inside;
 use self::stamp::Stamp;
@@ -107,14 +112,21 @@ pub struct Git {
 
 #[derive(Default)]
 struct State {
-    roots: HashMap<PathBuf, Root>,
-    /// By gitdir, with the directory that it was.
-    repositories: HashMap<PathBuf, (Option<FileIdentity>, Arc<Repository>)>,
-    /// Those that can only be read, and why; told once.
-    refused: HashMap<PathBuf, String>,
+    roots: Recent<Root>,
+    /// By gitdir, with the directory that it was. One that is forgotten finds its layer again.
+    repositories: Recent<(Option<FileIdentity>, Arc<Repository>)>,
+    /// Those that can only be read, which is told when that is found.
+    refused: Recent<()>,
     untold: Vec<String>,
     /// Working trees, by their roots.
-    trees: HashMap<PathBuf, Arc<Mutex<Tree>>>,
+    trees: Recent<Arc<Mutex<Tree>>>,
+}
+
+/// What a command uses for as long as it runs.
+#[derive(Default)]
+pub struct InUse {
+    _repositories: Vec<Arc<Repository>>,
+    _trees: Vec<Arc<Mutex<Tree>>>,
 }
 
 /// Which file something is, whatever is in it: device and inode.
@@ -139,22 +151,17 @@ impl Git {
     }
 
     fn program(&self) -> Option<&Path> {
-        let find = || {
-            let path = self.path.clone().unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
-            let found = std::env::split_paths(&path).map(|directory| directory.join("git")).find(|program| program.is_file());
-            found.and_then(|program| program.canonicalize().ok())
-        };
-        self.program.get_or_init(find).as_deref()
+        self.program.get_or_init(|| card::program(self.path.as_deref())).as_deref()
     }
 
     /// A policy with layers for the repositories in its writable roots. `ceiling` is what the operator allows. Makes layers that are not there yet.
     pub fn layered(&self, policy: Policy, ceiling: &Policy) -> Policy {
         let Policy::Confined(rules) = &policy else { return policy };
-        let roots: Vec<PathBuf> = rules.writable_roots().map(|rule| rule.path.clone()).filter(|path| is_workspace(path)).collect();
-        let inner = rules.iter().filter(|rule| rule.access == Access::Write && is_workspace(&rule.path)).map(|rule| rule.path.clone());
+        // A repository in a cache of the home is in that cache's layer anyway.
+        let is_written = |rule: &&Rule| rule.access == Access::Write && rule.origin != Origin::Home && is_workspace(&rule.path);
         let (mut gitdirs, mut pointers): (Vec<PathBuf>, Vec<PathBuf>) = Default::default();
-        for root in roots.into_iter().chain(inner) {
-            let found = self.found(&root);
+        for root in rules.iter().filter(is_written) {
+            let found = self.found(&root.path);
             gitdirs.extend(found.gitdirs.iter().cloned());
             pointers.extend(found.pointers.iter().cloned());
         }
@@ -194,11 +201,11 @@ impl Git {
     fn found(&self, root: &Path) -> Arc<Found> {
         let top = Stamp::of(&root.join(".git")).map(|stamp| stamp.identity());
         let mut state = self.lock();
-        match state.roots.get_mut(root) {
+        match state.roots.get(root) {
             Some(known) if known.top == top => known.found.clone(),
             _ => {
                 let found = Arc::new(find::repositories(root));
-                state.roots.insert(root.to_owned(), Root { top, found: found.clone() });
+                state.roots.insert(root.to_owned(), Root { top, found: found.clone() }, |_| false);
                 found
             }
         }
@@ -207,7 +214,7 @@ impl Git {
     fn repository(&self, gitdir: &Path) -> Option<Arc<Repository>> {
         let mut state = self.lock();
         let now = Stamp::of(gitdir).map(|stamp| stamp.identity());
-        if let Some((was, known)) = state.repositories.get_mut(gitdir) {
+        if let Some((was, known)) = state.repositories.get(gitdir) {
             // One that the user made anew is another repository.
             if was.is_none() || now.is_none() || *was == now {
                 *was = was.or(now);
@@ -215,7 +222,7 @@ impl Git {
             }
             state.repositories.remove(gitdir);
         }
-        if state.refused.contains_key(gitdir) {
+        if state.refused.get(gitdir).is_some() {
             return None;
         }
         let made = match (self.program(), &self.settings.directory) {
@@ -231,7 +238,7 @@ impl Git {
         match made {
             Ok(repository) => {
                 let repository = Arc::new(repository);
-                state.repositories.insert(gitdir.to_owned(), (now, repository.clone()));
+                state.repositories.insert(gitdir.to_owned(), (now, repository.clone()), |(_, known)| Arc::strong_count(known) > 1);
                 Some(repository)
             }
             Err(why) => {
@@ -239,7 +246,7 @@ impl Git {
                 if find::is_repository(gitdir) {
                     state.untold.push(format!("git: {} can only be read in the sandbox: {why}", gitdir.display()));
                 }
-                state.refused.insert(gitdir.to_owned(), why);
+                state.refused.insert(gitdir.to_owned(), (), |()| false);
                 None
             }
         }
@@ -247,30 +254,28 @@ impl Git {
 
     fn layers_of(&self, policy: &Policy) -> Vec<Arc<Repository>> {
         let Policy::Confined(rules) = policy else { return Vec::new() };
-        let state = self.lock();
-        rules
-            .substitutes()
-            .iter()
-            .filter_map(|substitute| state.repositories.get(&substitute.path).map(|(_, known)| known.clone()))
-            .collect()
+        let gitdirs = rules.substitutes().iter().filter(|substitute| substitute.access == Access::Write);
+        gitdirs.filter_map(|substitute| self.repository(&substitute.path)).collect()
     }
 
-    /// Carries over what the user changed, before a command. Returns what there is to say.
-    pub async fn before(&self, session: &Arc<Session>, policy: &Policy) -> Vec<String> {
+    /// Carries over what the user changed, before a command. Returns what there is to say, and what the command holds until it ends.
+    pub async fn before(&self, session: &Arc<Session>, policy: &Policy) -> (Vec<String>, InUse) {
         let mut notices = std::mem::take(&mut self.lock().untold);
-        for repository in self.layers_of(policy) {
+        let repositories = self.layers_of(policy);
+        for repository in &repositories {
             if !repository.known.lock().await.outside.are_current() {
-                notices.extend(self.compare(session, policy, &repository).await);
+                notices.extend(self.compare(session, policy, repository).await);
             }
         }
-        self.know_trees(policy).await;
-        notices
+        (notices, InUse { _repositories: repositories, _trees: self.know_trees(policy).await })
     }
 
     /// Looks at working trees before the first command changes them.
-    async fn know_trees(&self, policy: &Policy) {
+    async fn know_trees(&self, policy: &Policy) -> Vec<Arc<Mutex<Tree>>> {
+        let mut trees = Vec::new();
         for root in working_trees(policy) {
-            if self.lock().trees.contains_key(&root) {
+            if let Some(known) = self.lock().trees.get(&root) {
+                trees.push(known.clone());
                 continue;
             }
             let mut settings = Vec::new();
@@ -279,9 +284,18 @@ impl Git {
             }
             let looked_at = root.clone();
             if let Ok(tree) = tokio::task::spawn_blocking(move || Tree::new(&looked_at, &settings)).await {
-                self.lock().trees.entry(root).or_insert_with(|| Arc::new(Mutex::new(tree)));
+                let mut state = self.lock();
+                // Another command may have looked meanwhile, and have begun before this look.
+                let known = state.trees.get(&root).cloned();
+                let tree = known.unwrap_or_else(|| {
+                    let tree = Arc::new(Mutex::new(tree));
+                    state.trees.insert(root, tree.clone(), |tree| Arc::strong_count(tree) > 1);
+                    tree
+                });
+                trees.push(tree);
             }
         }
+        trees
     }
 
     /// Looks for what git outside would run. After a short command in a large tree that is told with the next one.
@@ -327,15 +341,16 @@ impl Git {
 
     /// Removes the layers of a session that has ended, unless something is in them that was never committed.
     pub fn leave(&self) {
-        let repositories = std::mem::take(&mut self.lock().repositories);
-        for (_, repository) in repositories.values().filter(|(_, repository)| !repository.has_unfinished_work()) {
-            // Without it the rest is not taken for a layer.
-            let _ = fs::remove_file(repository.own.join("known"));
-            let _ = fs::remove_dir_all(&repository.own);
+        *self.lock() = State::default();
+        let Some(directory) = self.settings.directory.as_ref().map(|directory| directory.join(label(&self.session))) else { return };
+        for own in fs::read_dir(&directory).into_iter().flatten().flatten().map(|entry| entry.path()) {
+            if !repository::has_unfinished_work(&own) {
+                // Without it the rest is not taken for a layer.
+                let _ = fs::remove_file(own.join("known"));
+                let _ = fs::remove_dir_all(&own);
+            }
         }
-        if let Some(directory) = self.settings.directory.as_ref().filter(|_| !repositories.is_empty()) {
-            let _ = fs::remove_dir(directory.join(label(&self.session)));
-        }
+        let _ = fs::remove_dir(directory);
     }
 }
 
@@ -362,4 +377,31 @@ fn is_free(rules: &Rules, gitdir: &Path) -> bool {
     let decision = rules.access(gitdir);
     let is_asked = matches!(decision.reason, Reason::Rule(rule) if rule.path == gitdir && rule.origin != Origin::Protected);
     decision.access != Access::Deny && !is_asked && rules.below(gitdir).all(|rule| rule.origin == Origin::Protected)
+}
+
+#[cfg(test)]
+mod tests {
+    use outpost_sandbox::policy::Network;
+
+    use super::*;
+
+    #[test]
+    fn repositories_are_looked_for_in_workspaces_and_not_in_caches_of_the_home() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = |name: &str| directory.path().canonicalize().unwrap().join(name);
+        for name in ["work/inner", "cache/inner"] {
+            for part in ["objects", "refs"] {
+                fs::create_dir_all(place(name).join(".git").join(part)).unwrap();
+            }
+            fs::write(place(name).join(".git/HEAD"), "ref: refs/heads/main\n").unwrap();
+        }
+        let rule = |name: &str, origin| Rule { path: place(name), access: Access::Write, origin };
+        let rules = Rules::new([rule("work", Origin::Request), rule("cache", Origin::Home)], Vec::new(), Network::Restricted);
+        let settings = GitSettings { mode: GitMode::ReadOnly, ..GitSettings::default() };
+        let git = Git::new("session", settings, &BTreeMap::new());
+        let layered = git.layered(Policy::Confined(Arc::new(rules)), &Policy::Open);
+        let access = |name: &str| layered.rules().unwrap().access(&place(name)).access;
+        assert_eq!((access("work/inner/.git"), access("cache/inner/.git")), (Access::Read, Access::Write));
+        assert!(git.lock().roots.get(&place("cache")).is_none());
+    }
 }

@@ -1,5 +1,6 @@
 //! What the executor tells about its machine.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use outpost_wire::PathUri;
@@ -41,6 +42,8 @@ pub fn gather(config: &ExecutorConfig, instance_id: String) -> EnvironmentInfo {
     let variable = |name: &str| config.variables.get(std::ffi::OsStr::new(name)).filter(|value| !value.is_empty());
     let uri = |path: &Path| PathUri::from_native(&config.cwd.join(path)).ok();
     let temporary = variable("TMPDIR").map(PathBuf::from);
+    let mut card = outpost_sandbox::told(&config.launcher);
+    card.rows.push(config.git.row(variable("PATH").map(OsString::as_os_str), card.level));
     EnvironmentInfo {
         shell: shell(variable("SHELL").map(Path::new)),
         executor_version: Some(config.version.clone()),
@@ -55,7 +58,7 @@ pub fn gather(config: &ExecutorConfig, instance_id: String) -> EnvironmentInfo {
         executor_id: config.executor_id.clone(),
         instance_id: Some(instance_id),
         limits: config.launcher.limits().into_iter().map(limit).collect(),
-        sandbox: outpost_sandbox::told(&config.launcher).rows.into_iter().map(sandbox_row).collect(),
+        sandbox: card.rows.into_iter().map(sandbox_row).collect(),
     }
 }
 

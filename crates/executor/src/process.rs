@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::attachment::Attachment;
 use crate::denial::DenialWatch;
+use crate::git::InUse;
 use crate::info;
 use crate::input::{ProcessInput, WriteError};
 use crate::journal::FateLog;
@@ -91,6 +92,8 @@ pub struct Adoption {
     pub is_offline: bool,
     /// What there is to say about it besides its output.
     pub notices: Vec<String>,
+    /// The repositories that it may change.
+    pub in_use: InUse,
 }
 
 /// The same for equal parameters, also in a later start.
@@ -120,7 +123,7 @@ impl Holder for Process {
 impl Process {
     /// Takes over a child that was just started.
     pub fn adopt(child: Child, params: StartParams, adoption: Adoption, session: &Arc<Session>) -> Arc<Self> {
-        let Adoption { fingerprint, policy, is_offline, notices } = adoption;
+        let Adoption { fingerprint, policy, is_offline, notices, in_use } = adoption;
         let is_confined = policy != Policy::Open;
         let config = session.config();
         let Child { kin, input, output, errors, terminal, end } = child;
@@ -150,7 +153,7 @@ impl Process {
             kill: CancellationToken::new(),
         });
         let streams = Streams { first: if params.tty { Stream::Pty } else { Stream::Stdout }, output, errors };
-        tokio::spawn(process.clone().run(streams, end, Arc::downgrade(session)));
+        tokio::spawn(process.clone().run(streams, end, in_use, Arc::downgrade(session)));
         process
     }
 
@@ -231,10 +234,10 @@ impl Process {
         self.changed.notify_waiters();
     }
 
-    async fn run(self: Arc<Self>, streams: Streams, mut end: ChildEnd, session: Weak<Session>) {
+    async fn run(self: Arc<Self>, streams: Streams, mut end: ChildEnd, in_use: InUse, session: Weak<Session>) {
         self.stream_until_closed(streams, &mut end, &session).await;
         // Its output may be kept for long; its sandbox need not be.
-        drop(end);
+        drop((end, in_use));
         self.input.release().await;
         drop(self.terminal.lock().unwrap_or_else(PoisonError::into_inner).take());
         self.change(|log| {

@@ -21,7 +21,7 @@ pub use self::start::{Claim, Starting};
 use crate::attachment::Attachment;
 use crate::config::ExecutorConfig;
 use crate::files::worker::{Answer, Begun, Call, Done, Workers};
-use crate::git::Git;
+use crate::git::{Git, InUse};
 use crate::input::InputRoom;
 use crate::journal::{Fate, FateLog, Past};
 use crate::policy::Policies;
@@ -218,11 +218,12 @@ impl Session {
         if has_mounts(&policy) { self.git.layered(policy, &self.config.grounds.ceiling) } else { policy }
     }
 
-    /// Has a command find its repositories as they are now. Returns what there is to say. Blocks, on a thread where work may take its time.
-    fn before_command(self: &Arc<Self>, policy: &Policy) -> Vec<String> {
+    /// Has a command find its repositories as they are now. Returns what there is to say, and what it holds until it ends. Blocks, on a
+    /// thread where work may take its time.
+    fn before_command(self: &Arc<Self>, policy: &Policy) -> (Vec<String>, InUse) {
         match (policy, tokio::runtime::Handle::try_current()) {
             (Policy::Confined(_), Ok(runtime)) => runtime.block_on(self.git.before(self, policy)),
-            _ => Vec::new(),
+            _ => Default::default(),
         }
     }
 

@@ -49,34 +49,17 @@ enum Cause {
     Unknown,
 }
 
+/// What refused something, how the model asks for it, and the setting that allows it.
+struct Refusal {
+    rule: String,
+    wish: String,
+    setting: String,
+}
+
 /// What is told of a command that was probably refused something and printed this.
 pub(crate) fn told(printed: &str, around: &Around) -> Told {
-    let cause = cause(printed, around);
+    let Refusal { rule, wish, setting } = refusal(&cause(printed, around), &around.mode);
     let mode = around.mode.words();
-    let (rule, wish, setting) = match &cause {
-        Cause::Network => (
-            "it has no network".to_owned(),
-            r#"additional_permissions {"network": {"enabled": true}}"#.to_owned(),
-            "sandbox_workspace_write.network_access = true".to_owned(),
-        ),
-        Cause::Write(path) => {
-            let (path, directory) = (path.to_syntax(), path.split().map_or_else(|| path.clone(), |(parent, _)| parent).to_syntax());
-            let setting = match around.mode {
-                SandboxMode::ReadOnly { .. } => "sandbox_mode = \"workspace-write\"".to_owned(),
-                _ => format!("sandbox_workspace_write.writable_roots = [{directory:?}]"),
-            };
-            (
-                format!("{path} may not be written"),
-                format!("additional_permissions {{\"file_system\": {{\"write\": [{path:?}]}}}}"),
-                setting,
-            )
-        }
-        Cause::Unknown => (
-            "the refused rule does not show in its output".to_owned(),
-            "sandbox_permissions `require_escalated`, with a justification".to_owned(),
-            "sandbox_mode, or sandbox_workspace_write".to_owned(),
-        ),
-    };
     let begin = format!("The sandbox ({mode}) probably kept it from something it needs: {rule}.");
     let (to_model, to_user) = match (&around.fixed, around.silence) {
         (Some(place), _) => (
@@ -93,6 +76,47 @@ pub(crate) fn told(printed: &str, around: &Around) -> Told {
         ),
     };
     Told { model: format!("{begin} {to_model}"), user: format!("the sandbox refused something: {rule}; {to_user}") }
+}
+
+/// What is told to a user whose own command was probably refused something and printed this: the rule, and the setting that allows it.
+pub fn hint(printed: &str, mode: &SandboxMode, context: &SandboxContext, cwd: &PathUri) -> String {
+    let around = Around { mode: mode.clone(), context: context.clone(), cwd: cwd.clone(), fixed: None, silence: None };
+    let cause = cause(printed, &around);
+    let Refusal { rule, setting, .. } = refusal(&cause, mode);
+    let allows = match (&cause, mode) {
+        (Cause::Write(_), SandboxMode::ReadOnly { .. }) => "`--sandbox workspace-write` allows it in the workspace".to_owned(),
+        (Cause::Unknown, _) => "`--sandbox danger-full-access` runs it without a sandbox".to_owned(),
+        _ => format!("`{setting}` in config.toml, or after `-c`, allows it"),
+    };
+    format!("the sandbox probably refused something: {rule}; {allows}")
+}
+
+fn refusal(cause: &Cause, mode: &SandboxMode) -> Refusal {
+    let (rule, wish, setting) = match cause {
+        Cause::Network => (
+            "it has no network".to_owned(),
+            r#"additional_permissions {"network": {"enabled": true}}"#.to_owned(),
+            "sandbox_workspace_write.network_access = true".to_owned(),
+        ),
+        Cause::Write(path) => {
+            let (path, directory) = (path.to_syntax(), path.split().map_or_else(|| path.clone(), |(parent, _)| parent).to_syntax());
+            let setting = match mode {
+                SandboxMode::ReadOnly { .. } => "sandbox_mode = \"workspace-write\"".to_owned(),
+                _ => format!("sandbox_workspace_write.writable_roots = [{directory:?}]"),
+            };
+            (
+                format!("{path} may not be written"),
+                format!("additional_permissions {{\"file_system\": {{\"write\": [{path:?}]}}}}"),
+                setting,
+            )
+        }
+        Cause::Unknown => (
+            "the refused rule does not show in its output".to_owned(),
+            "sandbox_permissions `require_escalated`, with a justification".to_owned(),
+            "sandbox_mode, or sandbox_workspace_write".to_owned(),
+        ),
+    };
+    Refusal { rule, wish, setting }
 }
 
 fn cause(printed: &str, around: &Around) -> Cause {
@@ -198,5 +222,22 @@ mod tests {
         for told in [write, network, read_only, fixed, silent] {
             assert!(!told.model.contains('\n') && !told.user.contains('\n'));
         }
+    }
+
+    #[test]
+    fn a_command_that_was_typed_gets_a_line_as_well() {
+        let typed = |printed: &str, mode: SandboxMode| {
+            let around = around(mode);
+            hint(printed, &around.mode, &around.context, &around.cwd)
+        };
+        let write = typed("touch: cannot touch '/srv/x': Read-only file system\n", SandboxMode::workspace_write());
+        assert!(write.contains("/srv/x may not be written"), "{write}");
+        assert!(write.contains(r#"`sandbox_workspace_write.writable_roots = ["/srv"]` in config.toml, or after `-c`"#), "{write}");
+        let network = typed("curl: (6) Could not resolve host: example.org", SandboxMode::workspace_write());
+        assert!(network.contains("no network") && network.contains("network_access = true"), "{network}");
+        let read_only = typed("touch: /w/x: Read-only file system", SandboxMode::ReadOnly { network_access: false });
+        assert!(read_only.contains("`--sandbox workspace-write`"), "{read_only}");
+        let unknown = typed("sudo: Operation not permitted", SandboxMode::workspace_write());
+        assert!(unknown.contains("danger-full-access") && !unknown.contains('\n'), "{unknown}");
     }
 }

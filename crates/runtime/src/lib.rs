@@ -7,7 +7,7 @@ mod approvals;
 pub mod capabilities;
 pub mod config;
 pub mod counts;
-mod denial;
+pub mod denial;
 mod driver;
 pub mod feed;
 mod instructions;

@@ -224,9 +224,10 @@ fn workspace() -> Vec<Entry> {
     let roots =
         Entry { missing_path_behavior: Some(MissingPath::Skip), ..special(SpecialRoot::ProjectRoots { subpath: None }, Access::Write) };
     let mut entries = vec![special(SpecialRoot::Root, Access::Read), roots];
-    for protected in [".git", ".outpost", ".codex", ".agents"] {
-        entries.push(special(SpecialRoot::ProjectRoots { subpath: Some(protected.into()) }, Access::Read));
-    }
+    let protected = |name: &str| special(SpecialRoot::ProjectRoots { subpath: Some(name.into()) }, Access::Read);
+    entries.extend([".git", ".codex", ".agents"].map(protected));
+    // No program reads it where it was not before, so its name need not be taken.
+    entries.push(Entry { missing_path_behavior: Some(MissingPath::Skip), ..protected(".outpost") });
     entries
 }
 

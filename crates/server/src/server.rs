@@ -41,6 +41,8 @@ pub struct Facts {
     pub config: Value,
     /// Whether a text would do as `config.toml`, and if not, why.
     pub check_config: fn(&str) -> Result<(), String>,
+    /// What the administrator of this machine requires, if anything.
+    pub requirements: Option<Value>,
 }
 
 /// All clients of one runtime. Cheap to clone.

@@ -411,7 +411,7 @@ async fn the_last_breath_of_a_killed_program_is_waited_for() {
     let log = std::fs::File::open(home.path().join("commit/first.log")).unwrap();
     log.lock().unwrap();
     let breath = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(300));
+        std::thread::sleep(Duration::from_millis(100));
         drop(log);
     });
     local(home.path(), "second").claim(id(1), ClaimMode::IfFree).await.unwrap();

@@ -114,13 +114,13 @@ impl Drop for ExecutorProcess {
 
 /// Waits until something is so; fails the test if it takes too long.
 pub async fn eventually(what: &str, is_so: impl Fn() -> bool) {
-    for _ in 0..600 {
+    for _ in 0..2400 {
         if is_so() {
             return;
         }
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     }
-    panic!("{what}: still not so after 30 seconds");
+    panic!("{what}: still not so after two minutes");
 }
 
 /// Whether a process lives and is not merely waiting to be reaped.

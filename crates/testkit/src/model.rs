@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
@@ -28,8 +29,8 @@ pub enum Reply {
     Silent(String),
     /// Begins a good answer whose first line never ends.
     Endless,
-    /// Thinks first. Clients that begin to listen when their request is answered lose what comes in the same moment.
-    After(std::time::Duration, Box<Reply>),
+    /// Thinks until there is this file. Clients that begin to listen when their request is answered lose what comes in the same moment.
+    Once(PathBuf, Box<Reply>),
 }
 
 impl Reply {
@@ -230,8 +231,10 @@ async fn send(stream: &mut TcpStream, reply: Reply) -> Option<()> {
             stream.write_all(open(body).as_bytes()).await.ok()?;
             return std::future::pending().await;
         }
-        Reply::After(pause, reply) => {
-            tokio::time::sleep(pause).await;
+        Reply::Once(file, reply) => {
+            while !file.exists() {
+                tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+            }
             return Box::pin(send(stream, *reply)).await;
         }
         Reply::Endless => {

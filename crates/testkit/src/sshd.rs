@@ -93,7 +93,7 @@ impl Sshd {
             .spawn()
             .expect("sshd is missing: `cargo xtask test` installs openssh-server");
         let sshd = Self { directory, port, child };
-        for _ in 0..200 {
+        for _ in 0..2400 {
             if std::net::TcpStream::connect(("127.0.0.1", port)).is_ok() {
                 return sshd;
             }

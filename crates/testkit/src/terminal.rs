@@ -14,7 +14,9 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, Winsize, tcgetattr, tcsetwinsize};
 
 /// Longer than anything may take on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Written behind everything that a program has shown. No program shows it.
+const LAST: &[u8] = b"\x1e all was shown \x1e";
 
 /// The program is killed when this is dropped.
 pub struct TestTerminal {
@@ -52,6 +54,7 @@ impl TestTerminal {
                 None => leader.env_remove(name),
             };
         }
+        leader.current_dir(command.get_current_dir().unwrap_or(Path::new(".")));
         let io = || slave.try_clone().unwrap();
         let child = leader.stdin(io()).stdout(io()).stderr(io()).spawn().unwrap();
         let screen = Arc::new(Screen::default());
@@ -104,15 +107,35 @@ impl TestTerminal {
         self.child.id()
     }
 
-    /// Waits for the program's end and returns its exit code.
+    /// Waits for the program's end and returns its exit code. All that it has shown is in [`Self::text`] then.
     pub fn exit_code(&mut self) -> Option<i32> {
         let end = Instant::now() + PATIENCE;
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {
+                self.read_to_the_end();
                 return status.code();
             }
             assert!(Instant::now() < end, "it does not end: {}", self.text());
             std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl TestTerminal {
+    /// A terminal keeps the order: what is written now is read after everything that the program wrote.
+    fn read_to_the_end(&mut self) {
+        self.slave.write_all(LAST).unwrap();
+        let end = Instant::now() + PATIENCE;
+        let mut text = self.screen.text.lock().unwrap();
+        let is_read = |text: &[u8]| text.windows(LAST.len()).rposition(|part| part == LAST);
+        loop {
+            if let Some(at) = is_read(&text) {
+                text.drain(at..at + LAST.len());
+                return;
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            assert!(!left.is_zero(), "the terminal does not show what is written to it");
+            text = self.screen.grown.wait_timeout(text, left).unwrap().0;
         }
     }
 }

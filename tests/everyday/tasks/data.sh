@@ -16,7 +16,7 @@ redis-cli -p 8911 set k v >/dev/null && [ "$(redis-cli -p 8911 get k)" = v ]; re
 # test
 ### inside
 bin=$(ls -d /usr/lib/postgresql/*/bin | tail -n 1); export PATH="$bin:$PATH"
-initdb -D data -U postgres -A trust --no-sync --locale C >log 2>&1
+initdb -D data -U postgres -A trust --no-sync --locale C >log 2>&1 || { cat log; exit 1; }
 pg_ctl -D data -w -l server.log -o "-p 8912 -k /tmp -c listen_addresses=127.0.0.1" start >/dev/null
 psql -h 127.0.0.1 -p 8912 -U postgres -Atc 'select 42' | grep -q 42 && psql -h /tmp -p 8912 -U postgres -Atc 'select 43' | grep -q 43; pg_ctl -D data -m fast stop >/dev/null
 

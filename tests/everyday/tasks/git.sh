@@ -166,6 +166,31 @@ git init -q -b main . && mkdir .husky && printf '#!/bin/sh\necho ran >hook-ran\n
 ### inside
 echo one >file && git add file && git commit -q -m one && [ -f hook-ran ]
 
+## git config --global
+# needs: git
+# forbidden: of the home only directories of caches and settings are written; git outside reads ~/.gitconfig
+# allow: --sandbox danger-full-access
+### inside
+git config --global init.defaultBranch trunk && git config --global init.defaultBranch | grep -q trunk
+
+## git-lfs: a file that is there is checked out, a new one is committed
+# needs: git git-lfs
+### before
+git init -q -b main . && git lfs install --local >/dev/null && git lfs track '*.bin' >/dev/null && head -c 100000 /dev/urandom >one.bin && git add . && git commit -q -m one
+### inside
+rm one.bin && git checkout -q one.bin && [ "$(wc -c <one.bin)" = 100000 ] && head -c 50000 /dev/urandom >two.bin && git add two.bin && git commit -q -m two && git lfs ls-files | grep -q two.bin
+### after
+git lfs fsck >/dev/null && rm two.bin && git checkout -q two.bin && [ "$(wc -c <two.bin)" = 50000 ]
+
+## a stash is left for the user
+# needs: git
+### before
+git init -q -b main . && echo one >file && git add file && git commit -q -m one
+### inside
+echo two >file && git stash -q && [ "$(cat file)" = one ]
+### after
+[ -n "${BARE:-}" ] || git stash apply -q "$(git for-each-ref --format='%(refname)' 'refs/outpost/*/stashes/0')" && { [ -z "${BARE:-}" ] || git stash pop -q; } && [ "$(cat file)" = two ]
+
 ## sign a commit with an ssh key
 # needs: git ssh-keygen
 # forbidden: private keys in the home are not readable

@@ -35,6 +35,7 @@ G
 go test ./...
 
 ## go test -race finds a race
+# timeout: 900
 # needs: go cc setarch
 ### inside
 printf 'module app\n\ngo 1.19\n' >go.mod
@@ -54,7 +55,17 @@ mkdir app && cd app && printf 'module app\n\ngo 1.19\n' >go.mod && printf 'packa
 go get example.test/dep@v1.0.0 && go run . 2>&1 | grep -q 42
 
 ## go install into the home
-# needs: go
+# needs: go git
+### before
+git init -q -b main .
 ### inside
 printf 'module app\n\ngo 1.19\n' >go.mod && printf 'package main\n\nfunc main() { println("installed") }\n' >main.go
 go install . && "$HOME/go/bin/app" 2>&1 | grep -q installed
+
+## go build where there is no repository
+# needs: go git
+# forbidden: a `.git` that is made inside is not run outside, so its name is taken
+# allow: -c git="full"
+### inside
+printf 'module app\n\ngo 1.19\n' >go.mod && printf 'package main\n\nfunc main() { println("built") }\n' >main.go
+go build -o app . && ./app

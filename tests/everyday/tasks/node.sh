@@ -13,7 +13,7 @@ echo 'require("node:test")("adds", () => require("node:assert").equal(1 + 1, 2))
 
 ## npm pack and npm install of a tarball
 # needs: npm node
-# soon
+# test
 ### inside
 mkdir dep app && cd dep && npm init -y >/dev/null && echo 'module.exports = 42' >index.js && npm pack --silent >/dev/null
 cd ../app && npm init -y >/dev/null && npm install --silent --no-audit --no-fund --offline ../dep/dep-1.0.0.tgz && [ "$(node -p 'require("dep")')" = 42 ]
@@ -29,8 +29,16 @@ cd app && npm init -y >/dev/null && npm install --silent --no-audit --no-fund --
 ### inside
 ln -s "$PREP/node/node_modules" node_modules && npx --no-install tsc --version | grep -q Version
 
-## npm global prefix in the home
+## npm install -g into the home
 # needs: npm node
+### inside
+mkdir tool && cd tool && npm init -y >/dev/null && npm pkg set bin.everyday-tool=cli.js && printf '#!/usr/bin/env node\nconsole.log("tool")\n' >cli.js && npm pack --silent >/dev/null
+npm install --silent --offline -g --prefix "$HOME/.local" ./tool-1.0.0.tgz && "$HOME/.local/bin/everyday-tool" | grep -q tool
+
+## npm config set, which writes ~/.npmrc
+# needs: npm node
+# forbidden: of the home only directories of caches and settings are written
+# allow: -c sandbox_workspace_write.writable_roots=["$HOME/.npmrc"]
 ### inside
 mkdir tool && cd tool && npm init -y >/dev/null && npm pkg set bin.everyday-tool=cli.js && printf '#!/usr/bin/env node\nconsole.log("tool")\n' >cli.js && npm pack --silent >/dev/null
 npm config set prefix "$HOME/.local" && npm install --silent --offline -g ./tool-1.0.0.tgz && "$HOME/.local/bin/everyday-tool" | grep -q tool

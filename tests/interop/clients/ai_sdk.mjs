@@ -1,9 +1,21 @@
 // A provider of the AI SDK on our app server.
 import assert from "node:assert/strict";
+import { writeFileSync } from "node:fs";
 import { generateText, streamText } from "ai";
 import { createCodexAppServer } from "ai-sdk-provider-codex-app-server";
 
 let session;
+let turns = 0;
+// The client listens to a turn from when it was told of it, and not before: the model waits for that.
+const created = (opened) => {
+  session = opened;
+  const file = `${process.env.WORK}/listens-${++turns}`;
+  const looking = setInterval(() => {
+    if (!opened.isActive()) return;
+    clearInterval(looking);
+    writeFileSync(file, "");
+  }, 5);
+};
 const provider = createCodexAppServer({
   defaultSettings: {
     codexPath: process.env.OUTPOST,
@@ -12,7 +24,7 @@ const provider = createCodexAppServer({
     approvalMode: "never",
     sandboxMode: "danger-full-access",
     threadMode: "persistent",
-    onSessionCreated: (created) => void (session = created),
+    onSessionCreated: created,
   },
 });
 const model = provider("scripted-model");

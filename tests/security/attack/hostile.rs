@@ -57,8 +57,18 @@ pub async fn run(episode: Episode, steps: Steps) {
         command.env_remove("OUTPOST_LOG").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = tokio::process::Command::from(command);
         let child = child.kill_on_drop(true).spawn().unwrap();
-        let output = tokio::time::timeout(Duration::from_secs(120), child.wait_with_output()).await;
-        let output = output.unwrap_or_else(|_| panic!("it does not end")).unwrap();
+        let pid = child.id().and_then(|pid| rustix::process::Pid::from_raw(pid.cast_signed())).unwrap();
+        let mut ending = std::pin::pin!(child.wait_with_output());
+        let output = match tokio::time::timeout(Duration::from_secs(60), &mut ending).await {
+            Ok(output) => output.unwrap(),
+            // An executor may swallow an answer and live on. Its user can give up.
+            Err(_) => {
+                steps.note("SIGTERM".to_owned());
+                rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+                let given_up = tokio::time::timeout(Duration::from_secs(60), ending).await;
+                given_up.unwrap_or_else(|_| panic!("it does not end")).unwrap()
+            }
+        };
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(!said.contains("panicked") && output.status.code().is_some_and(|code| code != 101), "{}: {said}", output.status);
         // What a command printed may be lost with the executor, but then the exit code does not say that all is well.

@@ -471,7 +471,7 @@ echo END
             path.symlink_metadata().is_ok_and(|metadata| metadata.is_dir())
                 && fs::read_dir(path).is_ok_and(|mut names| names.next().is_none())
         };
-        for _ in 0..100 {
+        for _ in 0..2400 {
             if !names.iter().any(is_placeholder) {
                 return;
             }

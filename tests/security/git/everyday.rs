@@ -54,13 +54,88 @@ as_root_and_user! {
         repository(who, &root);
         let before = settled(&root.join(".git"));
         let mut client = ground.client().await;
-        plain(&ground, &mut client, &root, "git config alias.st status && git remote add origin https://example.org/x && echo changed > file && git stash -q && cat file").await;
+        sandboxed(&ground, &mut client, &root, "git config alias.st status && git remote add origin https://example.org/x && echo changed > file && git stash -q && cat file").await;
         let output = plain(&ground, &mut client, &root, "git st --porcelain && git stash list && git stash pop -q && cat file && git remote").await;
         assert!(output.contains("stash@{0}") && output.ends_with("changed\norigin\n"), "{output}");
         plain(&ground, &mut client, &root, "printf '#!/bin/sh\\necho hooked\\n' > .git/hooks/pre-commit && chmod +x .git/hooks/pre-commit && git commit -qam hooked && git gc -q && git fsck && git log -1 --format=%s").await;
         assert_eq!(git(who, &root, &["log", "-1", "--format=%s"]), "hooked");
         assert!(git(who, &root, &["stash", "list"]).is_empty());
         assert_eq!(settled(&root.join(".git")), before);
+    }
+
+    #[needs(MOUNTS)]
+    async fn what_was_put_away_inside_can_be_applied_outside(who: Who) {
+        let ground = Ground::new(who);
+        let root = ground.path("work");
+        repository(who, &root);
+        let before = settled(&root.join(".git"));
+        let mut client = ground.client().await;
+        let stashes = || git(who, &root, &["for-each-ref", "--format=%(refname)", "refs/outpost"]);
+        // One that is taken back in the same command leaves nothing.
+        plain(&ground, &mut client, &root, "echo x > file && git stash -q && git stash pop -q && git checkout -q file").await;
+        assert_eq!(stashes(), "");
+        let done = sandboxed(&ground, &mut client, &root, "echo first > file && git stash -q && echo second > new && git add new && git stash -q -m named").await;
+        let kept: Vec<String> = stashes().lines().map(str::to_owned).collect();
+        assert!(kept.len() == 2 && kept[0].ends_with("/stashes/0") && kept[1].ends_with("/stashes/1"), "{kept:?}");
+        assert!(done.code == 0 && done.notices.iter().any(|notice| notice.contains(&kept[0])), "{} {:?}", done.output, done.notices);
+        assert!(git(who, &root, &["stash", "list"]).is_empty());
+        assert_eq!(settled(&root.join(".git")), before);
+        // They are said once, and are as many as there are inside.
+        plain(&ground, &mut client, &root, "git stash list | grep -q 'stash@{1}' && git gc -q && git stash list | grep -q 'stash@{1}'").await;
+        git(who, &root, &["stash", "apply", "-q", &kept[1]]);
+        assert_eq!(fs::read_to_string(root.join("file")).unwrap(), "first\n");
+        git(who, &root, &["checkout", "-q", "file"]);
+        plain(&ground, &mut client, &root, "git stash drop -q").await;
+        assert_eq!(stashes(), kept[0]);
+        assert!(git(who, &root, &["log", "-1", "--format=%s", &kept[0]]).starts_with("WIP on main"));
+        git(who, &root, &["fsck", "--strict"]);
+        plain(&ground, &mut client, &root, "git stash clear").await;
+        assert_eq!(stashes(), "");
+        // What is no stash is not kept, and breaks nothing.
+        for script in [
+            "echo 1111111111111111111111111111111111111111 > .git/refs/stash",
+            "rm -f .git/refs/stash; ln -s /etc/hostname .git/refs/stash; mkdir -p .git/logs/refs; ln -sf /etc/passwd .git/logs/refs/stash",
+        ] {
+            sandboxed(&ground, &mut client, &root, script).await;
+            assert_eq!(stashes(), "", "{script}");
+        }
+        sandboxed(&ground, &mut client, &root, "rm -f .git/refs/stash .git/logs/refs/stash; echo good > file && git commit -qam good").await;
+        assert_eq!(git(who, &root, &["log", "-1", "--format=%s"]), "good");
+    }
+
+    #[needs(MOUNTS)]
+    async fn files_of_git_lfs_are_carried_over_if_they_are_what_their_names_say(who: Who) {
+        let ground = Ground::new(who);
+        let root = ground.path("work");
+        repository(who, &root);
+        // As git-lfs keeps them; the program itself is not needed for that.
+        let own = "98ea6e4f216f2fb4b69fff9b3a44842c38686ca685f3f55dc48c5d3fb1107be4";
+        for part in ["lfs", "lfs/objects", "lfs/objects/98", "lfs/objects/98/ea"] {
+            fs::create_dir(root.join(".git").join(part)).unwrap();
+            give(who, &root.join(".git").join(part));
+        }
+        let path = root.join(".git/lfs/objects/98/ea").join(own);
+        fs::write(&path, "hi\n").unwrap();
+        give(who, &path);
+        let mut client = ground.client().await;
+        // What the machine has is seen beside the objects, where git-lfs looks for it.
+        let script = format!("store=$(dirname $(head -n 1 .git/objects/info/alternates))/lfs/objects && test \"$(cat $store/98/ea/{own})\" = hi && ! touch $store/x 2>/dev/null");
+        plain(&ground, &mut client, &root, &script).await;
+        let make = r#"keep() { oid=$(printf %s "$1" | sha256sum | cut -c 1-64); d=.git/lfs/objects/$(echo $oid | cut -c 1-2)/$(echo $oid | cut -c 3-4); mkdir -p $d; printf %s "$2" > $d/$oid; echo $oid; }"#;
+        let script = format!("{make}; keep large large; keep forged other; echo $RANDOM >> file; git commit -qam large");
+        let output = plain(&ground, &mut client, &root, &script).await;
+        let names: Vec<&str> = output.lines().collect();
+        let at = |oid: &str| root.join(".git/lfs/objects").join(&oid[..2]).join(&oid[2..4]).join(oid);
+        assert_eq!(fs::read_to_string(at(names[0])).unwrap(), "large");
+        assert_eq!(at(names[0]).metadata().unwrap().uid(), root.metadata().unwrap().uid());
+        assert!(!at(names[1]).exists());
+        // A link in the place of a file, or of a directory, carries nothing over.
+        let script = format!("{make}; oid=$(keep linked x); f=$(find .git/lfs -name $oid); rm $f; ln -s /etc/hostname $f; rm -rf .git/lfs/objects/98; ln -s /etc .git/lfs/objects/98; echo more >> file; git commit -qam links");
+        let done = sandboxed(&ground, &mut client, &root, &script).await;
+        assert_eq!(done.code, 0, "{}", done.output);
+        assert_eq!(git(who, &root, &["log", "-1", "--format=%s"]), "links");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "hi\n");
+        is_owned(&root.join(".git"), root.metadata().unwrap().uid());
     }
 
     #[needs(MOUNTS)]

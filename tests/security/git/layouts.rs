@@ -104,6 +104,61 @@ as_root_and_user! {
     }
 
     #[needs(MOUNTS)]
+    async fn repositories_of_other_formats_commit_as_well(who: Who) {
+        let ground = Ground::new(who);
+        let mut client = ground.client().await;
+        let around = ground.path("formats");
+        fs::create_dir(&around).unwrap();
+        give(who, &around);
+        // Objects with longer names.
+        let modern = around.join("modern");
+        fs::create_dir(&modern).unwrap();
+        give(who, &modern);
+        git(who, &modern, &["init", "-q", "-b", "main", "--object-format=sha256", "."]);
+        git(who, &modern, &["commit", "-q", "--allow-empty", "-m", "one"]);
+        let name = "git config user.name agent && git config user.email agent@host";
+        plain(&ground, &mut client, &modern, &format!("{name} && echo two > file && git add file && git commit -qm two && git switch -qc topic && echo three > staged && git add staged")).await;
+        assert_eq!(git(who, &modern, &["log", "--format=%s", "topic"]), "two\none");
+        assert_eq!(git(who, &modern, &["rev-parse", "HEAD"]).len(), 64);
+        assert_eq!(git(who, &modern, &["status", "--porcelain"]), "A  staged");
+        git(who, &modern, &["fsck", "--strict"]);
+        // One that is made inside.
+        let made = around.join("made");
+        fs::create_dir(&made).unwrap();
+        give(who, &made);
+        plain(&ground, &mut client, &made, &format!("git init -q -b main --object-format=sha256 . && {name} && echo one > file && git add file && git commit -qm one")).await;
+        assert_eq!(git(who, &made, &["log", "--format=%s"]), "one");
+        assert_eq!(git(who, &made, &["rev-parse", "HEAD"]).len(), 64);
+        // Without the past, and without the files that are not needed now.
+        let origin = around.join("origin");
+        repository(who, &origin);
+        git(who, &origin, &["config", "uploadpack.allowFilter", "true"]);
+        git(who, &origin, &["config", "uploadpack.allowAnySHA1InWant", "true"]);
+        for round in ["two", "three"] {
+            fs::write(origin.join("file"), round).unwrap();
+            git(who, &origin, &["commit", "-qam", round]);
+        }
+        let from = format!("file://{}", origin.display());
+        for (name_of, option) in [("shallow", "--depth=1"), ("partial", "--filter=blob:none")] {
+            git(who, &around, &["-c", "protocol.file.allow=always", "clone", "-q", option, &from, name_of]);
+            let copy = around.join(name_of);
+            assert!(copy.join(".git/shallow").exists() == (name_of == "shallow"));
+            plain(&ground, &mut client, &copy, &format!("{name} && echo inside > file && git commit -qam inside && echo new > new && git add new && git commit -qm new")).await;
+            assert_eq!(git(who, &copy, &["log", "-2", "--format=%s"]), "new\ninside", "{name_of}");
+            assert_eq!(git(who, &copy, &["status", "--porcelain"]), "", "{name_of}");
+            git(who, &copy, &["fsck"]);
+            // What was committed can be pushed, and what is missing can still be fetched.
+            git(who, &copy, &["-c", "protocol.file.allow=always", "push", "-q", "origin", &format!("HEAD:refs/heads/{name_of}")]);
+            assert_eq!(git(who, &origin, &["log", "-1", "--format=%s", name_of]), "new");
+            git(who, &copy, &["-c", "protocol.file.allow=always", "log", "-p", "--format=%s"]);
+            // The next command sees what the user fetched.
+            git(who, &copy, &["-c", "protocol.file.allow=always", "fetch", "-q", "--refetch", "origin"]);
+            plain(&ground, &mut client, &copy, "git log --oneline >/dev/null && git status >/dev/null && git commit -q --allow-empty -m last").await;
+            assert_eq!(git(who, &copy, &["log", "-1", "--format=%s"]), "last");
+        }
+    }
+
+    #[needs(MOUNTS)]
     async fn what_cannot_be_carried_over_is_read_only_and_says_so(who: Who) {
         let ground = Ground::new(who);
         let root = ground.path("work");
@@ -131,6 +186,10 @@ as_root_and_user! {
             give(who, &root.join("deep"));
             repository(who, &root.join("deep/inner"));
             let mut client = ground.client().await;
+            let info = client.result("environment/info", serde_json::json!({})).await;
+            let row = info["sandbox"].as_array().unwrap().iter().find(|row| row["promise"].as_str().unwrap().starts_with("of a repository")).unwrap();
+            assert_eq!(row["holds"], serde_json::json!(mode != "full"), "{row}");
+            assert_eq!(row["reason"].is_null(), mode == "commit", "{row}");
             let done = sandboxed(&ground, &mut client, &root, script).await;
             assert_eq!((done.code == 0, root.join(".git/x").exists()), (is_well, crosses), "{mode}: {}", done.output);
             assert_eq!(root.join("deep/inner/.git/x").exists(), crosses, "{mode}");

@@ -20,6 +20,10 @@ const ROWS: &[(&str, &str)] = &[
          printf '#!/bin/sh\\n%s\\n' \"$M\" > .git/hooks/$hook; chmod +x .git/hooks/$hook; done",
     ),
     (
+        "2 hooks, where there were none",
+        "mkdir -p .git/hooks; for hook in post-index-change reference-transaction; do printf '#!/bin/sh\\n%s\\n' \"$M\" > .git/hooks/$hook; chmod +x .git/hooks/$hook; done",
+    ),
+    (
         "3 config.worktree",
         "git config extensions.worktreeConfig true; printf '[core]\\n\\tfsmonitor = %s\\n' \"$M\" > .git/config.worktree",
     ),
@@ -79,6 +83,7 @@ const ROWS: &[(&str, &str)] = &[
         "19 remotes",
         "mkdir -p .git/remotes .git/branches; echo \"URL: ext::$M\" > .git/remotes/origin; echo \"ext::$M\" > .git/branches/other; git init -q --bare main2; printf '#!/bin/sh\\n%s\\n' \"$M\" > main2/hooks/pre-receive",
     ),
+    ("23 attributes of the gitdir", "mkdir -p .git/info; echo '* filter=planted' > .git/info/attributes; echo changed > file"),
     ("22 a gitlink upwards", "make_index ../other 160000"),
     (
         "25 signing",
@@ -131,6 +136,7 @@ const USER: &[&[&str]] = &[
     &["switch", "-q", "user"],
     &["worktree", "prune"],
     &["worktree", "repair"],
+    &["worktree", "remove", "--force", "x"],
     &["submodule", "update", "--init"],
     &["stash", "list"],
     &["gc", "-q"],
@@ -153,8 +159,13 @@ async fn plant(ground: &Ground, who: Who, row: &str, script: &str) {
     fs::create_dir(ground.path(&name)).unwrap();
     give(who, &ground.path(&name));
     repository(who, &root);
-    let before = settled(&root.join(".git"));
     let mark = canary.join("mark");
+    // A driver of the user's own, which nothing in the tree names.
+    git(who, &root, &["config", "filter.planted.clean", &format!("touch {}; cat", mark.display())]);
+    if row.ends_with("where there were none") {
+        fs::remove_dir_all(root.join(".git/hooks")).unwrap();
+    }
+    let before = settled(&root.join(".git"));
     let script = format!("M='touch {}'; C='{}'; {MAKE_INDEX}\n{script}", mark.display(), canary.display());
     let done = sandboxed(ground, &mut client, &root, &script).await;
     assert_eq!(settled(&root.join(".git")), before, "{row}: {} {:?}", done.output, done.notices);
@@ -171,6 +182,7 @@ async fn plant(ground: &Ground, who: Who, row: &str, script: &str) {
     for escaped in [ground.path(&name).join("escaped"), root.join("escaped"), Path::new("/escaped").to_owned()] {
         assert!(!escaped.exists(), "{row}: {}", escaped.display());
     }
+    assert!(!root.join(".git/objects/info/alternates").exists(), "{row}");
     assert!(said.contains("[\"status\"]: On branch main"), "{row}: the repository does not work any more: {said}");
     // The next command in the sandbox is not kept from working either.
     client.result("session/end", serde_json::json!({})).await;
@@ -182,6 +194,50 @@ as_root_and_user! {
         let ground = Ground::new(who);
         for (row, script) in ROWS {
             plant(&ground, who, row, script).await;
+        }
+    }
+
+    // The same below the gitdirs of a submodule and of a second working tree, and in the files that lead there.
+    async fn nothing_planted_in_a_submodule_or_a_working_tree_has_an_effect_outside(who: Who) {
+        let ground = Ground::new(who);
+        let outside = directory(who);
+        let mark = outside.path().canonicalize().unwrap().join("mark");
+        let around = ground.path("around");
+        fs::create_dir(&around).unwrap();
+        give(who, &around);
+        let (main, module, tree) = (around.join("main"), around.join("module"), around.join("tree"));
+        repository(who, &main);
+        repository(who, &module);
+        git(who, &main, &["-c", "protocol.file.allow=always", "submodule", "--quiet", "add", "../module", "sub"]);
+        git(who, &main, &["commit", "-qm", "two"]);
+        git(who, &main, &["worktree", "add", "-q", "../tree", "-b", "tree"]);
+        let evil = "mkdir -p evil/objects evil/refs; printf '[core]\\n\\tfsmonitor = %s\\n' \"$M\" > evil/config; echo 'ref: refs/heads/main' > evil/HEAD; E=$PWD/evil";
+        for (row, script) in [
+            ("1 config of a submodule", "git -C main/sub config core.fsmonitor \"$M\""),
+            ("2 hooks of a submodule", "mkdir -p main/.git/modules/sub/hooks; printf '#!/bin/sh\\n%s\\n' \"$M\" > main/.git/modules/sub/hooks/post-index-change; chmod +x main/.git/modules/sub/hooks/*"),
+            ("4 commondir of a submodule", "echo $E > main/.git/modules/sub/commondir"),
+            ("4 commondir of a working tree", "echo $E > main/.git/worktrees/tree/commondir"),
+            ("5 the file of a working tree", "echo \"gitdir: $E\" > tree/.git; ln -sfn $E tree/.git; mv tree/.git tree/x; rm -f tree/.git"),
+            ("5 the file of a submodule", "echo \"gitdir: $E\" > main/sub/.git; ln -sfn $E main/sub/.git; mv main/sub/.git main/sub/x; rm -f main/sub/.git"),
+            ("5 the directory around the file", "mv tree elsewhere && mkdir tree && echo \"gitdir: $E\" > tree/.git; mv main/sub main/elsewhere && mkdir main/sub && echo \"gitdir: $E\" > main/sub/.git"),
+            ("16 gitdir of a working tree", "echo $E/.git > main/.git/worktrees/tree/gitdir"),
+        ] {
+            let mut client = ground.client().await;
+            let before = settled(&main.join(".git"));
+            let script = format!("M='touch {}'; {evil}; {script}", mark.display());
+            let done = sandboxed(&ground, &mut client, &around, &script).await;
+            let changed: Vec<_> = settled(&main.join(".git")).into_iter().filter(|file| !before.contains(file)).map(|(name, _)| name).collect();
+            assert!(changed.is_empty(), "{row}: {changed:?}");
+            let mut said = String::new();
+            for at in [&main, &main.join("sub"), &tree] {
+                for arguments in [&["status"][..], &["add", "file"], &["commit", "-q", "--allow-empty", "-m", "user"], &["worktree", "repair"]] {
+                    let (is_well, told) = try_git(who, at, arguments);
+                    said += &format!("{}: {arguments:?}: {is_well} {told}\n", at.display());
+                    assert!(!mark.exists(), "{row}: {said} {}", done.output);
+                }
+            }
+            assert!(!said.contains(": false"), "{row}: {said} {} {:?}", done.output, done.notices);
+            client.result("session/end", serde_json::json!({})).await;
         }
     }
 
@@ -243,6 +299,8 @@ as_root_and_user! {
             ("git init -q nested && cd nested && git -c user.name=a -c user.email=b commit -q --allow-empty -m x && cd .. && git add nested 2>/dev/null && git commit -qm nested", "nested/.git"),
             // Row 21.
             ("git init -q --bare deep/bare", "deep/bare"),
+            // Row 19: what `git push` takes for a remote of this name.
+            ("git init -q --bare upstream", "upstream"),
             // Row 23.
             ("echo '*.txt filter=lower' > .gitattributes", "filter=lower"),
             // Row 24.

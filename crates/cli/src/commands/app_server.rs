@@ -16,6 +16,7 @@ use crate::assembly::{Assembly, Wish};
 use crate::config::Config;
 use crate::executor_args::{AppListen, AppServerArguments};
 use crate::home::{APP, Home};
+use crate::lock::Lock;
 use crate::out::say;
 use crate::{Process, store};
 
@@ -98,6 +99,7 @@ pub async fn assemble(home: &Home, own: &Process) -> anyhow::Result<(Assembly, S
         version: env!("CARGO_PKG_VERSION").into(),
         config: shown,
         check_config: Config::check,
+        requirements: Lock::read()?.shown(),
     };
     let server = Server::new(Parts { runtime: assembly.runtime.clone(), facts, clock: Arc::new(store::now) });
     Ok((assembly, server))

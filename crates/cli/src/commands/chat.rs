@@ -6,8 +6,8 @@
 mod agents;
 mod keyboard;
 mod question;
+mod waiting;
 
-use std::collections::VecDeque;
 use std::io;
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -22,6 +22,7 @@ use tokio::signal::unix::SignalKind;
 use self::agents::{AgentNews, AgentQuestions};
 use self::keyboard::{Keyboard, Typed};
 use self::question::{Answer, Question, Taken};
+use self::waiting::Waiting;
 use crate::Process;
 use crate::agent_args::ChatArguments;
 use crate::agents::{Agents, Audience, Birth, Open};
@@ -33,8 +34,6 @@ use crate::screen::{Screen, Style, why};
 use crate::signals::Watched;
 
 const TICK: Duration = Duration::from_millis(200);
-/// A question that takes the place of another one is answered no sooner than this: the answer may have been meant for the other.
-const SETTLES: Duration = Duration::from_millis(700);
 
 const HELP: &str = "\
 /help        this text
@@ -73,10 +72,8 @@ async fn work(arguments: ChatArguments, own: &Process) -> anyhow::Result<()> {
         asking,
         follow,
         screen,
-        questions,
+        questions: Waiting::new(questions),
         is_asked: false,
-        asked_at: None,
-        replaced_at: None,
         streamed: String::new(),
         is_over: false,
     };
@@ -95,14 +92,9 @@ struct Chat {
     asking: AgentQuestions,
     follow: Follow,
     screen: Screen,
-    /// Those that wait for an answer, the oldest first.
-    questions: VecDeque<Question>,
+    questions: Waiting<Question>,
     /// The user was told that it is their turn.
     is_asked: bool,
-    /// Since when the first question is on the screen. What was typed before is no answer to it.
-    asked_at: Option<Instant>,
-    /// When another client answered the question that was on the screen.
-    replaced_at: Option<Instant>,
     /// What was shown of an answer before it was whole.
     streamed: String,
     /// Nothing more will be typed.
@@ -167,7 +159,7 @@ impl Chat {
 
     /// Tells the user that it is their turn, once.
     async fn ask(&mut self, is_active: bool, keyboard: &Keyboard) -> anyhow::Result<()> {
-        if let Some(question) = self.questions.front() {
+        if let Some(question) = self.questions.first() {
             // A script cannot know what will be asked: its next line is what it says next, and no answer.
             if self.is_over || !keyboard.is_terminal {
                 question.rows().iter().for_each(|row| self.screen.row(Style::Note, row));
@@ -176,9 +168,9 @@ impl Chat {
                 return self.answer(answer).await;
             }
             if !std::mem::replace(&mut self.is_asked, true) {
-                let replaced = self.replaced_at.take();
-                self.asked_at.get_or_insert_with(|| replaced.map_or_else(Instant::now, |at| at + SETTLES));
-                question.rows().iter().for_each(|row| self.screen.row(Style::Note, row));
+                let rows = question.rows();
+                self.questions.shown(Instant::now());
+                rows.iter().for_each(|row| self.screen.row(Style::Note, row));
                 self.screen.prompt("? ");
             }
         } else if !is_active && keyboard.is_terminal && !std::mem::replace(&mut self.is_asked, true) {
@@ -191,8 +183,7 @@ impl Chat {
         self.is_asked = false;
         self.screen.typed();
         let text = line.trim();
-        let has_seen = self.asked_at.is_some_and(|asked| *at >= asked);
-        if let Some(question) = self.questions.front_mut().filter(|_| has_seen) {
+        if let Some(question) = self.questions.answered_by(*at) {
             return match question.take(text) {
                 Taken::Answer(answer) => self.answer(answer).await,
                 Taken::Again(note) => {
@@ -232,8 +223,7 @@ impl Chat {
 
     async fn answer(&mut self, answer: Answer) -> anyhow::Result<()> {
         self.is_asked = false;
-        self.asked_at = None;
-        let asker = self.questions.pop_front().and_then(|question| question.agent).unwrap_or_else(|| self.thread.clone());
+        let asker = self.questions.take().and_then(|question| question.agent).unwrap_or_else(|| self.thread.clone());
         if let Err(error) = asker.answer(answer.approval, answer.decision, answer.detail).await {
             self.screen.say(Style::Note, &shown_line(&error.to_string()));
         }
@@ -247,7 +237,7 @@ impl Chat {
                 if self.questions.is_empty() {
                     self.is_asked = false;
                 }
-                self.questions.push_back(Question::new(&asked).of(agent));
+                self.questions.push(Question::new(&asked).of(agent));
             }
             AgentNews::Asked(..) => {}
             AgentNews::Answered(approval) => self.drop_questions(|question| question.is(&approval)),
@@ -256,11 +246,10 @@ impl Chat {
     }
 
     /// These were withdrawn; if one of them was shown, the next one is.
-    fn drop_questions(&mut self, mut is_over: impl FnMut(&Question) -> bool) {
-        if self.questions.front().is_some_and(&mut is_over) {
-            (self.is_asked, self.asked_at, self.replaced_at) = (false, None, Some(Instant::now()));
+    fn drop_questions(&mut self, is_over: impl FnMut(&Question) -> bool) {
+        if self.questions.withdraw(Instant::now(), is_over) {
+            self.is_asked = false;
         }
-        self.questions.retain(|question| !is_over(question));
     }
 
     async fn event(&mut self, event: &Event) -> anyhow::Result<()> {
@@ -299,13 +288,14 @@ impl Chat {
                 self.screen.end_line();
                 self.is_asked = false;
             }
-            Fact::ApprovalAsked(asked) => self.questions.push_back(Question::new(asked)),
+            Fact::ApprovalAsked(asked) => self.questions.push(Question::new(asked)),
             // Another client may have answered what stands on the screen.
             Fact::ApprovalAnswered(answered) => self.drop_questions(|question| question.is(&answered.approval)),
             Fact::TurnFinished(finished) => {
                 self.end_stream();
-                self.questions.retain(|question| question.agent.is_some());
-                (self.is_asked, self.asked_at) = (false, None);
+                // An agent's question stays, and so does what is typed in its sight.
+                self.drop_questions(|question| question.agent.is_none());
+                self.is_asked = false;
                 self.screen.show(event);
                 if let Some(why) = why(finished) {
                     self.screen.say(Style::Bad, &shown_line(&why));

@@ -8,8 +8,10 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use outpost_environment::{ProcessEvent, ProcessStart, RemoteProcess};
+use outpost_runtime::denial;
 use outpost_runtime::permissions::SandboxMode;
 use outpost_wire::exec::environment::EnvironmentInfo;
+use outpost_wire::exec::policy::SandboxContext;
 use outpost_wire::exec::process::{EnvPolicy, Inherit, Stream};
 use outpost_wire::shown::{Form, Showing};
 use outpost_wire::{Attachment, EnvironmentId, PathUri};
@@ -50,23 +52,60 @@ async fn run_to_end(arguments: RunArguments, own: &Process) -> anyhow::Result<u8
     let pipe_stdin = arguments.tty || !signals::stdin_is_null();
     let start = ProcessStart { pipe_stdin, env: set, ..start(&arguments, &info, reached.is_here())? };
     let what = format!("cannot run `{}` in {} on {}", arguments.command[0], start.cwd.to_syntax(), environment.name());
-    let listening = Signals::listen().context("signals cannot be passed on")?;
+    let mut listening = Signals::listen().context("signals cannot be passed on")?;
     let sandbox = arguments.sandbox.as_deref().map(|name| configured(name, own)).transpose()?;
-    let sandbox = sandbox.and_then(|mode| mode.context(&Attachment::new(EnvironmentId::local(), start.cwd.clone())));
-    let process = Arc::new(environment.start_within(start, sandbox).await.context(what)?);
+    let confined = sandbox.and_then(|mode| Confined::new(mode, &start.cwd));
+    let context = confined.as_ref().map(|confined| confined.context.clone());
+    let (started, early) = match signals::unless_stopped(environment.start_within(start, context), &mut listening).await {
+        Ok(done) => done,
+        Err(code) => {
+            drop(terminal);
+            reached.leave().await;
+            say("given up: the command may or may not have been started");
+            return Ok(code);
+        }
+    };
+    let process = Arc::new(started.context(what)?);
     let forwarding = Forwarding { process: process.clone(), environment: environment.clone(), capabilities: info.capabilities.clone() };
+    if let Some(signal) = early {
+        forwarding.send(signal).await;
+    }
     let given_up = AbortOnDropHandle::new(tokio::spawn(signals::forward(forwarding, listening, arguments.tty)));
     let _input = pipe_stdin.then(|| AbortOnDropHandle::new(tokio::spawn(forward_input(process.clone(), info.clone()))));
     let _notices = AbortOnDropHandle::new(tokio::spawn(outages::tell(environment.clone(), line_end)));
     // Who asks for a terminal there asks for what programs do with one, as with ssh.
     let passing = if arguments.tty { Passing::AsItIs } else { Passing::ShownOnTerminals };
     let outcome = tokio::select! {
-        outcome = copy_output(&process, passing) => outcome.and_then(Ended::whole),
-        Ok(code) = given_up => Ok(code),
+        outcome = copy_output(&process, passing) => outcome,
+        Ok(code) = given_up => Ok(Ended { code, ..Ended::default() }),
     };
     drop(terminal);
     reached.leave().await;
-    outcome
+    let ended = outcome?;
+    if let (Some(confined), Some(printed)) = (&confined, &ended.refused) {
+        confined.explain(printed);
+    }
+    ended.whole()
+}
+
+/// The sandbox that a command runs in.
+struct Confined {
+    mode: SandboxMode,
+    context: SandboxContext,
+    cwd: PathUri,
+}
+
+impl Confined {
+    /// Nothing where the mode confines nothing.
+    fn new(mode: SandboxMode, cwd: &PathUri) -> Option<Self> {
+        let context = mode.context(&Attachment::new(EnvironmentId::local(), cwd.clone()))?;
+        Some(Self { mode, context, cwd: cwd.clone() })
+    }
+
+    /// Says what would allow what the sandbox probably refused.
+    fn explain(&self, printed: &[u8]) {
+        say(&denial::hint(&String::from_utf8_lossy(printed), &self.mode, &self.context, &self.cwd));
+    }
 }
 
 /// The sandbox that an agent's command would get, with the writable roots and the network of the configuration.
@@ -127,10 +166,30 @@ pub fn everything() -> EnvPolicy {
 }
 
 /// How a command ended.
+#[derive(Default)]
 pub struct Ended {
     pub code: u8,
     /// How much of its output was not read in time.
     pub lost: Vec<String>,
+    /// The end of what it printed, if its sandbox probably refused something.
+    refused: Option<Vec<u8>>,
+}
+
+/// So much of the end of an output is looked at for what was refused.
+const LOOKED_AT: usize = 64 << 10;
+
+/// The end of what a command printed.
+#[derive(Default)]
+struct Tail(Vec<u8>);
+
+impl Tail {
+    fn push(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+        // Now and then only, so that each byte is moved once.
+        if self.0.len() > 2 * LOOKED_AT {
+            self.0.drain(..self.0.len() - LOOKED_AT);
+        }
+    }
 }
 
 impl Ended {
@@ -161,10 +220,11 @@ impl Passing {
 pub async fn copy_output(process: &RemoteProcess, passing: Passing) -> anyhow::Result<Ended> {
     let mut stdout = Pipe { to: tokio::io::stdout(), showing: passing.to(std::io::stdout().is_terminal()) };
     let mut stderr = Pipe { to: tokio::io::stderr(), showing: passing.to(std::io::stderr().is_terminal()) };
-    let (mut code, mut lost) = (None, Vec::new());
+    let (mut code, mut lost, mut tail, mut is_refused) = (None, Vec::new(), Tail::default(), false);
     while let Some(event) = process.next().await {
         match event {
             ProcessEvent::Output { stream, bytes } => {
+                tail.push(&bytes);
                 let written = match stream {
                     Stream::Stderr => stderr.write(&bytes).await,
                     Stream::Stdout | Stream::Pty => stdout.write(&bytes).await,
@@ -172,12 +232,13 @@ pub async fn copy_output(process: &RemoteProcess, passing: Passing) -> anyhow::R
                 if written.is_err() {
                     // The reader of our output is gone, as would be the command if it had written there itself.
                     let _ = tokio::time::timeout(Duration::from_secs(1), process.terminate()).await;
-                    return Ok(Ended { code: BROKEN_PIPE, lost });
+                    return Ok(Ended { code: BROKEN_PIPE, lost, refused: None });
                 }
             }
             ProcessEvent::Gap { bytes: Some(bytes) } => lost.push(format!("{bytes} bytes")),
             ProcessEvent::Gap { bytes: None } => lost.push("an unknown number of bytes".into()),
-            ProcessEvent::Exited { code: exit, limit, notices, .. } => {
+            ProcessEvent::Exited { code: exit, limit, notices, denied } => {
+                is_refused = denied && limit.is_none();
                 if exit < 0 {
                     say("the exit status of the command is not known: the process that waited for it was killed");
                 }
@@ -195,7 +256,7 @@ pub async fn copy_output(process: &RemoteProcess, passing: Passing) -> anyhow::R
     let _ = stdout.end().await;
     let _ = stderr.end().await;
     let code = code.context("the command ended without an exit code")?;
-    Ok(Ended { code: u8::try_from(code).unwrap_or(OURS), lost })
+    Ok(Ended { code: u8::try_from(code).unwrap_or(OURS), lost, refused: is_refused.then_some(tail.0) })
 }
 
 /// Where one of the streams goes.

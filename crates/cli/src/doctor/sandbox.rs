@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 
+use outpost_executor::GitSettings;
 use outpost_sandbox::{LauncherSettings, Row, probe_at};
 
 use super::{Finding, Patient, not_looked_at};
-use crate::confinement::configured_minimum;
+use crate::confinement::{configured_git, configured_minimum};
 
 pub fn findings(patient: &Patient<'_>) -> Vec<Finding> {
     let Some(home) = &patient.home else {
@@ -27,7 +28,11 @@ pub fn findings(patient: &Patient<'_>) -> Vec<Finding> {
     };
     let user_home = patient.own.variables.get("HOME").map(Into::into);
     let settings = LauncherSettings { minimum, home: user_home, layers: Some(home.layers()), ..LauncherSettings::default() };
-    let (mut told, verdict) = (BTreeSet::new(), probe_at(&scratch, settings));
+    let (mut told, mut verdict) = (BTreeSet::new(), probe_at(&scratch, settings));
+    if let Ok(mode) = configured_git(&patient.own.settings) {
+        let git = GitSettings { mode, directory: Some(scratch) };
+        verdict.rows.push(git.row(patient.own.variables.get("PATH"), verdict.level));
+    }
     let raise = verdict.raised_by.clone();
     verdict.rows.into_iter().map(|row| finding(row, raise.as_deref(), &mut told)).collect()
 }

@@ -7,7 +7,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, Uid, fchown, fstat, openat2, renameat, statat, unlinkat};
+use rustix::fs::{
+    AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, Uid, chownat, fchown, fstat, mkdirat, openat2, renameat, statat, unlinkat,
+};
 use rustix::io::Errno;
 
 use super::names;
@@ -80,6 +82,101 @@ impl Gitdir {
         is_directory("objects") && is_directory("refs") && self.head().is_some()
     }
 
+    /// What is in a directory below it; nothing where there is none.
+    pub fn children(&self, path: &str) -> io::Result<Vec<(String, FileType)>> {
+        let directory = match beneath(&self.0, Path::new(path), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()) {
+            Ok(directory) => directory,
+            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(Vec::new()),
+            Err(error) => return Err(error.into()),
+        };
+        let mut found = Vec::new();
+        for entry in Dir::read_from(&directory)? {
+            let entry = entry?;
+            let Ok(name) = entry.file_name().to_str() else { continue };
+            if name == "." || name == ".." {
+                continue;
+            }
+            let kind = match entry.file_type() {
+                FileType::Unknown => FileType::from_raw_mode(statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW)?.st_mode),
+                kind => kind,
+            };
+            found.push((name.to_owned(), kind));
+        }
+        Ok(found)
+    }
+
+    /// A plain file below it, to be read.
+    pub fn open_file(&self, name: &Path) -> io::Result<Option<File>> {
+        // A pipe that sandboxed code put there must not block the executor.
+        let opened = match beneath(&self.0, name, OFlags::RDONLY | OFlags::NONBLOCK, Mode::empty()) {
+            Ok(opened) => opened,
+            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        Ok(FileType::from_raw_mode(fstat(&opened)?.st_mode).is_file().then(|| File::from(opened)))
+    }
+
+    /// Makes directories below it for its owner, where there are none.
+    pub fn make_directories(&self, path: &str, owner: (u32, u32)) -> io::Result<()> {
+        let mut made = String::new();
+        for name in path.split('/') {
+            let above = if made.is_empty() { Path::new(".") } else { Path::new(&made) };
+            let above = beneath(&self.0, above, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())?;
+            match mkdirat(&above, name, Mode::RWXU | Mode::RGRP | Mode::XGRP | Mode::ROTH | Mode::XOTH) {
+                Ok(()) if rustix::process::geteuid().is_root() => {
+                    chownat(&above, name, Some(Uid::from_raw(owner.0)), Some(Gid::from_raw(owner.1)), AtFlags::SYMLINK_NOFOLLOW)?;
+                }
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(error) => return Err(error.into()),
+            }
+            made = if made.is_empty() { name.to_owned() } else { format!("{made}/{name}") };
+        }
+        Ok(())
+    }
+
+    /// Makes a file below it for its owner.
+    pub fn create_file(&self, name: &str, owner: (u32, u32)) -> io::Result<File> {
+        let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
+        let opened = beneath(&self.0, Path::new(name), OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL, mode)?;
+        if rustix::process::geteuid().is_root() {
+            fchown(opened.as_fd(), Some(Uid::from_raw(owner.0)), Some(Gid::from_raw(owner.1)))?;
+        }
+        Ok(File::from(opened))
+    }
+
+    /// Gives a file below it another place below it.
+    pub fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        let directory = |path: &str| {
+            let above = Path::new(path).parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            beneath(&self.0, above, OFlags::PATH | OFlags::DIRECTORY, Mode::empty())
+        };
+        let last = |path: &str| Path::new(path).file_name().map(ToOwned::to_owned).unwrap_or_default();
+        Ok(renameat(directory(from)?, last(from), directory(to)?, last(to))?)
+    }
+
+    pub fn remove_file(&self, name: &str) {
+        let above = Path::new(name).parent().unwrap_or(Path::new("."));
+        if let (Ok(above), Some(last)) =
+            (beneath(&self.0, above, OFlags::PATH | OFlags::DIRECTORY, Mode::empty()), Path::new(name).file_name())
+        {
+            let _ = unlinkat(above, last, AtFlags::empty());
+        }
+    }
+
+    /// The newest stash. Its ref has a name of its own kind.
+    pub fn stash(&self) -> Option<String> {
+        let loose = self.read(Path::new("refs/stash"), SMALL).ok().flatten();
+        let oid = match loose {
+            Some(bytes) => String::from_utf8(bytes).ok()?.trim_end().to_owned(),
+            None => {
+                let packed = self.read(Path::new("packed-refs"), PACKED).ok().flatten()?;
+                let packed = String::from_utf8_lossy(&packed);
+                packed.lines().find_map(|line| line.strip_suffix(" refs/stash"))?.to_owned()
+            }
+        };
+        names::is_oid(&oid).then_some(oid)
+    }
+
     /// A plain file that is not larger than this.
     pub fn read(&self, name: &Path, most: u64) -> io::Result<Option<Vec<u8>>> {
         // A pipe that sandboxed code put there must not block the executor.
@@ -119,24 +216,14 @@ impl Gitdir {
     }
 
     fn loose(&self, path: &str, depth: usize, refs: &mut Refs) -> io::Result<()> {
-        let directory = match beneath(&self.0, Path::new(path), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()) {
-            Ok(directory) => directory,
-            Err(Errno::NOENT) => return Ok(()),
-            Err(error) => return Err(error.into()),
-        };
-        for entry in Dir::read_from(&directory)? {
-            let entry = entry?;
-            let Ok(name) = entry.file_name().to_str() else { continue };
-            if name == "." || name == ".." {
-                continue;
-            }
+        for (name, kind) in self.children(path)? {
             if refs.len() > MAX_REFS || depth > MAX_DEPTH {
                 return Err(io::Error::other("there are too many refs"));
             }
             let below = format!("{path}/{name}");
-            match entry.file_type() {
+            match kind {
                 FileType::Directory => self.loose(&below, depth + 1, refs)?,
-                FileType::RegularFile | FileType::Unknown if names::is_ref(&below) => {
+                FileType::RegularFile if names::is_ref(&below) => {
                     let Ok(Some(bytes)) = self.read(Path::new(&below), SMALL) else { continue };
                     let Ok(text) = std::str::from_utf8(&bytes) else { continue };
                     if names::is_oid(text.trim_end()) {

@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 
 use super::find::is_repository;
 
-/// Where the machine's objects are seen inside a layer.
-pub const OBJECTS: &str = "outpost-objects";
+/// Where the machine's objects are seen inside a layer, and beside them, where git-lfs looks for what other repositories have, its files.
+pub const OBJECTS: &str = "outpost/objects";
+pub const LFS: &str = "outpost/lfs/objects";
 /// What of a gitdir is copied. Everything else is not known to us, or too large (`lfs`, `annex`).
 const WANTED: &[&str] = &[
     "HEAD",
@@ -81,7 +82,7 @@ impl Copying {
         for name in WANTED {
             self.tree(&from.join(name), &to.join(name))?;
         }
-        for name in ["objects", "objects/info", "objects/pack", OBJECTS] {
+        for name in ["objects", "objects/info", "objects/pack", "outpost", OBJECTS, "outpost/lfs", LFS] {
             self.directory(&to.join(name))?;
         }
         let mut alternates = vec![seen_at.join(OBJECTS)];

@@ -12,7 +12,8 @@ use outpost_sandbox::policy::{Access, Substitute};
 use serde::{Deserialize, Serialize};
 
 use super::gitdir::{Gitdir, Refs};
-use super::layer::{Copying, Format, OBJECTS};
+use super::layer::{Copying, Format, LFS, OBJECTS};
+use super::lfs;
 use super::stamp::{Stamp, Stamps, worktrees};
 use super::sync::unfinished;
 
@@ -28,6 +29,8 @@ pub struct Repository {
     pub units: Vec<String>,
     /// Where the machine's objects of each part are, once there are any.
     objects: Mutex<BTreeMap<String, PathBuf>>,
+    /// Where the machine's files of git-lfs are, of each part that had any at the beginning.
+    lfs: BTreeMap<String, PathBuf>,
     pub known: tokio::sync::Mutex<Known>,
 }
 
@@ -50,6 +53,9 @@ pub struct Unit {
     pub refs: Refs,
     /// By working tree; the first one has no name.
     pub heads: BTreeMap<String, String>,
+    /// The stashes of the layer that are kept outside, the newest first.
+    #[serde(default)]
+    pub stashes: Vec<String>,
     /// What the files were when they were last compared: outside, inside.
     #[serde(skip)]
     pub indexes: BTreeMap<String, (Option<Stamp>, Option<Stamp>)>,
@@ -82,7 +88,9 @@ impl Repository {
         let owner = (metadata.uid(), metadata.gid());
         let made = |own: PathBuf, layer: PathBuf, units: Vec<String>, known: Known| {
             let (gitdir, known) = (gitdir.to_owned(), tokio::sync::Mutex::new(known));
-            Self { gitdir, layer, own, owner, units, objects: Mutex::default(), known }
+            let lfs =
+                units.iter().filter_map(|unit| Some((unit.clone(), lfs_of(&joined(&gitdir, unit), &joined(&layer, unit))?))).collect();
+            Self { gitdir, layer, own, owner, units, objects: Mutex::default(), lfs, known }
         };
         if let Some((units, known)) = earlier(&own) {
             let layer = own.join("layer");
@@ -120,6 +128,9 @@ impl Repository {
             if let Some(source) = self.objects(unit) {
                 all.push(Substitute { path: joined(&self.gitdir, unit).join(OBJECTS), source, access: Access::Read });
             }
+            if let Some(source) = self.lfs.get(unit) {
+                all.push(Substitute { path: joined(&self.gitdir, unit).join(LFS), source: source.clone(), access: Access::Read });
+            }
         }
         all
     }
@@ -131,15 +142,6 @@ impl Repository {
             known.insert(unit.to_owned(), found);
         }
         known.get(unit).cloned()
-    }
-
-    /// Whether something is in the layer that only it has: stashes, or a rebase that stopped.
-    pub fn has_unfinished_work(&self) -> bool {
-        let has = |unit: &String| {
-            let place = joined(&self.layer, unit);
-            Gitdir::open(&place).is_ok_and(|top| top.has("refs/stash")) || !unfinished(&place).is_empty()
-        };
-        self.units.iter().any(has)
     }
 
     /// Keeps what both sides have in common for a later start.
@@ -165,13 +167,32 @@ pub fn tree_path(tree: &str) -> String {
     if tree.is_empty() { String::new() } else { format!("worktrees/{tree}") }
 }
 
+/// The files of git-lfs of a part, if there are any, and a place in its layer to show them.
+fn lfs_of(unit: &Path, layer: &Path) -> Option<PathBuf> {
+    let files = unit.join(lfs::FILES).canonicalize().ok().filter(|files| files.is_dir())?;
+    layer.join(LFS).is_dir().then_some(files)
+}
+
 fn base_index(own: &Path, unit: &str, tree: &str) -> PathBuf {
     own.join(format!("index-{}", format!("{unit}-{tree}").replace('/', "-")))
 }
 
+/// Whether something is in the layer below `own` that only it has: stashes, or a rebase that stopped.
+pub fn has_unfinished_work(own: &Path) -> bool {
+    let has = |unit: &String| {
+        let place = joined(&own.join("layer"), unit);
+        Gitdir::open(&place).is_ok_and(|top| top.has("refs/stash")) || !unfinished(&place).is_empty()
+    };
+    earlier(own).is_some_and(|(units, _)| units.iter().any(has))
+}
+
 fn earlier(own: &Path) -> Option<(Vec<String>, Known)> {
     let known: Known = serde_json::from_slice(&fs::read(own.join("known")).ok()?).ok()?;
-    Gitdir::open(&own.join("layer")).ok()?;
+    let layer = Gitdir::open(&own.join("layer")).ok()?;
+    // One of another version has no place for what is mounted in it.
+    if !layer.has(OBJECTS) {
+        return None;
+    }
     Some((known.units.keys().cloned().collect(), known))
 }
 

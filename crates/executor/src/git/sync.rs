@@ -9,10 +9,12 @@ use std::path::Path;
 
 use super::gitdir::{Gitdir, Head, Refs};
 use super::index::{Listing, Merged};
+use super::lfs;
 use super::names;
 use super::repository::{Known, Repository, Unit, joined, tree_path};
 use super::run::{self, Inside, Outside};
 use super::stamp::{Stamp, Stamps, worktrees};
+use super::stash;
 
 /// Files that are there while something is unfinished.
 const UNFINISHED: [(&str, &str); 7] = [
@@ -130,13 +132,59 @@ impl Comparing<'_> {
             }
             Err(error) => return Err(error.to_string()),
         };
-        if is_same(&at, &copy, &known) {
+        if is_same(&at, &copy, &known) && stash::list(&layer) == known.stashes {
             return Ok(known);
         }
         let outside = Outside::open(self.inside.program, &repository.own, &at, repository.owner)
             .map_err(|error| format!("no place to work in can be made: {error}"))?;
         let unfinished = unfinished(&copy);
-        self.carry_over(Part { unit, real, layer, outside, unfinished }, known).await
+        let part = Part { unit, real, layer, outside, unfinished };
+        let mut known = self.carry_over(&part, known).await?;
+        self.keep_stashes(&part, &mut known).await;
+        Ok(known)
+    }
+
+    /// Keeps what `git stash` put away inside under refs of ours, as many as there are.
+    async fn keep_stashes(&mut self, part: &Part<'_>, known: &mut Unit) {
+        let now = stash::list(&part.layer);
+        if now == known.stashes {
+            return;
+        }
+        let new: BTreeSet<&str> = now.iter().filter(|oid| !known.stashes.contains(oid)).map(String::as_str).collect();
+        let kept = async {
+            let here = part.real.refs().map_err(|error| error.to_string())?;
+            self.fetch(part, new.clone(), &here).await?;
+            let updates = stash::updates(self.label, known.stashes.len(), &now);
+            part.outside.run(&["update-ref", "--stdin"], updates.into_bytes()).await
+        };
+        match kept.await {
+            Ok(_) if new.is_empty() => {}
+            Ok(_) => {
+                let name = stash::name(self.label, 0);
+                let more = if now.len() > 1 { format!(" and {} more beside it", now.len() - 1) } else { String::new() };
+                self.notices.push(format!(
+                    "git: what `git stash` put away in the sandbox is kept outside as {name}{more}: `git stash apply {name}` brings it back"
+                ));
+            }
+            Err(why) => return self.failed(format!("git: what `git stash` put away in the sandbox is not kept outside: {why}")),
+        }
+        known.stashes = now;
+    }
+
+    /// Carries over files that git-lfs made inside.
+    async fn lfs_out(&mut self, part: &Part<'_>) {
+        let (at, copy) = (joined(&self.repository.gitdir, part.unit), joined(&self.repository.layer, part.unit));
+        let owner = self.repository.owner;
+        if !part.layer.has(lfs::FILES) {
+            return;
+        }
+        let carried = tokio::task::spawn_blocking(move || lfs::carry_over(&Gitdir::open(&copy)?, &Gitdir::open(&at)?, owner));
+        let why = match carried.await {
+            Ok(Ok(_)) => return,
+            Ok(Err(error)) => error.to_string(),
+            Err(error) => error.to_string(),
+        };
+        self.failed(format!("git: files of git-lfs were not carried over: {why}"));
     }
 
     /// A repository was made inside where there is none: an empty one of ours takes its place on the machine.
@@ -167,7 +215,7 @@ impl Comparing<'_> {
         Gitdir::open(at).map(Some).map_err(|error| error.to_string())
     }
 
-    async fn carry_over(&mut self, part: Part<'_>, mut known: Unit) -> Result<Unit, String> {
+    async fn carry_over(&mut self, part: &Part<'_>, mut known: Unit) -> Result<Unit, String> {
         let fault = |error: std::io::Error| error.to_string();
         let (outside, inside) = (part.real.refs().map_err(fault)?, part.layer.refs().map_err(fault)?);
         let has_branch = |refs: &Refs| refs.keys().any(|name| name.starts_with("refs/heads/"));
@@ -189,22 +237,24 @@ impl Comparing<'_> {
                 "git: {what} is unfinished in the sandbox; branches that were changed outside are seen there when it is over"
             ));
         }
-        let trees = self.trees(&part);
+        let trees = self.trees(part);
         let mut indexes = Vec::new();
         for tree in &trees {
-            if let Some(change) = self.index(&part, tree, &mut known).await? {
+            if let Some(change) = self.index(part, tree, &mut known).await? {
                 indexes.push(change);
             }
         }
-        self.take_objects(&part, &changes, &indexes, &outside).await?;
-        let kept = self.settle(&part, &mut changes).await;
-        self.refs_out(&part, &changes, &outside).await;
-        self.refs_into(&part, &changes).await;
+        self.take_objects(part, &changes, &indexes, &outside).await?;
+        // Before the commits that name them.
+        self.lfs_out(part).await;
+        let kept = self.settle(part, &mut changes).await;
+        self.refs_out(part, &changes, &outside).await;
+        self.refs_into(part, &changes).await;
         for tree in &trees {
-            let branch = self.head(&part, tree, &mut known, &kept).await;
+            let branch = self.head(part, tree, &mut known, &kept).await;
             let is_kept = branch.is_some_and(|branch| kept.contains(&branch));
             for change in indexes.iter().filter(|change| change.tree == *tree && !is_kept) {
-                self.index_over(&part, change, &mut known).await;
+                self.index_over(part, change, &mut known).await;
             }
         }
         // What is now the same on both sides is what they have in common.
@@ -243,6 +293,11 @@ impl Comparing<'_> {
         for change in indexes {
             tips.extend(change.merged.outside.objects_beyond(&change.outside));
         }
+        self.fetch(part, tips, outside).await
+    }
+
+    /// Gets these objects and everything that they need, if the machine has refs to something else only.
+    async fn fetch(&self, part: &Part<'_>, mut tips: BTreeSet<&str>, outside: &Refs) -> Result<(), String> {
         let here: BTreeSet<&str> = outside.values().map(String::as_str).collect();
         tips.retain(|tip| !here.contains(tip));
         if tips.is_empty() {

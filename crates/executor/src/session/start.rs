@@ -109,7 +109,7 @@ impl Start {
         let session = &self.session;
         let cwd = params.cwd.to_native().map_err(|error| fault::foreign_cwd(&params.cwd.to_string(), &error))?;
         let policy = session.start_policy(&params)?;
-        let notices = session.before_command(&policy);
+        let (notices, in_use) = session.before_command(&policy);
         let (program, arguments) = params.argv.split_first().ok_or_else(fault::empty_argv)?;
         let launch = Launch {
             program: program.into(),
@@ -147,7 +147,7 @@ impl Start {
             return Err(self.ended());
         }
         let is_offline = policy.rules().is_some_and(|rules| rules.network == Network::Restricted);
-        let adoption = Adoption { fingerprint, policy: policy.clone(), is_offline, notices };
+        let adoption = Adoption { fingerprint, policy: policy.clone(), is_offline, notices, in_use };
         let process = Process::adopt(child, params, adoption, session);
         state.processes.insert(self.id.clone(), Entry::Live(process.clone()));
         process.push_all_to(state.attachment.clone());

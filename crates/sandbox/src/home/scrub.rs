@@ -52,14 +52,15 @@ const ELEMENTS: [&str; 6] = ["password", "passphrase", "privatekey", "apikeys", 
 pub fn without_secrets(path: &Path, text: &[u8]) -> Option<Vec<u8>> {
     let text = std::str::from_utf8(text).ok()?;
     let name = path.file_name()?.to_str()?.to_ascii_lowercase();
+    let mut stand_in = StandIn { is_kube: path.ends_with(".kube/config"), put_at: None };
     let scrubbed = if name.ends_with(".json") || text.trim_start().starts_with('{') {
         let mut value: Value = serde_json::from_str(text).ok()?;
         clean_value(&mut value);
         serde_json::to_string_pretty(&value).ok()? + "\n"
     } else if name.ends_with(".xml") || text.trim_start().starts_with('<') {
-        clean_lines(&clean_elements(text)?)
+        clean_lines(&clean_elements(text)?, &mut stand_in)
     } else {
-        clean_lines(text)
+        clean_lines(text, &mut stand_in)
     };
     Some(scrubbed.into_bytes())
 }
@@ -117,8 +118,35 @@ fn has_token(text: &str) -> bool {
     BEGINNINGS.iter().any(|beginning| text.contains(beginning))
 }
 
+/// What stands in the place of a secret for clients that would ask for one where there is none: kubectl wants a user that it can name, and
+/// otherwise reads a name and a password from its input, whatever it was asked to do.
+struct StandIn {
+    is_kube: bool,
+    /// How far the line is indented that was put last. One for a user is enough.
+    put_at: Option<usize>,
+}
+
+impl StandIn {
+    /// The line in the place of one that is left out.
+    fn line(&mut self, line: &str, indent: usize) -> Option<String> {
+        let trimmed = line.trim();
+        let stands = match trimmed.split_once(':').map(|(name, _)| name) {
+            Some("user") if trimmed.contains('{') => "user: {token: hidden}",
+            Some("password") => "password: hidden",
+            Some(name) if is_secret(name) && self.put_at.is_none() => "token: hidden",
+            _ => return None,
+        };
+        self.put_at = Some(indent);
+        self.is_kube.then(|| format!("{}{stands}\n", &line[..indent]))
+    }
+
+    fn passes(&mut self, indent: usize) {
+        self.put_at = self.put_at.filter(|put| indent >= *put);
+    }
+}
+
 /// For settings with a name and a value in each line: INI, TOML, YAML, properties, and what is written like them.
-fn clean_lines(text: &str) -> String {
+fn clean_lines(text: &str, stand_in: &mut StandIn) -> String {
     let mut kept = String::new();
     // How far the line was indented that was left out: what is further in belongs to it.
     let mut left_out: Option<usize> = None;
@@ -139,7 +167,9 @@ fn clean_lines(text: &str) -> String {
             continue;
         }
         left_out = None;
+        stand_in.passes(indent);
         if holds_secret(trimmed) {
+            kept.extend(stand_in.line(line, indent));
             left_out = Some(indent + if trimmed.starts_with("- ") { 1 } else { 0 });
             quote = ["\"\"\"", "'''"].into_iter().find(|mark| trimmed.matches(mark).count() == 1);
             // The next line goes on with this one.
@@ -252,6 +282,10 @@ mod tests {
         assert_eq!(scrub(".yarnrc", "\"//r/:_authToken\" \"abc\"\nlastUpdateCheck 1\n"), "lastUpdateCheck 1\n");
         let kube = "apiVersion: v1\nusers:\n- name: me\n  user:\n    token: abc\n    client-key-data: >-\n      xyz\n      uvw\n- name: it\n  user: {token: abc}\ncurrent-context: c\n";
         assert_eq!(scrub("config", kube), "apiVersion: v1\nusers:\n- name: me\n  user:\n- name: it\ncurrent-context: c\n");
+        // The client of a cluster asks for a user where there is none.
+        let kube = "users:\n- name: a\n  user:\n    client-certificate-data: abc\n    client-key-data: xyz\n- name: b\n  user:\n    username: u\n    password: xyz\n- name: c\n  user: {token: abc}\n- name: d\n  user:\n    token: abc\n";
+        let shown = "users:\n- name: a\n  user:\n    token: hidden\n- name: b\n  user:\n    username: u\n    password: hidden\n- name: c\n  user: {token: hidden}\n- name: d\n  user:\n    token: hidden\n";
+        assert_eq!(scrub(".kube/config", kube), shown);
         let cargo = "[registries.acme]\nindex = \"sparse+https://t@c.example.org/\"\ntoken = \"\"\"\nx\ny\"\"\"\n[net]\ngit-fetch-with-cli = true\n";
         assert_eq!(
             scrub("config.toml", cargo),

@@ -116,8 +116,8 @@ fn overridden(configuration: &Configuration, edit: &ConfigEdit) -> Option<Overri
     Some(OverriddenMetadata { message, overriding_layer: flags(), effective_value })
 }
 
-async fn requirements(_connection: Arc<Connection>, _params: NoParams) -> Result<ConfigRequirementsResponse, Fault> {
-    Ok(ConfigRequirementsResponse { requirements: None })
+async fn requirements(connection: Arc<Connection>, _params: NoParams) -> Result<ConfigRequirementsResponse, Fault> {
+    Ok(ConfigRequirementsResponse { requirements: connection.server.facts.requirements.clone() })
 }
 
 async fn profiles(_connection: Arc<Connection>, _params: PermissionProfileListParams) -> Result<PermissionProfileListResponse, Fault> {

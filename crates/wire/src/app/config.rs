@@ -94,7 +94,9 @@ records! {
     }
     /// A setting of the command line stands over what was written.
     OverriddenMetadata { message: String, overriding_layer: ConfigOrigin, effective_value: Value }
-    /// No requirements are set here.
+    /// What the administrator's `requirements.toml` says that no configuration loosens; `null` without one. Its members:
+    /// `allowedApprovalPolicies`, `allowedSandboxModes`, `network.enabled`, and of our own `sandboxMinimum`, `local`,
+    /// `environmentSources` and `file`. What is not required is left out.
     ConfigRequirementsResponse { requirements: Option<Value> }
     /// One of the places that the configuration is put together from; a later one counts more.
     ConfigLayer { name: ConfigLayerSource, version: String, config: Value, disabled_reason: Option<String> }

@@ -88,6 +88,10 @@ fn entry(arguments: &AddArguments) -> anyhow::Result<NewEntry> {
     text("user", arguments.user.as_ref());
     text("url", way.url.as_ref());
     text("idle_stop", arguments.idle_stop.as_ref());
+    let policy = &arguments.policy;
+    text("sandbox", policy.sandbox.as_ref());
+    text("network", policy.network.as_ref());
+    text("approval_policy", policy.approval_policy.as_ref());
     if let Some(command) = &way.via {
         if command.trim().is_empty() {
             bail!("the command of --via is empty");
@@ -95,8 +99,14 @@ fn entry(arguments: &AddArguments) -> anyhow::Result<NewEntry> {
         members.push(("program", Member::Text("/bin/sh".into())));
         members.push(("args", Member::Texts(vec!["-c".into(), command.clone()])));
     }
-    let lists =
-        [("args", &arguments.ssh_args), ("run_args", &arguments.run_args), ("setup", &arguments.setup), ("labels", &arguments.labels)];
+    let lists = [
+        ("args", &arguments.ssh_args),
+        ("run_args", &arguments.run_args),
+        ("setup", &arguments.setup),
+        ("labels", &arguments.labels),
+        ("writable_roots", &policy.writable_roots),
+        ("devices", &policy.devices),
+    ];
     for (key, list) in lists.into_iter().filter(|(_, list)| !list.is_empty()) {
         members.push((key, Member::Texts(list.clone())));
     }

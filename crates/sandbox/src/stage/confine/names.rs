@@ -28,8 +28,9 @@ fn number(identity: Identity) -> Option<u32> {
 }
 
 /// Copies of the tables with a line for the sandbox's user, each with the path that it belongs at. They are made at `place`,
-/// which is covered for that time. A machine without such tables gets none.
-pub fn tables(identity: Identity, place: &Path) -> Result<Vec<(PathBuf, OwnedFd)>, Refused> {
+/// which is covered for that time. A machine without such tables gets none. `own` is the home that the executor's user works with, if the
+/// sandbox shows one.
+pub fn tables(identity: Identity, own: Option<&Path>, place: &Path) -> Result<Vec<(PathBuf, OwnedFd)>, Refused> {
     let Some(id) = number(identity) else { return Ok(Vec::new()) };
     let is_plain = |path: &&str| fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_file() && metadata.len() < MOST);
     let read = |path| Some((path, fs::read(path).ok()?));
@@ -38,8 +39,9 @@ pub fn tables(identity: Identity, place: &Path) -> Result<Vec<(PathBuf, OwnedFd)
     let Some(name) = NAMES.into_iter().find(|name| tables.iter().all(|(_, table)| entry(table, name).is_none())) else {
         return Ok(Vec::new());
     };
-    // Tools look for their settings where the executor's user has them.
+    // Tools look for their settings where the executor's user has them; some ask the table only, whatever `HOME` says (the JVM).
     let [home, shell] = [5, 6].map(|field| entry(users, "root").and_then(|fields| fields.get(field).copied()).unwrap_or(b"/"));
+    let home = own.map(|own| own.as_os_str().as_bytes()).filter(|own| fits(own)).unwrap_or(home);
     let lines = [
         [format!("{name}:x:{id}:{id}:sandboxed commands:").as_bytes(), home, b":", shell, b"\n"].concat(),
         format!("{name}:x:{id}:\n").into_bytes(),
@@ -61,6 +63,11 @@ pub fn tables(identity: Identity, place: &Path) -> Result<Vec<(PathBuf, OwnedFd)
     Ok(made)
 }
 
+/// Whether a line of the table can hold it.
+fn fits(path: &[u8]) -> bool {
+    !path.iter().any(|byte| *byte == b':' || byte.is_ascii_control())
+}
+
 /// The fields of a user's or a group's line.
 fn entry<'a>(table: &'a [u8], name: &str) -> Option<Vec<&'a [u8]>> {
     let mut lines = table.split(|byte| *byte == b'\n').map(|line| line.split(|byte| *byte == b':').collect::<Vec<_>>());
@@ -69,12 +76,13 @@ fn entry<'a>(table: &'a [u8], name: &str) -> Option<Vec<&'a [u8]>> {
 
 #[cfg(test)]
 mod tests {
-    use super::entry;
+    use super::{entry, fits};
 
     #[test]
     fn a_line_is_found_by_its_whole_name() {
         let table = b"rooty:x:9:9::/nowhere:/bin/false\nroot:x:0:0:root:/root:/bin/bash\n+nis\n";
         assert_eq!(entry(table, "root").and_then(|fields| fields.get(5).copied()), Some(&b"/root"[..]));
         assert_eq!(entry(table, "sandbox"), None);
+        assert!(fits(b"/home/a b") && !fits(b"/a:b") && !fits(b"/a\nroot2:x:0:0::/:/bin/sh"));
     }
 }

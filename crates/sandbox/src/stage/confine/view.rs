@@ -177,7 +177,8 @@ pub fn build(confinement: &Confinement, sources: Sources) -> Result<Vec<Mask>, R
     view.devices(devices)?;
     let mut tables = Vec::new();
     if access != Access::Write {
-        tables = names::tables(confinement.identity, &view.point(Path::new(TEMPORARY), true)?)?;
+        let own = confinement.home.as_ref().map(|layer| layer.home.as_path());
+        tables = names::tables(confinement.identity, own, &view.point(Path::new(TEMPORARY), true)?)?;
         view.private_places(temporary)?;
         view.clear_obstacles()?;
     }
