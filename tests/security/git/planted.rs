@@ -198,6 +198,7 @@ as_root_and_user! {
     }
 
     // The same below the gitdirs of a submodule and of a second working tree, and in the files that lead there.
+    #[needs(MOUNTS)]
     async fn nothing_planted_in_a_submodule_or_a_working_tree_has_an_effect_outside(who: Who) {
         let ground = Ground::new(who);
         let outside = directory(who);
