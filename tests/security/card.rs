@@ -20,6 +20,10 @@ const LEVEL: &str = "a level of the sandbox";
 /// Processes are counted for each session, and not for its user.
 pub const PER_SESSION: &str = "processes are counted per session";
 
+/// The layer over the home is kept for the next session, and not in memory.
+pub const KEPT: &str = "the layer over the home is kept";
+const HOME: &str = "tools write their caches and settings into a layer of the workspace";
+
 /// Whether the card denies one of these. It must say why.
 pub async fn denies(who: Who, needed: &[&str]) -> bool {
     let rows = card(who).await;
@@ -28,6 +32,8 @@ pub async fn denies(who: Who, needed: &[&str]) -> bool {
             LEVEL
         } else if *need == PER_SESSION {
             FORKS
+        } else if *need == KEPT {
+            HOME
         } else {
             need
         };
@@ -37,6 +43,8 @@ pub async fn denies(who: Who, needed: &[&str]) -> bool {
             row["holds"] == json!(false) || rank(row["mechanism"].as_str().unwrap()) < rank(need)
         } else if *need == PER_SESSION {
             !row["mechanism"].as_str().unwrap().starts_with("cgroup")
+        } else if *need == KEPT {
+            row["holds"] == json!(false) || !row["mechanism"].as_str().unwrap().contains("kept")
         } else {
             row["holds"] == json!(false)
         };

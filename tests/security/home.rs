@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::as_root_and_user;
-use crate::card::{MOUNTS, is_at_least};
+use crate::card::{KEPT, MOUNTS, is_at_least};
 use crate::support::{Ground, Who, directory, entry, give};
 
 /// A home with tools, caches, settings and keys in it.
@@ -81,7 +81,7 @@ fn in_workspace(ground: &Ground, who: Who, name: &str) -> Value {
 }
 
 as_root_and_user! {
-    #[needs(MOUNTS)]
+    #[needs(MOUNTS, KEPT)]
     async fn tools_write_into_a_layer_and_the_home_stays_as_it_is(who: Who) {
         let home = home(who);
         let before = contents(home.path());
@@ -232,7 +232,7 @@ as_root_and_user! {
         assert!(run(&ground, &mut client, &policy, &home, "echo evil >> .bashrc").await.0 != 0);
     }
 
-    #[needs(MOUNTS)]
+    #[needs(MOUNTS, KEPT)]
     async fn a_layer_that_is_too_large_is_emptied(who: Who) {
         let home = home(who);
         let ground = Ground::at_home(who, home.path(), &["--limit", "home-layer=8M"]);
