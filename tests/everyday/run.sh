@@ -4,7 +4,7 @@
 #   sh run.sh prepare TASKS... only downloads what they need, into $PREP
 #
 # OUTPOST names the program. ONLY is a pattern (grep -E) for "ecosystem: name". TESTS=1 takes only tasks marked `# test`. PREP names a
-# directory of what was prepared; without it everything is prepared first. RUN names an empty directory to work in. KEEP=1 leaves the directory of the run behind.
+# directory of what was prepared; without it everything is prepared first. RUN names an empty directory to work in, which is left. KEEP=1 leaves the directory of the run behind.
 #
 # Results: pass; forbidden (fails as its row says, and passes with its setting); not at hand (fails bare, or a program is missing); FAIL (in the
 # sandbox only); OPEN (its row says forbidden, and it passes); STUCK (fails also with its setting).
@@ -12,7 +12,7 @@ set -u
 [ "${1:-}" = prepare ] && { only_prepare=1; shift; }
 W=${RUN:-$(mktemp -d /var/tmp/outpost-everyday.XXXXXX)} || exit 1
 chmod 755 "$W"
-trap 'cd /; [ -n "${KEEP:-}" ] || rm -rf "$W" 2>/dev/null || { chmod -R u+w "$W"; rm -rf "$W"; }' EXIT
+trap 'cd /; [ -n "${KEEP:-}${RUN:-}" ] || rm -rf "$W" 2>/dev/null || { chmod -R u+w "$W"; rm -rf "$W"; }' EXIT
 export OUTPOST_HOME="$W/outpost" LC_ALL=C.UTF-8 TZ=UTC
 unset TMPDIR XDG_CONFIG_HOME XDG_CACHE_HOME XDG_DATA_HOME XDG_RUNTIME_DIR CARGO_HOME GOPATH GIT_DIR RUSTC_WRAPPER
 
