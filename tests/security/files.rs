@@ -1,14 +1,15 @@
 //! X2, X4: reads and writes only where the policy says, and what is protected stays as it is.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
+use outpost_testkit::bench::with;
 use serde_json::json;
 
 use crate::as_root_and_user;
-use crate::card::{MOUNTS, PRIVATE, PROTECTED, is_at_least};
-use crate::support::{Ground, directory, entry, give};
+use crate::card::{MOUNTS, PRIVATE, PROTECTED, denies, is_at_least};
+use crate::support::{Ground, Who, directory, entry, give};
 
 as_root_and_user! {
     async fn a_workspace_can_be_written_and_nothing_else(who: Who) {
@@ -192,4 +193,21 @@ as_root_and_user! {
         assert_ne!(ground.run(&mut second, &policy, "cat /tmp/outpost-mine").await.0, 0);
         assert!(!Path::new("/tmp/outpost-mine").exists());
     }
+}
+
+/// Without a placeholder, sandboxed code could make its directory writable and put something there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_workspace_that_its_user_may_only_read_is_refused_with_a_way_out() {
+    if denies(Who::User, &[MOUNTS]).await {
+        return;
+    }
+    let ground = Ground::new(Who::User);
+    let mut client = ground.client().await;
+    let own = directory(Who::User);
+    fs::set_permissions(own.path(), fs::Permissions::from_mode(0o555)).unwrap();
+    let policy = |access: &str| ground.policy(json!([entry(Path::new("/"), "read"), entry(own.path(), access)]));
+    let refused = client.call("process/start", with(ground.shell("own", "true"), json!({"sandbox": policy("write")}))).await;
+    let why = refused["error"]["message"].as_str().unwrap_or_default();
+    assert!(why.contains("no placeholder can be put there") && why.contains("read-only"), "{refused}");
+    assert_eq!(ground.run(&mut client, &policy("read"), "true").await.0, 0);
 }

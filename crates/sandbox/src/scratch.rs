@@ -102,7 +102,13 @@ impl Scratch {
                 Ok(()) => {}
                 // Somebody was quicker: then it is theirs.
                 Err(Errno::EXIST) => continue,
-                Err(error) => return Err(error.into()),
+                Err(error) => {
+                    let (error, place) = (io::Error::from(error), place.display());
+                    let text = format!(
+                        "sandboxed code must not make {place}, and no placeholder can be put there: {error}; work in a directory that you may write, or in the sandbox `read-only`"
+                    );
+                    return Err(io::Error::new(error.kind(), text));
+                }
             }
             state.placeholders.insert(place.clone(), 1);
             held.push(place);
