@@ -172,7 +172,9 @@ async fn a_client_hears_of_calls_and_is_asked() {
     app.ask("turn/start", json!({"threadId": thread, "input": [{"type": "text", "text": "go"}]})).unwrap();
     let started = app.notification("mcpServer/startupStatus/updated");
     assert_eq!((&started["name"], &started["status"]), (&json!("mine"), &json!("ready")));
-    assert_eq!(app.notification("item/mcpToolCall/progress")["message"], "step 1");
+    // The second note may overtake the first, which is then left out.
+    let progress = app.notification("item/mcpToolCall/progress");
+    assert!(["step 1", "step 2"].contains(&progress["message"].as_str().unwrap()), "{progress}");
 
     let may = app.hear(|message| message["method"] == "mcpServer/elicitation/request");
     assert_eq!((&may["params"]["serverName"], &may["params"]["_meta"]["tool_name"]), (&json!("mine"), &json!("destroy")));

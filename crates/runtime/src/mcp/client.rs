@@ -78,6 +78,8 @@ struct Calls {
 struct Slot {
     owner: String,
     token: ProgressToken,
+    /// How far the call was when it last said so.
+    progress: Option<f64>,
     news: mpsc::UnboundedSender<News>,
 }
 
@@ -97,8 +99,11 @@ impl ClientHandler for Handler {
     }
 
     async fn on_progress(&self, params: ProgressNotificationParam, _context: NotificationContext<RoleClient>) {
-        let running = lock(&self.0.running);
-        if let Some(slot) = running.values().find(|slot| slot.token == params.progress_token) {
+        let mut running = lock(&self.0.running);
+        // The library handles notifications beside each other. Progress only grows: a note that a later one overtook is old.
+        let is_new = |slot: &&mut Slot| slot.token == params.progress_token && slot.progress.is_none_or(|last| last <= params.progress);
+        if let Some(slot) = running.values_mut().find(is_new) {
+            slot.progress = Some(params.progress);
             let note = ProgressNote { progress: params.progress, total: params.total, message: params.message };
             let _ = slot.news.send(News::Progress(note));
         }
@@ -419,7 +424,7 @@ impl Connection {
             Err(error) => return Err(self.error(error).await),
         };
         let (sender, mut news) = mpsc::unbounded_channel();
-        let slot = Slot { owner: listener.owner().to_owned(), token: handle.progress_token.clone(), news: sender };
+        let slot = Slot { owner: listener.owner().to_owned(), token: handle.progress_token.clone(), progress: None, news: sender };
         lock(&self.calls.running).insert(handle.id.clone(), slot);
         let entered = Entered { calls: &self.calls, id: handle.id.clone() };
         let answer = tokio::select! {
