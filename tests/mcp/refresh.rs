@@ -178,7 +178,7 @@ async fn s89_a_project_that_changes_is_taken_up_by_an_idle_thread() {
         while living(&file) == 0 && written.elapsed() < std::time::Duration::from_secs(5) {
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }
-        assert!(began.elapsed() < std::time::Duration::from_secs(120), "nobody takes up the project's server");
+        assert!(began.elapsed() < std::time::Duration::from_secs(120), "the project's server is not taken up");
     }
     let pid = starts(&directory.path().join("kept"));
     // One that is broken changes nothing; one that is gone takes its server with it.

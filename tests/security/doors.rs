@@ -216,7 +216,7 @@ async fn q3_a_silent_crowd_is_small_and_keeps_nobody_out() {
         assert!(began.elapsed() < Duration::from_secs(9), "{open} are still talked to");
     }
     while count_open(&mut crowd).await > 0 {
-        assert!(began.elapsed() < Duration::from_secs(120), "somebody is still there");
+        assert!(began.elapsed() < Duration::from_secs(120), "a silent connection is still open");
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
     // Whoever was let in is not touched by any of this.

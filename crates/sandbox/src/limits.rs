@@ -193,7 +193,7 @@ pub(crate) enum Count {
 }
 
 /// Whether the kernel holds this user to a number of processes. It does not hold the machine's root; root of a user namespace, as in a
-/// rootless container, is somebody else outside, whom it holds.
+/// rootless container, is an ordinary user outside, and is held.
 fn is_held_to_processes() -> bool {
     let map = || std::fs::read_to_string("/proc/self/uid_map");
     !rustix::process::geteuid().is_root() || map().is_ok_and(|map| !is_root_outside(&map))
