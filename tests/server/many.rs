@@ -16,9 +16,13 @@ use super::OUTPOST;
 /// Open files, threads of the system and resident kilobytes of a process.
 fn held(process: u32) -> (usize, usize, usize) {
     let count = |what: &str| fs::read_dir(format!("/proc/{process}/{what}")).unwrap().count();
+    (count("fd"), count("task"), kilobytes(process, "VmRSS:"))
+}
+
+fn kilobytes(process: u32, name: &str) -> usize {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-    (count("fd"), count("task"), line.split_whitespace().next().unwrap().parse().unwrap())
+    let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+    line.split_whitespace().next().unwrap().parse().unwrap()
 }
 
 #[tokio::test]
@@ -53,13 +57,6 @@ async fn a_thousand_threads_with_fifty_idle_environments_hold_nothing_open() {
     assert!(listener.accept().is_err(), "somebody connected to an environment that nobody uses");
 }
 
-/// The most memory that a process ever held, in kilobytes.
-fn peak(process: u32) -> usize {
-    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
-    line.split_whitespace().next().unwrap().parse().unwrap()
-}
-
 /// The first version kept a copy of the thread for each of them: 1.7 GiB.
 #[tokio::test]
 async fn two_thousand_calls_of_one_answer_take_little_memory() {
@@ -71,9 +68,10 @@ async fn two_thousand_calls_of_one_answer_take_little_memory() {
     let mut client = app.client().await;
     let id = thread(&mut client, json!({})).await;
     turn(&mut client, &id, "first").await;
-    let before = peak(app.pid());
+    let most = || kilobytes(app.pid(), "VmHWM:");
+    let before = most();
     turn(&mut client, &id, "go").await;
-    let after = peak(app.pid());
+    let after = most();
     assert!(after <= before + 64 * 1024, "{before} KB before, at most {after} KB");
     let outputs = app.model.requests().last().unwrap().body["input"].as_array().unwrap().clone();
     let answered = outputs.iter().filter(|item| item["type"] == "function_call_output").count();

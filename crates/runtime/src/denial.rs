@@ -67,7 +67,7 @@ pub(crate) fn told(printed: &str, around: &Around) -> Told {
             format!("{place} fixes that, and no other setting or approval allows more"),
         ),
         (None, Some(silence)) => (
-            format!("Nobody can be asked for more ({silence}): go on without it."),
+            format!("The user cannot be asked for more ({silence}): go on without it."),
             format!("`{setting}` in config.toml allows it, or another approval_policy lets the agent ask"),
         ),
         (None, None) => (
@@ -218,7 +218,7 @@ mod tests {
         assert!(fixed.model.contains("environments.toml") && !fixed.model.contains("ask"), "{fixed:?}");
         let silent =
             told_of("touch: /srv/x: Read-only file system", &Around { silence: Some("the approval policy is `never`"), ..writable() });
-        assert!(silent.model.contains("Nobody can be asked") && silent.model.contains("`never`"), "{silent:?}");
+        assert!(silent.model.contains("The user cannot be asked") && silent.model.contains("`never`"), "{silent:?}");
         for told in [write, network, read_only, fixed, silent] {
             assert!(!told.model.contains('\n') && !told.user.contains('\n'));
         }
