@@ -324,6 +324,6 @@ async fn piped_lines_are_never_answers() {
     assert_eq!(String::from_utf8(output.stdout).unwrap(), "one\ntwo\n");
     assert_eq!(scene.told(), ["first", "y"], "what is piped in is what is said");
     let told = String::from_utf8(output.stderr).unwrap();
-    assert!(told.contains("$ touch made") && told.contains("nobody is there to answer: no"), "{told}");
+    assert!(told.contains("$ touch made") && told.contains("no answer can be given here: no"), "{told}");
     assert!(!scene.work.path().join("made").exists());
 }

@@ -352,7 +352,7 @@ async fn permissions_that_somebody_would_have_to_grant_are_refused() {
         assert!(warning.is_none_or(|line| line["item"]["message"].as_str().unwrap().contains("write /srv")), "{lines:?}");
         assert_eq!(lines.last().unwrap()["type"], "turn.completed");
         let told = scene.model.requests().pop().unwrap().body.to_string();
-        assert!(told.contains(if asks { "The user said no" } else { "nobody was asked" }), "{told}");
+        assert!(told.contains(if asks { "The user said no" } else { "no question was asked" }), "{told}");
     }
 }
 

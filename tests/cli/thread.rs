@@ -197,7 +197,7 @@ fn the_life_of_threads(desk: &Desk) {
     assert!(desk.says(&["show", fork]).contains("find the flaky test"), "a fork has its own copy");
     assert!(desk.complains(&["show", ONE]).contains("no thread"));
     assert!(desk.says(&["verify"]).contains("2 threads, 0 damaged"));
-    assert!(desk.says(&["takeover", fork]).contains("nobody writes it"));
+    assert!(desk.says(&["takeover", fork]).contains("no program writes it"));
 
     let file = desk.folder.path().join("export.jsonl");
     desk.says(&["export", fork, "-o", file.to_str().unwrap()]);

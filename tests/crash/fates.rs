@@ -103,5 +103,5 @@ async fn run_says_that_a_command_was_lost_with_its_executor() {
     let output = run.wait_with_output().await.unwrap();
     assert_eq!(output.status.code(), Some(125));
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(message.contains("nobody knows what became of the command") && message.contains("lost"), "{message}");
+    assert!(message.contains("the outcome of the command is unknown") && message.contains("lost"), "{message}");
 }

@@ -5,4 +5,5 @@
 mod examples;
 mod links;
 mod pages;
+mod security;
 mod typed;

@@ -125,7 +125,7 @@ async fn nobody_is_asked_where_nobody_may_be() {
         assert_eq!(turn(&thread, "go").await, Status::Idle);
         let (outcome, text) = harness.outputs(thread.id()).await.remove(0);
         assert_eq!(outcome, CallOutcome::Declined);
-        assert!(text.contains("nobody was asked"), "{text}");
+        assert!(text.contains("no question was asked"), "{text}");
         assert!(!harness.model.requests()[0].body.to_string().contains("request_permissions"), "it is not offered");
         assert!(!harness.entries(thread.id()).await.iter().any(|entry| matches!(entry.fact, Fact::ApprovalAsked(_))));
     }

@@ -153,7 +153,7 @@ async fn killed_while_a_command_runs_here() {
     let output = stage.kill_and_resume(&[], |stage| stage.file("counter").is_some(), |_| {}).await;
     assert_eq!(said(&output), "I see");
     assert_eq!(stage.file("counter").as_deref(), Some("run\n"), "it ran once");
-    assert!(stage.told().contains("nobody knows what became of it"), "{}", stage.told());
+    assert!(stage.told().contains("its outcome is unknown"), "{}", stage.told());
 }
 
 /// The executor is restarted meanwhile: it knows the fate of its processes, and nothing is run again.
@@ -175,7 +175,7 @@ async fn killed_together_with_the_executor() {
     let output = tokio::task::spawn_blocking(move || resumed.output().unwrap()).await.unwrap();
     assert_eq!(said(&output), "I see");
     assert_eq!(stage.file("counter").as_deref(), Some("run\n"), "it ran once");
-    assert!(stage.told().contains("nobody knows what became of it"), "{}", stage.told());
+    assert!(stage.told().contains("its outcome is unknown"), "{}", stage.told());
 }
 
 #[tokio::test]
@@ -258,7 +258,7 @@ async fn killed_while_a_command_goes_on_here() {
     };
     let output = stage.kill_and_resume(&[], |stage| stage.model.requests().len() == 2, write).await;
     assert_eq!(said(&output), "I see");
-    assert!(stage.told().contains("it is lost: nobody knows what became of it"), "{}", stage.told());
+    assert!(stage.told().contains("it is lost: its outcome is unknown"), "{}", stage.told());
 }
 
 /// A write that was under way is the same write when it is taken up again.
@@ -274,7 +274,7 @@ async fn killed_while_a_command_is_written_to() {
     let output = stage.kill_and_resume(&["-e", &place], |stage| stage.file("lines").is_some(), |_| {}).await;
     assert_eq!(said(&output), "written");
     assert_eq!(stage.file("lines").as_deref(), Some("once\n"));
-    assert!(!stage.told().contains("nobody knows"), "{}", stage.told());
+    assert!(!stage.told().contains("outcome is unknown"), "{}", stage.told());
 }
 
 /// An agent goes on with its work when its maker is resumed, and whoever waits for it waits for that.

@@ -117,14 +117,14 @@ as_root_and_user! {
         fs::write(ground.path("mine"), "mine").unwrap();
         give(who, &ground.path("mine"));
         let mut files = Files { client: &mut client, sandbox: ground.workspace_write() };
-        for name in [".git/hooks/pre-commit", ".git/config", ".bashrc", ".codex/config.toml", ".git"] {
+        for name in [".git/hooks/pre-commit", ".git/config", ".agents/x", ".codex/config.toml", ".git"] {
             let path = ground.path(name);
             for (method, answer) in files.changes(&path, &ground.path("")).await {
                 assert!(answer.get("error").is_some(), "{method} {name}: {answer}");
             }
             assert!(files.write(&path, "x").await.unwrap_err().contains(" is read-only ("));
         }
-        assert!(!ground.path(".bashrc").is_file() && !ground.path(".git/config").exists());
+        assert!(!ground.path(".agents/x").is_file() && !ground.path(".git/config").exists());
         assert_eq!(fs::read_dir(ground.path(".git/hooks")).unwrap().count(), 0);
     }
 
@@ -199,6 +199,35 @@ as_root_and_user! {
         // What is merely not there is told as that.
         let missing = client.call("fs/readFile", json!({"path": ground.uri("missing"), "sandbox": sandbox})).await;
         assert_eq!(missing["error"]["code"], -32004);
+    }
+
+    async fn x2_a_watch_tells_nothing_of_what_is_denied(who: Who) {
+        let ground = Ground::new(who);
+        for name in ["secret", "secret/deep", "other"] {
+            fs::create_dir(ground.path(name)).unwrap();
+            give(who, &ground.path(name));
+        }
+        let mut client = ground.client().await;
+        let root = json!({"path": {"type": "special", "value": {"kind": "root"}}, "access": "read"});
+        let denied = ground.policy(json!([root, entry(&ground.path("secret"), "deny")]));
+        let pattern = json!({"path": {"type": "glob_pattern", "pattern": "**/*.env"}, "access": "deny"});
+        let pattern = ground.policy(json!([root, pattern]));
+        for (path, recursive, sandbox) in [
+            ("secret", false, &denied),
+            ("secret/deep", false, &denied),
+            ("secret/not-there", false, &denied),
+            ("", true, &denied),
+            ("", true, &pattern),
+        ] {
+            let params = json!({"watchId": "w", "path": ground.uri(path), "recursive": recursive, "sandbox": sandbox});
+            let (_, message) = client.error("fs/watch", params).await;
+            assert!(message.contains("refused"), "{path}: {message}");
+        }
+        client.result("fs/watch", json!({"watchId": "w", "path": ground.uri("other"), "recursive": true, "sandbox": denied})).await;
+        fs::write(ground.path("secret/key"), "").unwrap();
+        fs::write(ground.path("other/file"), "").unwrap();
+        let told = client.until(|message| message["method"] == "fs/changed").await;
+        assert!(told.to_string().contains("other/file") && !told.to_string().contains("secret"), "{told}");
     }
 
     async fn x1_the_executors_own_things_are_out_of_reach(who: Who) {

@@ -50,7 +50,7 @@ as_root_and_user! {
             fs::create_dir(ground.path(name)).unwrap();
             give(who, &ground.path(name));
         }
-        for name in [".git/config", ".bashrc"] {
+        for name in [".git/config", ".envrc"] {
             fs::write(ground.path(name), "old").unwrap();
             give(who, &ground.path(name));
         }
@@ -62,25 +62,21 @@ as_root_and_user! {
             "mv .git moved",
             "rm -rf .git; test -d .git && ! test -e .git/config",
             "ln -s /tmp/hooks .git/hooks/x",
-            "echo x >> .bashrc",
-            "mv .bashrc x",
-            "rm -f .bashrc",
+            "echo x >> .envrc",
+            "mv .envrc x",
+            "rm -f .envrc",
             // These do not exist yet.
-            "echo x > .profile",
             "mkdir .codex/x",
             "rmdir .codex",
-            "echo x > .husky/pre-commit",
-            "mv x .zshrc; echo x > .zshrc",
-            "ln -s /etc .agents",
-            "ln -sfn /etc .ssh && test -h .ssh",
+            "ln -s /etc .agents && test -h .agents",
         ] {
             let (code, output) = ground.run(&mut client, &policy, script).await;
             assert_ne!(code, 0, "{script}: {output}");
         }
         assert_eq!(fs::read_to_string(ground.path(".git/config")).unwrap(), "old");
-        assert_eq!(fs::read_to_string(ground.path(".bashrc")).unwrap(), "old");
+        assert_eq!(fs::read_to_string(ground.path(".envrc")).unwrap(), "old");
         // Elsewhere the same names are anybody's, and nothing stays behind of the placeholders.
-        let (code, output) = ground.run(&mut client, &policy, "mkdir -p sub/.git && echo x > sub/.git/config && echo x > sub/.bashrc").await;
+        let (code, output) = ground.run(&mut client, &policy, "mkdir -p sub/.git && echo x > sub/.git/config && echo x > sub/.envrc").await;
         assert_eq!(code, 0, "{output}");
         client.result("session/end", json!({})).await;
         let left = || {
@@ -89,7 +85,7 @@ as_root_and_user! {
             names.sort_unstable();
             names
         };
-        outpost_testkit::executor::eventually("placeholders are gone", || left() == [".bashrc", ".git", "sub"]).await;
+        outpost_testkit::executor::eventually("placeholders are gone", || left() == [".envrc", ".git", "sub"]).await;
     }
 
     async fn no_link_and_no_path_leads_out(who: Who) {

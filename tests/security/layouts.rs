@@ -53,49 +53,49 @@ as_root_and_user! {
         make(who, &ground.path("dotfiles/rc"), Some("old"));
         make(who, &ground.path("store"), None);
         make(who, &ground.path("store/hooks"), None);
-        symlink("dotfiles/rc", ground.path(".bashrc")).unwrap();
-        symlink(out.join("profile"), ground.path(".profile")).unwrap();
+        symlink("dotfiles/rc", ground.path(".envrc")).unwrap();
+        symlink(out.join("profile"), ground.path(".codex")).unwrap();
         symlink("store", ground.path(".git")).unwrap();
         // To nothing, yet.
-        symlink("dotfiles/later", ground.path(".zshrc")).unwrap();
+        symlink("dotfiles/later", ground.path(".agents")).unwrap();
         let mut client = ground.client().await;
         let policy = ground.workspace_write();
         for script in [
-            "echo evil >> .bashrc",
+            "echo evil >> .envrc",
             "echo evil >> dotfiles/rc",
             "mv dotfiles/rc x",
             "mv dotfiles x",
-            "ln -sf /tmp/rc .bashrc",
-            "rm .bashrc",
-            "echo evil >> .profile",
-            "rm .profile",
+            "ln -sf /tmp/rc .envrc",
+            "rm .envrc",
+            "echo evil >> .codex",
+            "rm .codex",
             "echo evil > .git/hooks/pre-commit",
             "echo evil > store/hooks/pre-commit",
             "mv store x",
             "rm .git",
             "ln -sfn dotfiles .git",
-            "echo evil > .zshrc",
+            "echo evil > .agents",
             "echo evil > dotfiles/later",
-            "rm .zshrc",
+            "rm .agents",
         ] {
             let (code, output) = ground.run(&mut client, &policy, script).await;
             assert_ne!(code, 0, "{script}: {output}");
         }
-        let (code, output) = ground.run(&mut client, &policy, "cat .bashrc .profile && echo x > dotfiles/new && rm dotfiles/new").await;
+        let (code, output) = ground.run(&mut client, &policy, "cat .envrc .codex && echo x > dotfiles/new && rm dotfiles/new").await;
         assert_eq!((code, output.as_str()), (0, "oldold"));
     }
 
     async fn a_root_that_is_a_link_is_one(who: Who) {
         let ground = Ground::new(who);
         make(who, &ground.path("real"), None);
-        make(who, &ground.path("real/.bashrc"), Some("old"));
+        make(who, &ground.path("real/.envrc"), Some("old"));
         symlink("real", ground.path("root")).unwrap();
         let mut client = ground.client().await;
         let policy = about(&ground, &[&ground.path("root")]);
-        let script = format!("cd {} && echo x > file && cat file && ! echo evil >> .bashrc", ground.path("root").display());
+        let script = format!("cd {} && echo x > file && cat file && ! echo evil >> .envrc", ground.path("root").display());
         let (code, output) = ground.run(&mut client, &policy, &script).await;
         assert!(code == 0 && output.starts_with("x\n"), "{output}");
-        assert_eq!(fs::read_to_string(ground.path("real/.bashrc")).unwrap(), "old");
+        assert_eq!(fs::read_to_string(ground.path("real/.envrc")).unwrap(), "old");
     }
 
     async fn worktrees_and_submodules_are_held_where_their_repository_is(who: Who) {

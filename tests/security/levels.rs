@@ -117,7 +117,7 @@ async fn with_a_masked_process_table_mounts_hold() {
     let (policy, pid) = (ground.workspace_write(), ground.executor.pid());
     let attacks = [
         ("the workspace can be written", "echo x > here && cat here".to_owned(), true),
-        ("protected names cannot", "touch .git/x || touch .bashrc".to_owned(), false),
+        ("protected names cannot", "touch .git/x || touch .codex/x".to_owned(), false),
         ("nothing else can", "touch /var/tmp/x || echo 1 > /proc/sys/kernel/panic".to_owned(), false),
         ("/tmp is its own", "test -z \"$(ls -A /tmp)\" && touch /tmp/x".to_owned(), true),
         ("the executor cannot be looked into", format!("cat /proc/{pid}/environ || ls /proc/{pid}/root/ || cat /proc/{pid}/mem"), false),
@@ -209,7 +209,7 @@ async fn as_root_a_workspace_without_idmapped_mounts_is_its_owners() {
     let (work_text, beside) = (work.display(), overlay.0.path().join("beside"));
     let script = format!(
         "cd {work_text} && test $(id -u) -ne 0 && echo made > made && ! touch {0} && ! touch /usr/x && ! mount -t tmpfs none /mnt && \
-         ! grep -q '^CapEff:.*[1-9a-f]' /proc/self/status && ! touch .bashrc && {SETTINGS}",
+         ! grep -q '^CapEff:.*[1-9a-f]' /proc/self/status && ! touch .codex/x && {SETTINGS}",
         beside.display()
     );
     let (code, output) = ground.run(&mut client, &policy, &script).await;

@@ -138,10 +138,10 @@ as_root_and_user! {
     async fn a_file_that_is_replaced_outside_stays_denied(who: Who) {
         let ground = Ground::new(who);
         save(who, &ground.path(".env"), "secret");
-        save(who, &ground.path(".bashrc"), "old");
+        save(who, &ground.path(".envrc"), "old");
         let mut client = listening(&ground).await;
         let denied = policy(&ground, &[entry(&ground.path(".env"), "deny")]);
-        let runs = waiting(&ground, &mut client, &denied, "cat .env; echo evil >> .bashrc; echo end").await;
+        let runs = waiting(&ground, &mut client, &denied, "cat .env; echo evil >> .envrc; echo end").await;
         // The next command, and a file call before any.
         for round in 0..3 {
             save(who, &ground.path(".env"), &format!("secret {round}"));
@@ -149,13 +149,13 @@ as_root_and_user! {
                 let answer = client.call("fs/readFile", json!({"path": ground.uri(".env"), "sandbox": denied})).await;
                 assert!(answer.get("error").is_some(), "{answer}");
             }
-            save(who, &ground.path(".bashrc"), "new");
-            let (_, output) = ground.run(&mut client, &denied, "cat .env; echo evil >> .bashrc; rm -f .bashrc; cat .bashrc").await;
+            save(who, &ground.path(".envrc"), "new");
+            let (_, output) = ground.run(&mut client, &denied, "cat .env; echo evil >> .envrc; rm -f .envrc; cat .envrc").await;
             assert!(!output.contains("secret") && output.contains("new"), "{output}");
-            assert_eq!(fs::read_to_string(ground.path(".bashrc")).unwrap(), "new");
+            assert_eq!(fs::read_to_string(ground.path(".envrc")).unwrap(), "new");
         }
         // Each loss is told, and what already ran is held again.
-        for name in [".env", ".bashrc"] {
+        for name in [".env", ".envrc"] {
             let told = loss(&mut client, &ground.path(name)).await;
             assert_eq!(told["outcome"], "restored", "{told}");
         }
@@ -163,7 +163,7 @@ as_root_and_user! {
         let (_, output) = client.outcome(&runs).await;
         let output = String::from_utf8_lossy(&output);
         assert!(!output.contains("secret") && output.contains("end"), "{output}");
-        assert_eq!(fs::read_to_string(ground.path(".bashrc")).unwrap(), "new");
+        assert_eq!(fs::read_to_string(ground.path(".envrc")).unwrap(), "new");
     }
 
     async fn a_repository_that_is_made_anew_outside_stays_as_it_is(who: Who) {
@@ -193,23 +193,23 @@ as_root_and_user! {
 
     async fn a_protected_file_that_is_removed_outside_is_not_made_inside(who: Who) {
         let ground = Ground::new(who);
-        save(who, &ground.path(".bashrc"), "old");
+        save(who, &ground.path(".codex"), "old");
         let mut client = listening(&ground).await;
         let policy = policy(&ground, &[]);
-        let runs = waiting(&ground, &mut client, &policy, "echo evil > .bashrc; echo end").await;
-        fs::remove_file(ground.path(".bashrc")).unwrap();
-        let told = loss(&mut client, &ground.path(".bashrc")).await;
+        let runs = waiting(&ground, &mut client, &policy, "echo evil > .codex; echo end").await;
+        fs::remove_file(ground.path(".codex")).unwrap();
+        let told = loss(&mut client, &ground.path(".codex")).await;
         assert_eq!(told["outcome"], "missing", "{told}");
-        let (_, output) = ground.run(&mut client, &policy, "echo evil > .bashrc; mkdir .bashrc/x; echo end").await;
-        assert!(output.contains("end") && !ground.path(".bashrc").is_file() && !ground.path(".bashrc/x").exists(), "{output}");
+        let (_, output) = ground.run(&mut client, &policy, "echo evil > .codex; mkdir .codex/x; echo end").await;
+        assert!(output.contains("end") && !ground.path(".codex").is_file() && !ground.path(".codex/x").exists(), "{output}");
         fs::write(ground.path("go"), "").unwrap();
         client.outcome(&runs).await;
-        assert!(!ground.path(".bashrc").is_file());
+        assert!(!ground.path(".codex").is_file());
         // Whoever makes it again outside gets it: the placeholder is an empty directory.
-        fs::remove_dir(ground.path(".bashrc")).unwrap();
-        save(who, &ground.path(".bashrc"), "mine");
-        let (_, output) = ground.run(&mut client, &policy, "echo evil >> .bashrc; cat .bashrc").await;
-        assert!(output.contains("mine") && fs::read_to_string(ground.path(".bashrc")).unwrap() == "mine", "{output}");
+        fs::remove_dir(ground.path(".codex")).unwrap();
+        save(who, &ground.path(".codex"), "mine");
+        let (_, output) = ground.run(&mut client, &policy, "echo evil >> .codex; cat .codex").await;
+        assert!(output.contains("mine") && fs::read_to_string(ground.path(".codex")).unwrap() == "mine", "{output}");
     }
 
     async fn what_comes_to_match_a_pattern_is_denied(who: Who) {
@@ -256,14 +256,14 @@ as_root_and_user! {
         let uri = PathUri::from_native(&root).unwrap().to_string();
         let denied = with(policy(&ground, &[entry(&root.join(".env"), "deny")]), json!({"cwd": uri, "workspaceRoots": [uri]}));
         let mut client = listening(&ground).await;
-        let script = format!("cd {} && cat .env; echo x > made && echo evil > .bashrc; echo end", root.display());
+        let script = format!("cd {} && cat .env; echo x > made && echo evil > .codex; echo end", root.display());
         let (_, output) = ground.run(&mut client, &denied, &script).await;
         assert!(output.contains("end") && !output.contains("secret") && root.join("made").exists(), "{output}");
         fs::rename(&root, ground.path("old")).unwrap();
         fill();
         let (_, output) = ground.run(&mut client, &denied, &script).await;
         assert!(output.contains("end") && !output.contains("secret") && root.join("made").exists(), "{output}");
-        assert!(!root.join(".bashrc").is_file());
+        assert!(!root.join(".codex").is_file());
         assert_eq!(loss(&mut client, &root).await["held"], "root");
     }
 
@@ -286,7 +286,7 @@ as_root_and_user! {
     async fn attributes_and_links_are_those_of_the_sandbox(who: Who) {
         let ground = Ground::new(who);
         save(who, &ground.path(".env"), "secret");
-        save(who, &ground.path(".bashrc"), "old");
+        save(who, &ground.path(".envrc"), "old");
         save(who, &ground.path("file"), "text");
         let mut client = ground.client().await;
         let denied = policy(&ground, &[entry(&ground.path(".env"), "deny")]);
@@ -301,8 +301,8 @@ as_root_and_user! {
         for (method, params) in [
             ("fs/getAttributes", at(".env")),
             ("fs/setMode", with(at(".env"), json!({"mode": 0o644}))),
-            ("fs/setMode", with(at(".bashrc"), json!({"mode": 0o777}))),
-            ("fs/createLink", with(at(".profile"), json!({"target": "file"}))),
+            ("fs/setMode", with(at(".envrc"), json!({"mode": 0o777}))),
+            ("fs/createLink", with(at(".agents"), json!({"target": "file"}))),
             ("fs/createLink", json!({"path": "file:///etc/outpost-link", "target": "file", "sandbox": denied})),
         ] {
             let (_, message) = client.error(method, params).await;

@@ -205,7 +205,7 @@ async fn the_operator_can_name_a_user() {
     let mut client = ground.client().await;
     let policy = ground.workspace_write();
     let (code, output) =
-        ground.run(&mut client, &policy, "id -u && echo x > file && echo y > /tmp/y && ! touch .bashrc && ! touch /usr/x").await;
+        ground.run(&mut client, &policy, "id -u && echo x > file && echo y > /tmp/y && ! touch .codex/x && ! touch /usr/x").await;
     assert_eq!((code, output.lines().next()), (0, Some("65534")), "{output}");
     assert!(ground.path("file").exists());
 }

@@ -18,7 +18,7 @@ use anyhow::{Context, bail, ensure};
 const USAGE: &str = "\
 usage: cargo xtask test            install what the tests need and run all of them
        cargo xtask soak cuts [N]   `outpost run` through N (default 200) cut connections
-       cargo xtask soak files [N]  N (default 1,000,000) file calls against somebody who swaps links, a thousandth of it
+       cargo xtask soak files [N]  N (default 1,000,000) file calls while another process swaps links, a thousandth of it
                                    kills during fs/writeFile
        cargo xtask soak store      1,000 writers killed, 100,000 bits flipped: nothing lost, everything named
        cargo xtask soak properties [N]

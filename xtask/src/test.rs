@@ -56,7 +56,7 @@ fn plain() -> Command {
     command
 }
 
-/// Tests start login shells and sandboxes: what is in the home of whoever runs them, and which programs are there, must make no
+/// Tests start login shells and sandboxes: what is in the user's home, and which programs are there, must make no
 /// difference.
 fn apart(tests: &mut Command) -> anyhow::Result<()> {
     let home = target().join("home");

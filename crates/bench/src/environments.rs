@@ -1,4 +1,4 @@
-//! Figures of the registry: what an environment costs that nobody uses, what a step view costs, and how a reconnect
+//! Figures of the registry: what an unused environment costs, what a step view costs, and how a reconnect
 //! compares with a fresh connect. They are taken in this very process, which is the client, against a real executor.
 
 use std::path::PathBuf;
@@ -70,7 +70,7 @@ fn registry() -> Registry {
     Registry::new(RegistryOptions { environment: EnvironmentOptions::default(), local: None })
 }
 
-/// What environments cost that nobody uses.
+/// What unused environments cost.
 async fn idle() -> anyhow::Result<Idle> {
     // The first registry pays for what is needed only once.
     let warm = registry();

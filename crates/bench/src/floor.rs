@@ -28,7 +28,7 @@ pub const VERB: &str = "__floor";
 const PIECE: usize = 64 << 10;
 
 /// Prints its URL and serves until it is killed.
-#[expect(clippy::print_stdout, reason = "whoever started it reads the URL")]
+#[expect(clippy::print_stdout, reason = "its parent reads the URL")]
 pub fn serve() -> anyhow::Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     println!("ws://{}", listener.local_addr()?);

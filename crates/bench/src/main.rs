@@ -115,7 +115,7 @@ fn turns_plan(mut words: impl Iterator<Item = String>) -> anyhow::Result<turns::
 /// The hidden verb of the child that prints so many bytes.
 const PRINT: &str = "__print";
 
-/// Prints in pieces as large as a pipe. Nobody who listens is no failure: some scenarios hang up.
+/// Prints in pieces as large as a pipe. A closed pipe is no failure: some scenarios hang up.
 fn print(mut bytes: usize) -> anyhow::Result<()> {
     let block = vec![b'x'; 64 << 10];
     let mut out = std::io::stdout().lock();

@@ -160,7 +160,7 @@ impl Row {
         ]
     }
 
-    /// Nothing where there is no target, or nobody to compare with.
+    /// Nothing where there is no target, or nothing to compare with.
     fn verdict(&self, samples: &Samples) -> &'static str {
         let known: Option<Vec<bool>> = self.targets.iter().map(|target| target.is_met(self, samples)).collect();
         match known.as_deref() {

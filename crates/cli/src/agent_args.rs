@@ -16,7 +16,7 @@ Examples:
   outpost exec resume --last                    finishes a turn that was cut off
 
 What happens is told on standard error, the answer is on standard output; with --json all of it is on standard output, \
-one event a line (see docs/exec.md). Nobody is asked anything: what would need an answer is refused. An interrupted \
+one event a line (see docs/exec.md). No questions are asked: what would need an answer is refused. An interrupted \
 turn (Ctrl-C, SIGTERM) leaves a thread that can be resumed. Exit code 0 if the turn was completed, 1 if not, 2 for \
 wrong usage, 3 if an environment was unreachable.";
 

@@ -36,10 +36,10 @@ pub struct Agents {
     audience: Audience,
 }
 
-/// Whether somebody can be asked while it runs.
+/// Whether a user can be asked while it runs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Audience {
-    Nobody,
+    Unattended,
     User,
 }
 
@@ -82,7 +82,7 @@ impl Agents {
         if options.dangerously_bypass_approvals_and_sandbox {
             config.approval_policy = Some(ApprovalPolicy::Never);
         }
-        if audience == Audience::Nobody {
+        if audience == Audience::Unattended {
             config.approval_policy = Some(config.approval_policy.unwrap_or(ApprovalPolicy::Never));
         }
         let here = Here::new(options)?;
@@ -180,7 +180,7 @@ impl Agents {
         if !changes.is_empty() {
             thread.change(changes).await?;
         }
-        if self.audience == Audience::Nobody && thread.snapshot().await?.selection.is_none_or(|selection| selection.is_empty()) {
+        if self.audience == Audience::Unattended && thread.snapshot().await?.selection.is_none_or(|selection| selection.is_empty()) {
             bail!("thread {id} has no environment to work in; name one with `-e ENV` or `--cd DIR`");
         }
         Ok(Open { thread, follow, before, missing })

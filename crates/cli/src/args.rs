@@ -34,7 +34,7 @@ pub struct Arguments {
     pub command: Command,
 }
 
-/// What has no key is wrong usage; whether the key is known is told by whoever reads it.
+/// What has no key is wrong usage; whether the key is known is reported by the code that reads it.
 fn setting(text: &str) -> Result<String, &'static str> {
     match text.split_once('=') {
         Some((key, _)) if !key.trim().is_empty() => Ok(text.to_owned()),
@@ -238,7 +238,7 @@ impl Command {
 const EXECUTOR_HELP: &str = "\
 Examples:
   outpost executor                                     this machine only; clients show a token
-  outpost executor --no-auth                           this machine only, nobody is asked
+  outpost executor --no-auth                           this machine only, without authentication
   outpost executor --listen unix:///run/user/1000/x.sock
                                                        only this user can connect
   outpost executor --listen ws://10.0.0.5:7000 \\
@@ -392,7 +392,7 @@ pub struct KeeperArguments {
 
 #[derive(Args)]
 pub struct AuthArguments {
-    /// Ask nobody who they are; only for a loopback address. Every user of this machine can then run commands as you
+    /// No authentication; only for a loopback address. Every user of this machine can then run commands as you
     #[arg(long)]
     pub no_auth: bool,
     /// Let pages of this origin (https://example.com) connect from a browser; may be given several times
@@ -840,7 +840,7 @@ mod tests {
         assert_eq!(words("outpost exec help"), "outpost exec help");
     }
 
-    /// Paragraphs are wrapped by whoever prints them; what is wrapped twice is torn.
+    /// Paragraphs are wrapped when printed; wrapping twice breaks lines in the middle.
     #[test]
     fn help_is_not_torn() {
         let mut found = Vec::new();

@@ -46,7 +46,7 @@ pub struct Wish {
     pub config: Config,
     pub provider: Option<String>,
     pub model: Option<String>,
-    /// Whether somebody can be asked while it runs.
+    /// Whether a user can be asked while it runs.
     pub questions: bool,
     /// Whether sessions on other machines are kept for the next start of this program.
     pub keeps_sessions: bool,

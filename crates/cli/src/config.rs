@@ -100,7 +100,7 @@ pub enum Durability {
     Stored,
 }
 
-/// The variables that hold keys to providers of models. A configuration that cannot be read names none; whoever needs it
+/// The variables that hold keys to providers of models. A configuration that cannot be read names none; code that needs it
 /// says what is wrong with it.
 pub fn key_variables(overrides: &[String]) -> Vec<String> {
     let file = Home::from_environment().map(|home| home.config());
@@ -125,7 +125,7 @@ impl Config {
     pub fn read(file: Option<&Path>, overrides: &[String]) -> anyhow::Result<Self> {
         let mut table = match file.map(std::fs::read_to_string) {
             Some(Ok(text)) => text.parse::<Table>().map_err(|error| wrong_line(file.unwrap_or(Path::new("")), &text, &error))?,
-            // A home that cannot be one is told by whoever needs it.
+            // A home that cannot be used is reported by the code that needs it.
             Some(Err(error)) if !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
                 return Err(error).with_context(|| format!("{} cannot be read", file.unwrap_or(Path::new("")).display()));
             }
@@ -193,7 +193,7 @@ pub fn wrong_line(file: &Path, text: &str, error: &toml::de::Error) -> anyhow::E
     anyhow!("{}:{}: {}", file.display(), before.matches('\n').count() + 1, error.message())
 }
 
-/// In one line, with the key and with whoever set it.
+/// In one line, with the key and the file or variable that set it.
 fn wrong_value(file: Option<&Path>, overrides: &[String], error: &toml::de::Error) -> anyhow::Error {
     let shown = error.to_string();
     let key = shown.lines().find_map(|line| line.strip_prefix("in `")).map_or("", |key| key.trim_end_matches('`'));

@@ -92,7 +92,7 @@ impl ExecutorArguments {
     }
 }
 
-/// What nobody but their owner needs to read, below the home of the executor's user.
+/// What only their owner needs to read, below the home of the executor's user.
 const PRIVATE: [&str; 9] = [".ssh", ".gnupg", ".aws", ".azure", ".config/gcloud", ".kube", ".docker", ".netrc", ".git-credentials"];
 
 impl Profile {

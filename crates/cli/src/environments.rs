@@ -90,7 +90,7 @@ pub fn watch() -> Option<FileWatch> {
     FileWatch::new(&home.environments()).inspect_err(|error| tracing::warn!(%error, "its changes take effect at the next start")).ok()
 }
 
-/// A name that nobody has written down, told with those that are.
+/// An unknown name, reported with the known ones.
 pub fn unknown(id: &EnvironmentId, known: &[EnvironmentId]) -> anyhow::Error {
     let names = known.iter().map(|id| format!("`{id}`")).collect::<Vec<_>>().join(", ");
     let known = match known {

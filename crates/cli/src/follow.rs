@@ -29,7 +29,7 @@ impl Follow {
         Self { thread: thread.id(), store: store.clone(), feed: thread.subscribe(), last, waiting: VecDeque::new(), behind: false }
     }
 
-    /// The same for a thread that was working before anybody listened.
+    /// The same for a thread that was working before this follower began.
     pub fn catching_up(last: Seq, thread: &LiveThread, store: &Store) -> Self {
         Self { behind: true, ..Self::after(last, thread, store) }
     }
@@ -48,7 +48,7 @@ impl Follow {
         }
     }
 
-    /// The next event, as soon as there is one. Nothing is lost if nobody waits for it to the end.
+    /// The next event, as soon as there is one. Cancel safe.
     pub async fn next(&mut self) -> Event {
         loop {
             if let Some(event) = self.ready().await {

@@ -56,7 +56,7 @@ pub fn draw(row: &Row, columns: usize) -> Vec<String> {
     wrap(text, room).into_iter().enumerate().map(|(number, piece)| format!("{}{piece}", begin(number))).collect()
 }
 
-/// A row as it is written where nobody sees rows.
+/// A row as it is written without a terminal.
 pub fn plain(row: &Row) -> String {
     match row {
         Row::Own(text) | Row::Theirs(text) => text.clone(),

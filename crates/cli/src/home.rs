@@ -87,7 +87,7 @@ impl Home {
         access(&self.0, Access::WRITE_OK).with_context(|| format!("the home {place} cannot be written to{advice}"))
     }
 
-    /// Closes the home to others. One that somebody made for us may be open; a directory that holds other things as well
+    /// Closes the home to others. One that existed before may be open; a directory that holds other things as well
     /// is not ours to close.
     pub fn close_to_others(&self) -> io::Result<()> {
         let metadata = match fs::metadata(&self.0) {

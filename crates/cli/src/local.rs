@@ -1,5 +1,6 @@
 //! The executor of this machine.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -54,6 +55,7 @@ pub fn executor_config(settings: ExecutorSettings, variables: &Variables) -> any
         temporary: std::env::var_os("TMPDIR").filter(|path| !path.is_empty()).map(Into::into),
         own: home.iter().map(|home| home.path().to_owned()).collect(),
         shared: home.iter().flat_map(|home| ["skills", "plugins"].map(|name| home.path().join(name))).collect(),
+        homes: homes(variables.get("HOME").map(Into::into)),
         ceiling: settings.confinement.ceiling,
     };
     let own_home = home.as_ref().map(|home| home.path().to_owned());
@@ -80,4 +82,18 @@ pub fn executor_config(settings: ExecutorSettings, variables: &Variables) -> any
         http_allow: settings.http_allow,
         peer: settings.peer,
     })
+}
+
+/// Where the users of this machine have their homes: the one that the variable names, and those of every user with a login shell.
+fn homes(own: Option<PathBuf>) -> Vec<PathBuf> {
+    let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let logs_in = |line: &&str| !line.ends_with("/nologin") && !line.ends_with("/false");
+    let listed = users.lines().filter(logs_in).filter_map(|line| line.split(':').nth(5)).map(PathBuf::from);
+    let there = own.into_iter().chain(listed).filter_map(|home| home.canonicalize().ok());
+    let mut homes: Vec<PathBuf> = there
+        .filter(|home| home.is_dir() && home.parent().is_some_and(|above| above.parent().is_some() || home.ends_with("root")))
+        .collect();
+    homes.sort();
+    homes.dedup();
+    homes
 }

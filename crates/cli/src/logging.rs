@@ -13,7 +13,7 @@ use tracing_subscriber::fmt::FmtContext;
 use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
 use tracing_subscriber::registry::LookupSpan;
 
-/// What goes wrong with an MCP server is told to whoever uses it, in our own words.
+/// What goes wrong with an MCP server is reported to its users in our own words.
 const WARNINGS: &str = "warn,rmcp=off";
 
 pub fn start(secrets: Secrets, is_server: bool) {
@@ -66,7 +66,7 @@ impl Visit for Sentence {
     }
 }
 
-/// Every event arrives here in one piece, so that no secret is torn in two. Where nobody takes it, it is lost: a log that cannot
+/// Every event arrives here in one piece, so that no secret is torn in two. Without a receiver it is lost: a log that cannot
 /// be written must not end the work that it tells of.
 struct Redacting<W> {
     secrets: Secrets,

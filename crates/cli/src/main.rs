@@ -46,7 +46,7 @@ fn main() -> ExitCode {
     if let Some(code) = outpost_sandbox::stage::run_if_asked(std::env::args_os(), outpost_executor::serve_files) {
         return code;
     }
-    // Nobody of this user may read our memory or our environment, and no dump is written when we crash.
+    // Other processes of this user may not read our memory or our environment, and no dump is written when we crash.
     let undumpable = set_dumpable_behavior(DumpableBehavior::NotDumpable);
     let arguments = Arguments::of_this_process();
     let variables = Variables::of_this_process().with_keys(config::key_variables(&arguments.settings));
@@ -105,7 +105,7 @@ fn main() -> ExitCode {
 /// What every verb is given of this process.
 pub struct Process {
     pub variables: Variables,
-    /// What must not be written down; whoever learns of another secret registers it.
+    /// Secrets that must not be written down; code that learns of another one registers it.
     pub secrets: Secrets,
     /// `-c KEY=VALUE`, in order, to be put over config.toml.
     pub settings: Vec<String>,

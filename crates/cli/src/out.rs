@@ -11,19 +11,19 @@ use anyhow::Context;
 use outpost_wire::shown::{FRAME, Form, Showing, Untrusted, guard};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// Whoever read it has seen enough, as in `outpost thread list | head`. That is no failure, and nothing is said about it.
+/// The reader has seen enough, as in `outpost thread list | head`. That is no failure, and nothing is said about it.
 #[derive(Debug)]
 pub struct ReaderGone;
 
 impl fmt::Display for ReaderGone {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("nobody reads standard output any more")
+        f.write_str("the reader of standard output is gone")
     }
 }
 
 impl Error for ReaderGone {}
 
-/// Tells people something. Nobody may be listening any more, and that is no reason to stop: what was asked for is elsewhere.
+/// Writes a message for the user. The reader may be gone, and that is no reason to stop: what was asked for is elsewhere.
 pub fn say(text: &str) {
     let is_terminal = io::stderr().is_terminal();
     // Only the first line begins with our name.
@@ -138,7 +138,7 @@ pub fn seen_enough(error: anyhow::Error) -> anyhow::Error {
     if error.chain().any(|cause| cause.downcast_ref().is_some_and(is_gone)) { ReaderGone.into() } else { error }
 }
 
-/// Whether nobody reads standard output any more, for those who may have nothing to write for a long time.
+/// Whether the reader of standard output is gone, for those who may have nothing to write for a long time.
 pub fn is_unread() -> bool {
     let out = io::stdout();
     let mut watched = [PollFd::new(&out, PollFlags::empty())];

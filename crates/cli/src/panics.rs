@@ -14,7 +14,7 @@ use crate::out::say;
 pub fn watch(secrets: Secrets) -> Bugs {
     set_hook(Box::new(move |info| {
         let what = message(info);
-        // The only place where the standard library panics about the world outside: whoever read our output went away.
+        // The only place where the standard library panics about the world outside: the reader of our output went away.
         if what.starts_with("failed printing to") {
             say(&what);
             std::process::exit(i32::from(FAILED));

@@ -17,7 +17,7 @@ pub struct ProgressBar {
 }
 
 impl ProgressBar {
-    /// Nothing if nobody looks.
+    /// Nothing without a terminal.
     pub fn start(progress: Arc<Progress>, label: String) -> Option<Self> {
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         if !std::io::stderr().is_terminal() || dumb {

@@ -1,7 +1,7 @@
 //! A thread as people see it: what happens on standard error, the answer on standard output.
 //!
 //! On a terminal the last line tells what is being waited for, and for how long; it is gone when something is said. Where
-//! nobody looks there is no such line and there are no colours.
+//! there is no terminal there is no such line and there are no colours.
 //!
 //! Whatever was not written by this program goes through `outpost_wire::shown` before it is drawn, and on a terminal every row
 //! of our own begins with a bar that nothing else can show.
@@ -332,7 +332,7 @@ impl Screen {
         self.put(style, text);
     }
 
-    /// Draws a row: on a terminal so that everybody sees whose it is.
+    /// Draws a row: on a terminal so that it is visible whose it is.
     pub fn row(&mut self, style: Style, row: &Row) {
         self.above = None;
         self.wipe();
@@ -403,7 +403,7 @@ fn ending(finished: &CallFinished, detail: &Value) -> Option<String> {
         },
         CallOutcome::Failed => remark(detail["error"].as_str().unwrap_or("it failed")),
         CallOutcome::Declined => "declined".into(),
-        CallOutcome::Lost => "lost: nobody knows what became of it".into(),
+        CallOutcome::Lost => "lost: its outcome is unknown".into(),
         CallOutcome::Aborted => "stopped".into(),
     })
 }
@@ -420,7 +420,7 @@ fn columns() -> usize {
     tcgetwinsize(io::stderr()).map_or(80, |size| usize::from(size.ws_col).max(20))
 }
 
-/// What somebody else says, as a part of a line of ours.
+/// Text that we did not write, as a part of a line of ours.
 fn remark(text: &str) -> String {
     cut(&line(text), REMARK)
 }
@@ -429,7 +429,7 @@ fn remark(text: &str) -> String {
 fn wanted(item: &Raw) -> Option<(String, Announced)> {
     let item: Value = item.read().ok()?;
     let arguments: Value = serde_json::from_str(item["arguments"].as_str().filter(|_| item["name"] == "exec_command")?).ok()?;
-    // As the model wrote it: the call failed before anybody looked for such an environment.
+    // As the model wrote it: the call failed before the environment was looked up.
     let place = arguments["environment_id"].as_str().map(|id| format!("[{}] ", word(id))).unwrap_or_default();
     Some((item["call_id"].as_str()?.to_owned(), Announced { place, command: arguments["cmd"].as_str()?.to_owned() }))
 }

@@ -1,4 +1,4 @@
-//! The MCP servers of `config.toml` and what is required of all servers, read anew whenever somebody asks, and heard of when they change.
+//! The MCP servers of `config.toml` and what is required of all servers, read anew on each request, and watched for changes.
 
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use crate::config::Config;
 use crate::home::Home;
 
-/// What the administrator of this machine requires of everybody.
+/// What the administrator of this machine requires of all its users.
 const REQUIREMENTS: &str = "/etc/outpost/requirements.toml";
 
 /// Where the runtime has its servers from.
@@ -53,9 +53,9 @@ fn read(file: &Path) -> Result<serde_json::Value, String> {
     }
 }
 
-/// Counts the changes of these files for as long as somebody listens.
+/// Counts the changes of these files for as long as there is a listener.
 fn follow(files: Vec<PathBuf>) -> Option<watch::Receiver<u64>> {
-    let unheard = |error: &outpost_environment::config::WatchError| tracing::warn!(%error, "changes are seen when somebody asks for them");
+    let unheard = |error: &outpost_environment::config::WatchError| tracing::warn!(%error, "changes are noticed only by the next request");
     let mut watch = FileWatch::of_all(files).inspect_err(unheard).ok()?;
     let (sender, receiver) = watch::channel(0);
     tokio::spawn(async move {

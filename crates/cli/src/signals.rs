@@ -129,7 +129,7 @@ pub async fn forward(to: Forwarding, mut signals: Signals, tty: bool) -> u8 {
         if connected {
             to.send(signal).await;
         } else if told {
-            // Asked twice while nobody is there to pass it on to.
+            // A second signal while there is no process to pass it on to.
             return code(signal);
         } else {
             told = true;

@@ -51,7 +51,7 @@ pub enum ThreadCommand {
     Export(ExportArguments),
     /// Say why each capability root of a thread is in its next step, or why not
     Why(Name),
-    /// Take a thread from whoever writes it; that program's next write fails
+    /// Take a thread from the program that writes it; that program's next write fails
     Takeover(Names),
 }
 

@@ -16,7 +16,7 @@ use crate::variables::Variables;
 const RANDOM: usize = 32;
 /// Fewer characters than this do not hold 128 bits, however they are chosen.
 const SHORTEST: usize = 22;
-/// Nobody else may read a token, not even somebody of the same group.
+/// Only the owner may read a token, not even the same group.
 const OTHERS: u32 = 0o077;
 
 /// The token in a file, which is made if it is not there.

@@ -24,7 +24,7 @@ pub const BLOCK: usize = 512 << 10;
 /// Blocks of one file that are on their way at once.
 pub const WINDOW: usize = 8;
 
-/// A piece of a file. Whoever holds it holds its share of the memory that a transfer may use.
+/// A piece of a file. While it is held it counts against the memory that a transfer may use.
 #[derive(Clone)]
 pub struct Block {
     offset: u64,
@@ -54,7 +54,7 @@ impl From<EnvironmentError> for ReadError {
 }
 
 impl BlockFile<'_> {
-    /// Sends the whole file, in order. Ends early without complaint if nobody takes it any more.
+    /// Sends the whole file, in order. Ends early, without an error, if the receiver is gone.
     pub async fn read(&self, known: &Attributes, room: &Arc<Semaphore>, out: mpsc::Sender<Block>) -> Result<(), ReadError> {
         let mut offset = 0;
         loop {

@@ -85,7 +85,7 @@ pub struct Transport {
 }
 
 impl SshHost {
-    /// The same as a place; somebody may be asked for a password.
+    /// The same as a place; the user may be asked for a password.
     pub fn transport(&self) -> Transport {
         let ssh = Ssh { destination: self.destination.clone(), args: self.args.clone() };
         Transport { route: ssh.into(), manner: Manner { attended: true, ..Manner::default() } }
@@ -141,7 +141,7 @@ impl Transport {
     }
 
     /// Prepares a new place, and leaves a note there that this was done. What the commands say goes to standard error where
-    /// somebody sits before it, and to the log otherwise.
+    /// a user sits before it, and to the log otherwise.
     pub async fn set_up(&self, setup: &Setup) -> Result<(), BootstrapError> {
         let seconds = setup.timeout.as_secs().max(1);
         let mut script = format!(

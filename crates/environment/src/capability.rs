@@ -1,4 +1,4 @@
-//! Capability roots: which of them a step can use, and through which handle. Nothing is read here and nobody is waited for.
+//! Capability roots: which of them a step can use, and through which handle. Nothing is read here, and nothing waits.
 
 use outpost_wire::intent::MAX_ROOTS;
 use outpost_wire::{CapabilityRoot, RootLocation};

@@ -1,7 +1,7 @@
 //! `environments.toml`: what may stand in it, and what is wrong with what does.
 //!
 //! One wrong entry is disabled and stays visible; the others work. A wrong default, a wrong top level or wrong syntax is
-//! fatal: nobody may end up on another machine because of a slip of the pen.
+//! fatal: a typing error must not lead to another machine.
 
 pub mod edit;
 mod entry;
@@ -77,7 +77,7 @@ pub fn parse(text: &str, path: &Path) -> Result<Snapshot, ConfigError> {
         if found[..index].iter().any(|earlier| earlier.id.as_ref() == Some(id)) {
             continue;
         }
-        // Nobody can know which of two is meant, so neither is.
+        // Which of the two is meant is unknown, so neither is used.
         let definition = match found[index + 1..].iter().find(|later| later.id.as_ref() == Some(id)) {
             Some(later) => Err(text.at(found[index].line, &format!("duplicate environment id `{id}`, again in line {}", later.line))),
             None => found[index].definition.clone(),

@@ -44,7 +44,7 @@ enum Nature {
     Journey(Arc<Journey>),
     /// Links come from outside, whenever they come.
     Joined(Arc<joined::Slot>),
-    /// Nobody can connect before it is provided.
+    /// It cannot be connected to before it is provided.
     Pending(Arc<Provision>),
 }
 
@@ -146,7 +146,7 @@ impl Connector {
         (connector, door)
     }
 
-    /// A place that is announced before it exists. Nobody connects before it is provided.
+    /// An environment that is announced before it exists; connecting waits until it is provided.
     pub(crate) fn pending(name: impl Into<String>, provision: Arc<Provision>) -> Self {
         let provided = provision.clone();
         Self::with_nature(name.into(), Nature::Pending(provision), move || {
@@ -164,7 +164,7 @@ impl Connector {
         &self.name
     }
 
-    /// One link, for whoever wants to do something of their own with it.
+    /// One link, for callers that do not want the environment's own session.
     pub async fn link(&self) -> Result<Link, LinkError> {
         Ok(self.connect().await?.link)
     }
@@ -173,7 +173,7 @@ impl Connector {
         (self.make)().await
     }
 
-    /// Whether sessions outlive the link only if somebody keeps them on the other side.
+    /// Whether sessions outlive the link only with a keeper on the other side.
     pub(crate) fn needs_keeper(&self) -> bool {
         match &self.nature {
             Nature::Command | Nature::Journey(_) => true,
@@ -190,7 +190,7 @@ impl Connector {
         }
     }
 
-    /// Waits until somebody has come whom it is worth trying; where nobody comes by themselves, for ever.
+    /// Waits until an executor has dialled in; for ever where executors do not dial in.
     pub(crate) async fn arrival(&self) {
         match &self.nature {
             Nature::Joined(slot) => slot.filled().await,
@@ -198,7 +198,7 @@ impl Connector {
         }
     }
 
-    /// Waits until somebody has logged in for it; where nobody can, for ever.
+    /// Waits until a user has logged in; for ever where no login exists.
     pub(crate) async fn login(&self) {
         match &self.nature {
             Nature::Journey(journey) => journey.login().await,
@@ -206,14 +206,14 @@ impl Connector {
         }
     }
 
-    /// Sees to it that what was started for it is stopped when nobody has used it for so long, also when we are gone by then.
+    /// Sees to it that what was started for it is stopped after being unused for so long, even if this program has ended by then.
     pub(crate) fn stop_later(&self, idle: Duration) {
         if let Nature::Journey(journey) = &self.nature {
             journey.stop_later(idle);
         }
     }
 
-    /// Stops what was started for it, unless somebody else still uses it.
+    /// Stops what was started for it, unless another program still uses it.
     pub(crate) async fn stop(&self) {
         if let Nature::Journey(journey) = &self.nature {
             journey.stop().await;

@@ -1,4 +1,4 @@
-//! How an environment is reached, as somebody wrote it down: checked, comparable, and not yet connected to anything.
+//! How an environment is reached, as configured: checked, comparable, and not yet connected to anything.
 //!
 //! The file, the RPC and the library all make these, and there is no other way into the registry. So there is one set of
 //! rules.
@@ -24,7 +24,7 @@ pub struct Definition {
     /// What people and programs choose environments by.
     pub labels: Vec<String>,
     pub setup: Setup,
-    /// How long nobody may use it before it is stopped; only what can be started from here.
+    /// How long it may be unused before it is stopped; only what can be started from here.
     pub idle_stop: Option<Duration>,
 }
 
@@ -214,7 +214,7 @@ impl Definition {
 }
 
 impl Ssh {
-    /// What ssh is told. Nothing is asked for where nobody sits, and a dead network is noticed. A connection that somebody has opened
+    /// What ssh is told. ssh asks no questions without a terminal, and notices a dead network. A connection that a user has opened
     /// for all is used; its own settings are left alone where there is none.
     pub(crate) fn options(&self, manner: &Manner) -> Vec<String> {
         let mut options: Vec<String> = ["-T", "-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3"].map(str::to_owned).into();

@@ -28,10 +28,10 @@ const AT_ONCE: usize = 128;
 const REMEMBERED: usize = 1024;
 /// So long is an executor taken at its word that tells no digests.
 const CURRENT: Duration = Duration::from_secs(5);
-/// So many changes may wait for somebody who listens; beyond, it is told that there were more.
+/// How many changes may wait for a listener; beyond, it only learns that there were more.
 const CHANGES: usize = 256;
 
-/// A folder that somebody wants to know about.
+/// A folder whose content is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wanted {
     pub path: PathUri,
@@ -61,7 +61,7 @@ pub struct Discoveries {
     changes: broadcast::Sender<ChangedFolder>,
 }
 
-/// A folder that holds something else than before, as whoever looked was told.
+/// A folder whose content differs from what was last reported.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChangedFolder {
     pub environment: EnvironmentId,
@@ -84,7 +84,7 @@ struct Key {
     sandbox: Option<SandboxContext>,
 }
 
-/// Which executor it was. One that does not say who it is, is nobody else only as long as the handle is the same.
+/// Which executor it was. One without an identity counts as the same only as long as the handle is the same.
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Executor {
     Install(String),
@@ -123,19 +123,19 @@ impl Discoveries {
         self.told.load(Ordering::Relaxed)
     }
 
-    /// Changes of folders that are known already, from now on. They are seen when somebody looks, and by nobody before.
+    /// Changes of folders that are known already, from now on. They are noticed by the next look, and not before.
     pub fn changes(&self) -> broadcast::Receiver<ChangedFolder> {
         self.changes.subscribe()
     }
 
     fn tell_change(&self, handle: &Environment, path: Option<PathUri>) {
         if let Some(environment) = handle.id().cloned() {
-            // Nobody need listen.
+            // There may be no listener.
             let _ = self.changes.send(ChangedFolder { environment, path });
         }
     }
 
-    /// What these folders hold, in their order, through exactly this handle. Nobody waits for a connection here: a handle that
+    /// What these folders hold, in their order, through exactly this handle. Nothing waits for a connection here: a handle that
     /// is not ready now is lost.
     pub async fn look(
         &self,
@@ -183,7 +183,7 @@ impl Discoveries {
         Ok(found.into_iter().flatten().collect())
     }
 
-    /// What is installed on the machine of an environment for everybody there. `None` if its executor cannot tell.
+    /// What is installed on the machine of an environment for all its users. `None` if its executor cannot tell.
     pub async fn installed(
         &self,
         handle: &Environment,

@@ -27,7 +27,7 @@ use crate::supervisor::Supervisor;
 use crate::usage::Use;
 use crate::watching::Watches;
 
-/// Nobody waits longer to take leave.
+/// The longest wait for a session to close.
 const GOODBYE: Duration = Duration::from_secs(2);
 
 /// When a connection is made.
@@ -38,7 +38,7 @@ pub enum ConnectPolicy {
     /// When it is first used.
     #[default]
     Lazy,
-    /// Only when somebody says so: a machine that sleeps is not woken unasked.
+    /// Only when the user says so: a machine that sleeps is not woken unasked.
     Manual,
 }
 
@@ -63,7 +63,7 @@ pub struct EnvironmentOptions {
     pub jitter_seed: u64,
     /// Where the session is remembered for the next start of this program. Without it a session dies with its program.
     pub sessions: Option<Arc<SessionMemory>>,
-    /// How long nobody may use it before it is stopped.
+    /// How long it may be unused before it is stopped.
     pub idle_stop: Option<Duration>,
     /// What routes through ssh, jobs and containers may use.
     pub means: Means,
@@ -160,7 +160,7 @@ pub(crate) struct Shared {
     pub bodies: Arc<Bodies>,
     pub watches: Arc<Watches>,
     use_count: Arc<Use>,
-    /// Who stops it, and when, if nobody is here to see that it is not used.
+    /// What stops it, and when, if this program has ended.
     leave: Option<(Connector, Duration)>,
     stop: CancellationToken,
     _stop: DropGuard,
@@ -267,7 +267,7 @@ impl Environment {
         }
     }
 
-    /// Connects because somebody said so: at once, whatever the policy and the last failure are.
+    /// Connects on request: at once, whatever the policy and the last failure are.
     pub async fn connect(&self) -> Result<EnvironmentInfo, EnvironmentError> {
         let seen = match &*self.0.state.borrow() {
             State::Failed(failure) if failure.is_final() => return Err(self.0.failed(failure)),
@@ -300,7 +300,7 @@ impl Environment {
 
     /// Ends the session there, and everything in it, if the executor can do that.
     pub async fn end(&self) -> Result<(), EnvironmentError> {
-        // Nobody waits for a connection only to say good-bye; the session's grace ends it then.
+        // A connection is not made only to close a session; the session's grace ends it then.
         let State::Ready(connected) = self.state() else { return Ok(()) };
         if connected.info.capabilities.session_end {
             let ended = timeout(GOODBYE, connected.peer.0.call::<SessionEnd>(&Some(Empty {}))).await;
@@ -340,7 +340,7 @@ impl Environment {
     }
 
     /// Ends the handle because its environment was removed. A program that was started for it is ended, whatever it did before and
-    /// whoever still holds the handle: nothing else could be asked to end it. Any other connection is left to those who hold it.
+    /// all holders of the handle: nothing else could be asked to end it. Any other connection is left to those who hold it.
     pub(crate) fn dismiss(&self) {
         if !self.0.is_program || !matches!(&*self.0.state.borrow(), State::Ready(_) | State::Recovering { .. }) {
             return self.retire();
@@ -382,15 +382,15 @@ impl Shared {
     fn wake(&self) {
         let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(supervisor) = idle {
-            // Before anything else happens, so that whoever asked for it does not find it idle.
+            // Before anything else happens, so that the caller does not find it idle.
             supervisor.begins();
             tokio::spawn(supervisor.run());
         }
         self.wanted.notify_one();
     }
 
-    /// Waits until the connection works; asks for it if nobody has. All who wait share one attempt. After a failure
-    /// nobody waits again before it is time for the next attempt.
+    /// Waits until the connection works; asks for it if that was not done. All callers share one attempt. After a failure
+    /// callers fail at once until it is time for the next attempt.
     pub async fn ready(&self) -> Result<Arc<Connected>, EnvironmentError> {
         let seen = match &*self.state.borrow() {
             State::Ready(connected) => return Ok(connected.clone()),

@@ -1,6 +1,6 @@
 //! HTTP requests that are made from an environment's place in the network.
 //!
-//! A request is made once. A body that is streamed ends with its connection: nobody can say what it would have been.
+//! A request is made once. A body that is streamed ends with its connection: the rest is unknown.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -102,7 +102,7 @@ impl HttpBody {
 impl Drop for HttpBody {
     fn drop(&mut self) {
         self.bodies.lock().remove(&self.id);
-        // What nobody read is no longer waited for.
+        // Unread data is no longer waited for.
         self.pieces.close();
         while let Ok(piece) = self.pieces.try_recv() {
             self.processes.note_read(piece.map_or(0, |bytes| bytes.len()));

@@ -31,7 +31,7 @@ pub enum ProcessEvent {
     },
     /// Nothing comes after this.
     Closed,
-    /// Nobody knows what became of it.
+    /// Its fate is unknown.
     Lost {
         reason: String,
     },
@@ -95,7 +95,7 @@ impl Pushed {
 /// What a push did.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Taken {
-    /// Output bytes that now wait for whoever reads the inbox.
+    /// Output bytes that now wait for the reader.
     pub bytes: usize,
     /// Something before this is missing and will not come by itself.
     pub is_behind: bool,
@@ -111,7 +111,7 @@ impl Inbox {
         self.lock().expected - 1
     }
 
-    /// Somebody reads from now on. Returns the bytes of output that already wait; what came before could not be read, so
+    /// A reader is there from now on. Returns the bytes of output that already wait; what came before could not be read, so
     /// it must not have held up the link either.
     pub fn attend(&self) -> usize {
         let mut state = self.lock();
@@ -209,11 +209,11 @@ impl Inbox {
         is_lost
     }
 
-    /// Throws away what nobody has read and tells how many bytes of output that was.
+    /// Drops what was not read and returns how many bytes of output that was.
     pub fn discard(&self) -> usize {
         let mut state = self.lock();
         state.over = true;
-        // What came before anybody read was never counted.
+        // What came before there was a reader was never counted.
         let unread = if state.attended { state.unread() } else { 0 };
         state.queue.clear();
         unread
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn output_counts_as_unread_once_somebody_reads() {
+    fn output_counts_as_unread_once_there_is_a_reader() {
         let inbox = Inbox::default();
         assert_eq!(inbox.push(1, chunk(1, "one")).bytes, 0);
         assert_eq!(inbox.attend(), 3);

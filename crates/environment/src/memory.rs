@@ -37,7 +37,7 @@ impl SessionMemory {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The session that was left behind in an environment, if there is one. Nobody else gets it now; it is told once.
+    /// The session that was left behind in an environment, if there is one. It is handed out once.
     pub fn recall(&self, environment: &str) -> Option<String> {
         let mut held = self.held();
         if held.contains_key(environment) {
@@ -62,7 +62,7 @@ impl SessionMemory {
         self.remember(environment, "");
     }
 
-    /// A slot that nobody holds: rather one that somebody left something in.
+    /// A free slot, preferably one with a session left in it.
     fn slot(&self, environment: &str) -> io::Result<Option<(File, Option<String>)>> {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
         let mut empty = None;

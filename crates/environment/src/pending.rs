@@ -1,4 +1,4 @@
-//! An environment that is announced before it exists: somebody else provides it, or fails to.
+//! An environment that is announced before it exists: another part of the program provides it, or fails to.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -74,7 +74,7 @@ impl Provision {
         match stage.wait_for(|stage| *stage != Stage::Pending).await.as_deref() {
             Ok(Stage::Failed(reason)) => Err(reason.clone()),
             Ok(_) => Ok(()),
-            Err(_) => Err("nobody provides it any more".into()),
+            Err(_) => Err("its provider is gone".into()),
         }
     }
 

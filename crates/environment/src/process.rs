@@ -101,14 +101,14 @@ impl Environment {
         if !self.shared().processes.add(&start.id, inbox.clone()) {
             return Err(EnvironmentError::IdInUse { id: start.id });
         }
-        // Made before the start, so that whoever does not wait for it leaves nothing behind.
+        // Made before the start, so that a cancelled caller leaves nothing behind.
         let process = RemoteProcess { environment: self.clone(), id: start.id, inbox, writes: AtomicU64::new(0), session };
         self.start_once(&params, session).await?;
         self.shared().processes.note_unread(process.inbox.attend());
         Ok(process)
     }
 
-    /// Takes up a process that this session has, whoever started it: all of its output that is still kept, and what comes.
+    /// Takes up any process of this session: all of its output that is still kept, and what comes.
     pub async fn adopt(&self, id: &str) -> Result<RemoteProcess, EnvironmentError> {
         let connected = self.shared().ready().await?;
         let inbox = Arc::new(Inbox::default());
@@ -124,13 +124,13 @@ impl Environment {
         Ok(process)
     }
 
-    /// The start is repeated only in the session that may have seen it: in another one, nobody could tell.
+    /// The start is repeated only in the session that may have seen it: in another one, its outcome would be unknown.
     async fn start_once(&self, params: &StartParams, session: u64) -> Result<(), EnvironmentError> {
         let mut is_repeated = false;
         loop {
             let connected = match self.shared().ready_in(session, &params.process_id).await {
                 Ok(connected) => connected,
-                // It was sent once, and nobody is left who could tell what became of it.
+                // It was sent once, and its outcome is unknown.
                 Err(_) if is_repeated => return Err(self.unknown::<Start>()),
                 Err(error) => return Err(error),
             };
@@ -255,7 +255,7 @@ impl Drop for RemoteProcess {
     fn drop(&mut self) {
         let processes = &self.environment.shared().processes;
         processes.remove(&self.id, &self.inbox);
-        // What nobody read is no longer waited for.
+        // Unread output is no longer waited for.
         let unread = self.inbox.discard();
         processes.note_read(unread);
     }

@@ -79,7 +79,7 @@ impl Snapshot {
         local.into_iter().chain(self.entries.iter().map(|entry| entry.id.clone())).collect()
     }
 
-    /// Those that nobody wakes without naming them.
+    /// Those that are connected only when named.
     pub fn asleep(&self) -> Vec<EnvironmentId> {
         let is_manual = |entry: &&Entry| entry.definition.as_ref().is_ok_and(|definition| definition.connect == ConnectPolicy::Manual);
         self.entries.iter().filter(is_manual).map(|entry| entry.id.clone()).collect()
@@ -119,7 +119,7 @@ impl Snapshot {
 pub enum Variable {
     /// Nothing: others decide.
     Unset,
-    /// No environments at all, whatever anybody else says.
+    /// No environments at all, whatever else is configured.
     Off,
     /// One environment, `remote`, and this machine is not used.
     Url(Box<Definition>),

@@ -1,6 +1,6 @@
 //! Which environments there are, how each stands, and the one place where ids become handles.
 //!
-//! Nothing here runs by itself: a handle that nobody uses costs a few kilobytes and no task. Whoever connects something,
+//! Nothing here runs by itself: an unused handle costs a few kilobytes and no task. A caller that connects something,
 //! be it by capturing a step, does so within a runtime. Whatever happens to a handle is told by its supervisor, written
 //! down here and passed on as news.
 
@@ -80,7 +80,7 @@ pub enum RegistryError {
     Unknown(EnvironmentId),
     #[error("environment `local` is this machine and cannot be added, replaced or removed")]
     Local,
-    #[error("environment `{0}` is provisioned by somebody else and cannot be defined otherwise")]
+    #[error("environment `{0}` is provisioned at run time and cannot be defined in the configuration")]
     IsPending(EnvironmentId),
     #[error("environment `{0}` is defined already and cannot be announced as pending")]
     IsDefined(EnvironmentId),
@@ -207,7 +207,7 @@ impl Registry {
         self.lock().entries.get(id).and_then(Entry::handle).cloned()
     }
 
-    /// The handle behind an id, if it could not be reached and another attempt may help. One that is connected only when somebody says
+    /// The handle behind an id, if it could not be reached and another attempt may help. One that is connected only when the user says
     /// so is left alone.
     pub fn unreached(&self, id: &EnvironmentId) -> Option<Environment> {
         self.lock().entries.get(id).and_then(Entry::unreached)
@@ -228,7 +228,7 @@ impl Registry {
         self.lock().nameless.clone()
     }
 
-    /// How an environment stands. Nothing is started, and nobody is asked.
+    /// How an environment stands. Nothing is started, and no executor is asked.
     pub fn standing(&self, id: &EnvironmentId) -> Standing {
         let inside = self.lock();
         match inside.entries.get(id) {
@@ -253,7 +253,7 @@ impl Registry {
     /// How an environment stands, but a connection that is there is asked whether it still works. Nothing is started or recovered.
     pub async fn probe(&self, id: &EnvironmentId) -> Standing {
         let Some(State::Ready(connected)) = self.get(id).map(|handle| handle.state()) else { return self.standing(id) };
-        // Any answer shows that somebody is there.
+        // Any answer shows that an executor is there.
         let reason = match timeout(PROBE, connected.peer.0.call::<StatusMethod>(&Unit)).await {
             Ok(Err(CallError::Lost)) => "the connection was lost".to_owned(),
             Err(_) => format!("no answer within {PROBE:?}"),
@@ -265,7 +265,7 @@ impl Registry {
         }
     }
 
-    /// Connects, because somebody asks, and tells what is there.
+    /// Connects on request and reports what is there.
     pub async fn info(&self, id: &EnvironmentId) -> Result<EnvironmentInfo, InfoError> {
         let Some(handle) = self.get(id) else {
             return Err(match self.standing(id) {
@@ -276,7 +276,7 @@ impl Registry {
         };
         let connected = async {
             let info = handle.connect().await?;
-            // The handle knows it a moment earlier than the registry; whoever asks the registry next is to hear the same.
+            // The handle knows it a moment earlier than the registry; the next caller of the registry must hear the same.
             self.settled(id).await;
             Ok(info)
         };
@@ -301,7 +301,7 @@ impl Registry {
         (last, changes)
     }
 
-    /// What is selected when nobody selects: the default first, then the rest of the configuration, all at the same place.
+    /// What is selected without a choice: the default first, then the rest of the configuration, all at the same place.
     pub fn default_selection(&self, cwd: &PathUri, workspace_roots: &[PathUri]) -> Selection {
         let attach = |id: &EnvironmentId| Attachment::new(id.clone(), cwd.clone()).with_roots(workspace_roots.iter().cloned());
         Selection::new(self.lock().defaults.iter().map(attach).collect()).unwrap_or_default()
@@ -319,7 +319,7 @@ impl Registry {
         self.capture_with(selection, roots, &[])
     }
 
-    /// The same with others in which something is to be reached although nobody works there.
+    /// Like `capture`, with further environments that are reached although the thread does not work there.
     pub fn capture_with(&self, selection: &Selection, roots: &[CapabilityRoot], others: &[EnvironmentId]) -> StepView {
         let mut wanted = Vec::new();
         let inside = self.lock();

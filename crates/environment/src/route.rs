@@ -85,7 +85,7 @@ pub struct Errand<'a> {
 pub struct Manner {
     /// The socket of a shared connection.
     pub master: Option<PathBuf>,
-    /// Somebody sits before a terminal and can be asked for a password.
+    /// A user sits before a terminal and can be asked for a password.
     pub attended: bool,
     /// Much will be sent.
     pub compress: bool,
@@ -154,7 +154,7 @@ impl Route {
         CommandLine { program: "ssh".into(), args, is_ssh: true, ..CommandLine::default() }
     }
 
-    /// The command that stops what was started on the way, if it may be stopped; with a time, only if nobody came within it.
+    /// The command that stops what was started on the way, if it may be stopped; with a time, only if it was unused for that long.
     pub fn stop_line(&self, unused_for: Option<Duration>, manner: &Manner) -> Option<CommandLine> {
         let stop = script::stop(self.container.as_ref()?, unused_for)?;
         let outer = Self { container: None, ..self.clone() };

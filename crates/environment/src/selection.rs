@@ -1,6 +1,6 @@
 //! From what was asked for to what is selected. Pure: values in, values out, nothing is looked up or waited for.
 //!
-//! A selection never grows by itself. It becomes wider only when somebody names the environments; a new working
+//! A selection never grows by itself. It becomes wider only when a client names the environments; a new working
 //! directory moves within the primary one and touches nothing else.
 
 use std::collections::HashSet;
@@ -97,7 +97,7 @@ pub fn check_roots(roots: &[CapabilityRoot], catalogue: &Catalogue) -> Result<()
     }
 }
 
-/// Nobody wants to read eight kilobytes of an error message.
+/// Keeps an error message short.
 fn shortened(text: &str) -> String {
     match text.char_indices().nth(256) {
         Some((end, _)) => format!("{}…", &text[..end]),
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn roots_that_nobody_can_find_are_refused_at_once() {
+    fn roots_that_cannot_exist_are_refused_at_once() {
         let root = |name: &str, environment: &str| CapabilityRoot::new(name, id(environment), uri("/r"));
         assert_eq!(check_roots(&[root("x", "a"), root("y", "b")], &catalogue()), Ok(()));
         assert_eq!(
@@ -293,7 +293,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_is_ever_added_that_nobody_named(sticky in any_selection(), requests in proptest::collection::vec(any_request(), 1..8)) {
+        fn nothing_is_ever_added_that_was_not_named(sticky in any_selection(), requests in proptest::collection::vec(any_request(), 1..8)) {
             let mut thread = sticky;
             for request in requests {
                 let outcome = decide(&thread, request.clone());

@@ -1,4 +1,4 @@
-//! What a connection is up to, and who is at the other end of it. Told to everybody, owned by the supervisor.
+//! The state of a connection, and which executor is at its other end. Read by all, written by the supervisor.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 /// What a connection is up to.
 #[derive(Debug, Clone)]
 pub enum State {
-    /// Nobody has asked for it yet.
+    /// Not asked for yet.
     Idle,
     Connecting,
     Ready(Arc<Connected>),
@@ -18,7 +18,7 @@ pub enum State {
         reason: String,
         /// When the next attempt is made; nothing while one is under way.
         retry_at: Option<Instant>,
-        /// Nothing is tried before somebody has logged in.
+        /// Nothing is tried before the user has logged in.
         needs_login: bool,
     },
     Failed(Failure),
@@ -39,7 +39,7 @@ pub struct Failure {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FailureKind {
-    /// Nobody is there, or does not talk.
+    /// No executor is there, or it does not answer.
     Unreachable,
     /// A session was there and could not be kept. Whatever ran in it is lost.
     SessionLost,
@@ -49,9 +49,9 @@ pub enum FailureKind {
     OtherExecutor,
     /// The handle was replaced or removed before it was ready, and is spent.
     Retired,
-    /// It was announced, and then nobody could provide it.
+    /// It was announced, and then could not be provided.
     Provisioning,
-    /// Somebody has to log in first: with a password, a passphrase or a second factor.
+    /// The user has to log in first: with a password, a passphrase or a second factor.
     NeedsLogin,
 }
 

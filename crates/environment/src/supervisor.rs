@@ -1,6 +1,6 @@
 //! The owner of a connection: makes it, watches it, gets it back, and gives up when it must.
 //!
-//! There is one per handle, and none for a handle that nobody has used. It alone changes the handle's state.
+//! There is one per handle, and none for an unused handle. It alone changes the handle's state.
 
 use std::any::Any;
 use std::io;
@@ -57,23 +57,23 @@ fn session_was_short(end: &LinkEnd) -> bool {
 
 /// Why an attempt failed.
 enum Refused {
-    /// Nobody is there; worth waiting for only if somebody was.
+    /// No executor is there; worth waiting for only if one was.
     Absent(String),
     /// It broke half-way; another attempt may work.
     ForNow(String),
     ForGood(String),
-    /// Somebody is there, but not whom the handle is bound to.
+    /// Another executor is there than the one the handle is bound to.
     Stranger(String),
-    /// Whoever was to provide it could not.
+    /// Its provider failed.
     Unprovided(String),
-    /// Somebody has to log in first.
+    /// The user has to log in first.
     Login(String),
 }
 
 /// How a session ended.
 enum Over {
     Lost(Loss),
-    /// Nobody used it for so long that it was stopped.
+    /// It was stopped because it was unused for so long.
     Unused,
 }
 
@@ -121,7 +121,7 @@ impl Supervisor {
         }
     }
 
-    /// The handle is no longer meant, and says so to whoever waits for it.
+    /// The handle is no longer meant, and says so to its callers.
     pub fn retired(&self) {
         let reason = "it was replaced or removed before it was ready".to_owned();
         self.fail(Loss { kind: FailureKind::Retired, reason }, None, u64::MAX);
@@ -166,7 +166,7 @@ impl Supervisor {
                 continue;
             }
             let is_final = matches!(loss.kind, FailureKind::OtherExecutor | FailureKind::Retired | FailureKind::Provisioning);
-            // Whoever asked for this attempt has had it.
+            // The caller that asked for this attempt has had it.
             let _ = self.wanted.notified().now_or_never();
             let retry_at = (!is_final).then(|| Instant::now() + retry.wait());
             self.fail(loss, retry_at, attempt);
@@ -259,7 +259,7 @@ impl Supervisor {
         None
     }
 
-    /// Waits until somebody has logged in, or asks for another attempt all the same.
+    /// Waits until the user has logged in, or a caller asks for another attempt.
     async fn logged_in(&self) {
         let login = async {
             // What sleeps is woken only by name.
@@ -375,7 +375,7 @@ impl Supervisor {
         Ok(Conversation { peer, driver, greeting, pulse })
     }
 
-    /// A handle is bound to the first executor that answers. Whoever cannot show to be that one is a stranger, unless
+    /// A handle is bound to the first executor that answers. One that cannot prove to be the same is another executor, unless
     /// it knows our session.
     async fn recognise(&self, peer: &Peer, greeting: &Greeting, is_resumed: bool) -> Result<(), Refused> {
         let identity = Identity::of(&greeting.info);
@@ -426,7 +426,7 @@ impl Supervisor {
                 Stayed::Ended(LinkEnd::Failed(LinkError::Silent(silence)))
             }
             () = unused => {
-                // Whoever comes from now on waits until it has been started again.
+                // Callers wait from now on until it has been started again.
                 let _ = self.wanted.notified().now_or_never();
                 self.publish(State::Idle);
                 let _ = timeout(Duration::from_secs(2), peer.call::<SessionEnd>(&Some(Empty {}))).await;
@@ -440,7 +440,7 @@ impl Supervisor {
         let heartbeat = self.options.heartbeat;
         loop {
             sleep(heartbeat.every).await;
-            // While nobody here reads, nothing can be heard.
+            // Without a reader here nothing is received.
             self.processes.room().await;
             let (heard, queued) = (pulse.map(Pulse::count), peer.sink().queued());
             let answered = timeout(heartbeat.give_up_after, peer.call::<Status>(&Unit)).await.is_ok();
@@ -467,7 +467,7 @@ impl Supervisor {
                         return;
                     }
                 }
-                // Whoever starts a process puts it here first; it may not have been started yet.
+                // A process is put here before it is started; it may not have been started yet.
                 Err(CallError::Fault(_)) if inbox.last_seq() == 0 => return,
                 Err(CallError::Fault(fault)) => {
                     inbox.lose(fault.message);

@@ -1,6 +1,6 @@
 //! Copies of files and trees from one environment to another, or within one.
 //!
-//! What is copied is first written under a name of its own beside its destination and put in place by a rename: whoever
+//! What is copied is first written under a name of its own beside its destination and put in place by a rename: a program that
 //! looks there sees the old thing or the new one, whole. Bytes stream through in bounded memory; a connection that is lost
 //! on either side is waited for. Where either side is, even this machine, makes no difference here.
 
@@ -105,7 +105,7 @@ pub struct Transfer {
     source: Location,
     destination: Location,
     options: TransferOptions,
-    /// Random; makes names that nobody else uses.
+    /// Random; makes unique names.
     tag: String,
     names: AtomicU64,
     room: Arc<Semaphore>,
@@ -119,7 +119,7 @@ pub struct Transfer {
 enum Placing {
     /// One by one, each replacing what was there.
     Each,
-    /// All at once with the directory they lie in, which nobody knows yet.
+    /// All at once with the directory they lie in, which is not visible yet.
     Together,
 }
 
@@ -141,7 +141,7 @@ impl Transfer {
         self.progress.clone()
     }
 
-    /// Copies. Whoever does not wait for the end, or gets an error, calls [`Self::clean_up`].
+    /// Copies. A caller that cancels it, or gets an error, calls [`Self::clean_up`].
     pub async fn run(&self) -> Result<Summary, TransferError> {
         let source = self.source.environment.info().await.map_err(|error| self.unread(&self.source.path, error))?;
         let destination = self.destination.environment.info().await.map_err(|error| self.unwritten(&self.destination.path, error))?;
@@ -174,7 +174,7 @@ impl Transfer {
         let parts = std::mem::take(&mut *self.lock());
         let mut left = Vec::new();
         for part in parts {
-            // Nobody waits for a connection only to tidy up.
+            // A connection is not made only to clean up.
             let connected = matches!(*self.destination.environment.watch().borrow(), State::Ready(_));
             let removed =
                 connected && matches!(timeout(CLEANING, self.destination.environment.files().remove(part.clone())).await, Ok(Ok(())));

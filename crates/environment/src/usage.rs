@@ -1,4 +1,4 @@
-//! Whether anybody uses an environment, so that one that nobody uses can be stopped.
+//! Counts the use of an environment, so that an unused one can be stopped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -38,7 +38,7 @@ pub enum Captured {
         reason: String,
         retry_at: Option<Instant>,
     },
-    /// It is connected only when somebody says so, and nobody has.
+    /// It is connected only on request, and there was none.
     Asleep,
     Missing,
     Disabled,

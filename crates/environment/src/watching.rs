@@ -1,4 +1,4 @@
-//! Watches over files in an environment. The executor forgets them with its connection; here they last as long as whoever
+//! Watches over files in an environment. The executor forgets them with its connection; here they last as long as the caller that
 //! wanted them.
 
 use std::collections::{BTreeSet, HashMap};
@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use crate::environment::{Environment, EnvironmentError};
 use crate::state::{Connected, State};
 
-/// So many paths are remembered for somebody who does not ask for them; beyond, it is only known that there were more.
+/// How many paths are kept for a reader; beyond, it only learns that there were more.
 const REMEMBERED: usize = 4096;
 
 /// What changed since it was last asked for.
@@ -171,7 +171,7 @@ impl Drop for FileWatch {
     fn drop(&mut self) {
         let Some((watch_id, connected)) = self.armed.take() else { return };
         self.environment.shared().watches.lock().remove(&watch_id);
-        // Nobody waits for the answer; a connection that is gone has forgotten it anyway.
+        // The answer is not awaited; a connection that is gone has forgotten it anyway.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {
                 let _ = connected.peer.0.call::<Unwatch>(&UnwatchParams { watch_id }).await;

@@ -133,7 +133,7 @@ impl Executor {
         let no_strangers = async {
             sleep(STRANGER_TIME).await;
             if introduced.is_some_and(|connection| connection.attached().is_none()) {
-                peer.retire(Close::new(Close::PROTOCOL, "nobody introduced themselves"));
+                peer.retire(Close::new(Close::PROTOCOL, "the client did not authenticate in time"));
             }
             std::future::pending::<std::convert::Infallible>().await
         };

@@ -30,6 +30,8 @@ pub struct Grounds {
     pub own: Vec<PathBuf>,
     /// What of them is meant to be read: skills and plugins. Still only by those who may read where it is.
     pub shared: Vec<PathBuf>,
+    /// Homes of users, resolved: where shells, ssh and git read their files.
+    pub homes: Vec<PathBuf>,
     /// What no request exceeds.
     pub ceiling: Policy,
 }
@@ -77,8 +79,15 @@ impl Grounds {
     }
 
     fn confine(&self, context: &SandboxContext, trails: &Trails) -> Result<Policy, PolicyError> {
-        let mut draft =
-            Draft { trails, accesses: BTreeMap::new(), open: Vec::new(), limits: Vec::new(), links: Vec::new(), globs: Vec::new() };
+        let mut draft = Draft {
+            trails,
+            homes: &self.homes,
+            accesses: BTreeMap::new(),
+            open: Vec::new(),
+            limits: Vec::new(),
+            links: Vec::new(),
+            globs: Vec::new(),
+        };
         let asked_network = match &context.permissions {
             Permissions::Disabled => return Ok(Policy::Open),
             // Somebody outside holds the files; the network is still ours to hold.
@@ -218,6 +227,7 @@ fn below(root: PathBuf, subpath: Option<&str>) -> Result<PathBuf, PolicyError> {
 /// The rules of a request while they are made.
 struct Draft<'a> {
     trails: &'a Trails,
+    homes: &'a [PathBuf],
     accesses: BTreeMap<PathBuf, Access>,
     /// What may be written with everything in it, protected or not.
     open: Vec<Rule>,
@@ -270,7 +280,7 @@ impl Draft<'_> {
         let given = self.accesses.iter().map(|(path, access)| granted(path, *access));
         let mut rules = Rules::new(self.open.into_iter().chain(given), self.globs, network);
         for root in &writable {
-            for (path, led) in self.trails.protected(root).iter() {
+            for (path, led) in self.trails.protected(root, self.homes).iter() {
                 for target in self.trails.taken(path, led)? {
                     // What a request says about exactly such a path is what it wants.
                     if !self.accesses.contains_key(&target) {

@@ -69,7 +69,7 @@ impl Stamp {
 }
 
 /// What is protected in a root, followed. What is no link by its own name needs no more than one look.
-fn protected(root: &Path) -> Vec<(PathBuf, Trace)> {
+fn protected(root: &Path, homes: &[PathBuf]) -> Vec<(PathBuf, Trace)> {
     let plain = |path: &PathBuf| Trace { real: path.clone(), links: Vec::new(), is_dangling: false };
     let follow = |path: PathBuf| {
         let is_below = path.parent() == Some(root);
@@ -79,7 +79,7 @@ fn protected(root: &Path) -> Vec<(PathBuf, Trace)> {
         let led = if is_plain { plain(&path) } else { trace(&path).unwrap_or_else(|_| plain(&path)) };
         (path, led)
     };
-    protected_paths(root).into_iter().map(follow).collect()
+    protected_paths(root, homes).into_iter().map(follow).collect()
 }
 
 impl Trails {
@@ -118,7 +118,7 @@ impl Trails {
     }
 
     /// What is protected in a root, which is a resolved path. Looked for again only if something there has changed.
-    pub fn protected(&self, root: &Path) -> Protected {
+    pub fn protected(&self, root: &Path, homes: &[PathBuf]) -> Protected {
         let stamps = Stamp::all(root);
         if let Some((known, protected)) = self.lock().roots.get(root)
             && *known == stamps
@@ -126,7 +126,7 @@ impl Trails {
             return protected.clone();
         }
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let found: Protected = Arc::new(protected(root));
+        let found: Protected = Arc::new(protected(root, homes));
         let is_settled = stamps[0].is_some() && stamps.iter().flatten().all(|stamp| stamp.changed + TICK < now);
         let has_links = found.iter().any(|(_, led)| !led.links.is_empty());
         if is_settled && !has_links {
@@ -178,10 +178,10 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path().canonicalize().unwrap();
         let trails = Trails::default();
-        let links = || trails.protected(&root).iter().filter(|(_, led)| !led.links.is_empty()).count();
+        let links = || trails.protected(&root, &[]).iter().filter(|(_, led)| !led.links.is_empty()).count();
         assert_eq!(links(), 0);
         // At once, and after what was found has been remembered.
-        for name in [".bashrc", ".profile"] {
+        for name in [".codex", ".envrc"] {
             std::os::unix::fs::symlink("x", root.join(name)).unwrap();
             assert_eq!(links(), 1);
             std::fs::remove_file(root.join(name)).unwrap();

@@ -14,7 +14,7 @@ use thiserror::Error;
 /// What a listener asks of a client before the upgrade.
 #[derive(Clone)]
 pub enum Auth {
-    /// Nothing. Only for addresses that nobody else can reach.
+    /// Nothing. Only for addresses that other users cannot reach.
     Open,
     /// One shared secret, kept as its digest.
     Token {
@@ -23,7 +23,7 @@ pub enum Auth {
     Signed(SignedBearer),
 }
 
-/// HS256 tokens that somebody else hands out.
+/// HS256 tokens that another service issues.
 #[derive(Clone)]
 pub struct SignedBearer {
     secret: Vec<u8>,

@@ -122,7 +122,7 @@ fn normal(host: &str) -> String {
     host.trim_start_matches('[').trim_end_matches(']').trim_end_matches('.').to_ascii_lowercase()
 }
 
-/// Somebody who connected.
+/// A connected peer.
 pub struct Visitor {
     pub name: String,
     pub stream: Socket,
@@ -157,7 +157,7 @@ impl Door {
         Arc::new(Self { threshold, strangers, failures, house })
     }
 
-    /// A place for somebody new among those who have not shown who they are.
+    /// Reserves a slot for a new unauthenticated connection.
     pub fn admit(&self, ends: Option<Ends>) -> Slot {
         self.strangers.admit(ends.map(|ends| ends.theirs).filter(|address| !self.is_proxy(*address)))
     }
@@ -187,7 +187,7 @@ impl Door {
         };
         let talked = tokio::select! {
             talked = talk => talked,
-            () = slot.over() => Err("nobody introduced themselves in time".into()),
+            () = slot.over() => Err("the client did not authenticate in time".into()),
         };
         drop(slot);
         match talked {
@@ -381,7 +381,7 @@ mod tests {
             }
             door.sender(&headers, Ends { theirs: theirs.parse().unwrap(), ours: "10.0.0.9".parse().unwrap() }).to_string()
         };
-        assert_eq!(sender("192.0.2.7", &["198.51.100.1"]), "192.0.2.7", "whoever is no balancer names nobody");
+        assert_eq!(sender("192.0.2.7", &["198.51.100.1"]), "192.0.2.7", "only a trusted proxy may name the client");
         assert_eq!(sender("10.0.0.1", &["203.0.113.5, 198.51.100.1", "10.0.0.2"]), "198.51.100.1");
         assert_eq!(sender("10.0.0.1", &["nonsense"]), "10.0.0.1");
     }

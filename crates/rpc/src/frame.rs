@@ -1,7 +1,7 @@
 //! From a frame of text to a message.
 //!
 //! serde_json neither refuses duplicate keys nor counts values, so one scanner walks the text once: it checks the syntax,
-//! enforces the limits and remembers where the members of the envelope are. Parameters are then decoded once, by whoever
+//! enforces the limits and remembers where the members of the envelope are. Parameters are then decoded once, by the code that
 //! knows their type.
 
 use std::borrow::Cow;

@@ -15,7 +15,7 @@ use crate::auth::Auth;
 use crate::door::Ends;
 use crate::link::Link;
 
-/// A request that came through the checks that are the same for everybody.
+/// A request that passed the checks common to all connections.
 pub struct Visit {
     pub method: Method,
     pub uri: Uri,
@@ -63,7 +63,7 @@ impl Visit {
 /// What a visitor gets.
 pub enum Reception {
     Answer(Response<String>),
-    /// The credentials are wrong or missing. The answer of somebody who tries many is held back.
+    /// The credentials are wrong or missing. Repeated failures from one address are answered with increasing delay.
     Stranger(Response<String>),
     /// A websocket, and who takes it.
     Link(OnLink),
@@ -86,7 +86,7 @@ pub fn plain(status: StatusCode, text: impl Into<String>) -> Response<String> {
 /// A house with one room: websockets at `/`, all for the same taker.
 pub struct Hall {
     pub auth: Auth,
-    /// Paths that answer whether anybody is there.
+    /// Liveness paths.
     pub ready: &'static [&'static str],
     pub on_link: Arc<dyn Fn(Link) + Send + Sync>,
 }

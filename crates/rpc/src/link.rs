@@ -1,7 +1,7 @@
 //! A link carries frames both ways; every transport is a function that returns one.
 //!
 //! Outbound frames go into a queue that counts bytes, not messages: a small answer is never refused because a large one
-//! waits, and whoever produces bulk asks for room first. Inbound frames are pulled, so a peer that does not read holds
+//! waits, and producers of bulk output reserve room first. Inbound frames are pulled, so a peer that does not read holds
 //! up its own socket and nothing else.
 
 pub mod memory;
@@ -69,7 +69,7 @@ impl Close {
     /// The other side ends.
     pub const GOING_AWAY: u16 = 1001;
     pub const PROTOCOL: u16 = 1002;
-    /// A newer connection resumed the session; whoever gets this must not resume it in turn.
+    /// A newer connection resumed the session; the receiver must not resume it in turn.
     pub const TAKEN_OVER: u16 = 4001;
 
     pub fn new(code: u16, reason: impl Into<String>) -> Self {
@@ -77,7 +77,7 @@ impl Close {
     }
 }
 
-/// Holds a stranger to a few bytes until somebody vouches for them.
+/// Limits an unauthenticated peer to a few bytes until the handshake succeeds.
 #[derive(Debug, Clone, Default)]
 pub struct Gate(Arc<AtomicBool>);
 
@@ -163,7 +163,7 @@ struct Queue {
 
 #[derive(Default)]
 struct QueueState {
-    /// Goes with the drain, so that no sink that somebody forgot keeps a socket open.
+    /// Goes with the drain, so that a leaked sink cannot keep a socket open.
     direct: Option<Box<dyn DirectWrite>>,
     items: VecDeque<Item>,
     /// How much of the first item a direct transport has written.
@@ -233,7 +233,7 @@ pub(crate) fn queue_with(direct: Box<dyn DirectWrite>) -> (FrameSink, FrameDrain
 }
 
 impl FrameSink {
-    /// Queues a frame, or writes it at once where that is possible. False if nobody will ever take it.
+    /// Queues a frame, or writes it at once where that is possible. False if the link is closed.
     pub fn send(&self, frame: impl Into<Bytes>) -> bool {
         let mut state = self.0.lock();
         if state.is_closed() {
@@ -331,7 +331,7 @@ impl FrameDrain {
             if self.is_over() {
                 return None;
             }
-            // A permit is kept when nobody waits, so nothing that happens in between is missed.
+            // A permit is kept while no task waits, so nothing that happens in between is missed.
             self.0.filled.notified().await;
         }
     }

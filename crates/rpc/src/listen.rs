@@ -25,7 +25,7 @@ use crate::door::{Door, DoorRules, Ends, Visitor};
 use crate::link::ws::Socket;
 use crate::link::{Link, unix};
 
-/// How long somebody whom we are through with may take to leave.
+/// How long a peer may take to close after the service ended the connection.
 const FAREWELL: Duration = Duration::from_secs(2);
 /// So many may wait to be accepted.
 const BACKLOG: i32 = 1024;
@@ -95,7 +95,7 @@ impl Listener {
         Ok(Self { socket: Bound::Tcp(socket), address, tls: None })
     }
 
-    /// Binds a unix socket that only its owner can open. A socket file that nobody listens on is replaced.
+    /// Binds a unix socket that only its owner can open. A socket file without a listener is replaced.
     pub async fn unix(path: &Path) -> io::Result<Self> {
         if let Ok(metadata) = std::fs::symlink_metadata(path) {
             if !metadata.file_type().is_socket() {
@@ -133,7 +133,7 @@ impl Listener {
                     let slot = door.admit(visitor.ends);
                     let (door, tls) = (door.clone(), self.tls.clone());
                     tokio::spawn(async move {
-                        // Somebody who says nothing costs a socket, and nothing else.
+                        // A silent peer costs a socket and nothing else.
                         let spoke = tokio::select! {
                             biased;
                             spoke = visitor.stream.spoken() => spoke.is_ok(),
@@ -165,7 +165,7 @@ impl Listener {
                     tracing::warn!(%error, "a connection was refused");
                 }
                 Err(error) => {
-                    // A full descriptor table, most likely; whoever waits is served when there is room again.
+                    // A full descriptor table, most likely; waiting connections are accepted when there is room again.
                     tracing::warn!(%error, "a connection could not be accepted");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
@@ -201,8 +201,8 @@ async fn uncover(tls: &TlsAcceptor, visitor: Visitor) -> io::Result<Visitor> {
     Ok(Visitor { stream: Socket::Unix(inside), ..visitor })
 }
 
-/// Copies both ways until it is over. Once the inside is gone, whoever is outside has this long to take what was said last and
-/// to leave; waiting for its own good-bye would keep a socket for everybody who never says it.
+/// Copies both ways until it is over. Once the service has ended, the peer has this long to read the rest and
+/// to close; waiting for its close frame would keep a socket for each peer that never sends one.
 async fn relay(outside: impl AsyncRead + AsyncWrite, between: UnixStream, farewell: Duration) {
     let (mut from_outside, mut to_outside) = tokio::io::split(outside);
     let (mut from_inside, mut to_inside) = between.into_split();
@@ -231,7 +231,7 @@ async fn relay(outside: impl AsyncRead + AsyncWrite, between: UnixStream, farewe
     }
 }
 
-/// Copies what the inside says. Somebody who does not read holds it up for as long as the inside is there.
+/// Copies what the inside says. A peer that does not read blocks it for as long as the service runs.
 async fn tell(inside: &mut OwnedReadHalf, outside: &mut (impl AsyncWrite + Unpin), farewell: Duration) -> io::Result<()> {
     let mut buffer = vec![0; 16 << 10];
     loop {
@@ -265,7 +265,7 @@ fn is_gone(inside: &OwnedReadHalf) -> bool {
     poll(&mut events, Some(&now)).is_ok() && events[0].revents().contains(PollFlags::HUP)
 }
 
-/// The file gets its mode from the socket, so that there is no moment at which somebody else could open it.
+/// The file gets its mode from the socket, so that other users cannot open it at any moment.
 fn bind_private(path: &Path) -> io::Result<UnixListener> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK, None)?;
     fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
@@ -297,11 +297,11 @@ mod tests {
         assert!(matches!("unix://x".parse::<ListenAddr>(), Err(ListenAddrError::Path(_))));
         assert!(matches!("http://127.0.0.1:0".parse::<ListenAddr>(), Err(ListenAddrError::Scheme(_))));
     }
-    /// Both short enough for a test and long enough to see that nobody is cut short.
+    /// Both short enough for a test and long enough to see that no answer is cut short.
     const SHORT: Duration = Duration::from_millis(200);
 
     #[tokio::test]
-    async fn whoever_never_says_good_bye_is_left_all_the_same() {
+    async fn a_peer_that_never_closes_is_dropped() {
         let (mut stranger, outside) = tokio::io::duplex(1 << 10);
         let (mut inside, between) = UnixStream::pair().unwrap();
         let relaying = tokio::spawn(relay(outside, between, SHORT));
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_does_not_read_is_left_once_the_inside_is_gone() {
+    async fn a_peer_that_does_not_read_is_dropped_after_the_service_ended() {
         let (_stranger, outside) = tokio::io::duplex(16);
         let (mut inside, between) = UnixStream::pair().unwrap();
         let mut relaying = tokio::spawn(relay(outside, between, SHORT));
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_has_said_everything_still_gets_an_answer() {
+    async fn a_peer_that_closed_its_side_still_gets_an_answer() {
         let (mut stranger, outside) = tokio::io::duplex(1 << 10);
         let (mut inside, between) = UnixStream::pair().unwrap();
         tokio::spawn(relay(outside, between, SHORT));

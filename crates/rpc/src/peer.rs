@@ -38,7 +38,7 @@ pub trait Service: Send + Sync + 'static {
     fn malformed(&self, message: String) -> Option<Vec<u8>> {
         Some(envelope::error(&MALFORMED_ID, &Fault::invalid_request(message)))
     }
-    /// Takes an answer to a request that was not made by [`Peer::call`]. By default nobody made one.
+    /// Takes an answer to a request that was not made by [`Peer::call`]. By default there is none.
     fn answered(&self, id: RequestId, _answer: Result<Bytes, Fault>) -> Result<(), Violation> {
         Err(Violation(format!("an answer to a request that was never made: {id:?}")))
     }
@@ -229,7 +229,7 @@ struct Driver<S> {
 impl<S> Drop for Driver<S> {
     fn drop(&mut self) {
         self.peer.pending.close();
-        // However it ends, aborted or not: nobody reads this link any more.
+        // However it ends, aborted or not: this link has no reader any more.
         self.peer.sink.close(Close::new(Close::NORMAL, ""));
     }
 }

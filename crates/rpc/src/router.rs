@@ -125,7 +125,7 @@ impl<C: Send + Sync + 'static> Router<C> {
         self.routes.get(method).map_or(Lane::Control, |route| route.lane)
     }
 
-    /// The answer to a request; `unknown` words the refusal of a method that nobody registered.
+    /// The answer to a request; `unknown` words the refusal of an unregistered method.
     pub fn answer(&self, context: Arc<C>, request: Request, unknown: impl FnOnce(&str) -> String) -> Answer {
         match self.routes.get(request.method.as_str()) {
             Some(route) => (route.handler)(context, request),

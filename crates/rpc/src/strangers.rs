@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 pub struct StrangerLimits {
     /// So many are talked to at once.
     pub count: usize,
-    /// How long anybody may take from connecting to being let in.
+    /// How long a connection may take to authenticate.
     pub patience: Duration,
     /// So many wrong credentials from one address are answered at once.
     pub free_failures: u32,
@@ -44,7 +44,7 @@ impl Default for StrangerLimits {
     }
 }
 
-/// Everybody who is being asked who they are, in the order in which they came.
+/// All unauthenticated connections, oldest first.
 pub struct Strangers {
     limits: StrangerLimits,
     inside: Mutex<VecDeque<Arc<Stranger>>>,
@@ -73,12 +73,12 @@ impl Strangers {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes somebody in, at once: nobody waits behind a crowd. If there is no room, one of the crowd makes room.
+    /// Admits a connection at once. If all slots are taken, evicts one of the address that holds most of them.
     pub fn admit(self: &Arc<Self>, address: Option<IpAddr>) -> Slot {
         let mut inside = self.inside();
         if inside.len() >= self.limits.count {
             let address = address.map(network);
-            // Who floods pushes out its own; only others make it necessary to look at everybody.
+            // A flooding address evicts its own connections; only for other addresses are all of them examined.
             let is_own = |first: &Arc<Stranger>| address.is_some() && first.address == address && !first.has_spoken.load(Ordering::Relaxed);
             let victim = if inside.front().is_some_and(is_own) { 0 } else { victim(&inside) };
             inside.remove(victim).into_iter().for_each(|stranger| stranger.gone.cancel());
@@ -94,8 +94,8 @@ impl Strangers {
 /// among all.
 fn victim(inside: &VecDeque<Arc<Stranger>>) -> usize {
     let is_silent = |stranger: &&Arc<Stranger>| !stranger.has_spoken.load(Ordering::Relaxed);
-    let anybody_silent = inside.iter().any(|stranger| is_silent(&stranger));
-    let counts = |stranger: &&Arc<Stranger>| !anybody_silent || is_silent(stranger);
+    let any_silent = inside.iter().any(|stranger| is_silent(&stranger));
+    let counts = |stranger: &&Arc<Stranger>| !any_silent || is_silent(stranger);
     let mut crowds: HashMap<IpAddr, usize> = HashMap::new();
     for address in inside.iter().filter(counts).filter_map(|stranger| stranger.address) {
         *crowds.entry(address).or_default() += 1;
@@ -107,7 +107,7 @@ fn victim(inside: &VecDeque<Arc<Stranger>>) -> usize {
 }
 
 impl Slot {
-    /// A new place for somebody who had to go although it had said something that nobody had looked at yet.
+    /// A new slot for a connection that was evicted although it had sent data that was not read yet.
     pub fn again(&self) -> Self {
         let slot = self.strangers.admit(self.stranger.address);
         slot.speaks();
@@ -152,7 +152,7 @@ impl Failures {
 
     /// Notes a failure, and says how long its answer is to be held back.
     ///
-    /// Only wrong answers wait. Somebody with the right credential gets in at once, also from an address that others
+    /// Only failed attempts are delayed. A client with the right credential gets in at once, also from an address that others
     /// misuse; guessing is hopeless because of what a token holds, not because of this delay.
     pub fn note(&self, address: IpAddr, now: Instant) -> Duration {
         let mut records = self.records.lock().unwrap_or_else(PoisonError::into_inner);
@@ -181,7 +181,7 @@ impl Failures {
     }
 }
 
-/// One household: whoever has an IPv6 address usually has a whole network of them.
+/// Addresses that count as one: a host with an IPv6 address usually has a whole /64 of them.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX))),
@@ -223,7 +223,7 @@ mod tests {
         assert_eq!(strangers.inside().len(), 2, "a place that was taken is not given back twice");
     }
 
-    /// Behind a balancer everybody has the same address, which says nothing.
+    /// Behind a balancer all clients have the same address.
     #[tokio::test]
     async fn those_of_whom_nothing_is_known_are_no_crowd() {
         let strangers = Strangers::new(limits());
@@ -233,11 +233,11 @@ mod tests {
         second.speaks();
         third.speaks();
         let _fourth = strangers.admit(None);
-        assert!(is_gone(&second), "somebody has to go");
+        assert!(is_gone(&second), "one of them is evicted");
     }
 
     #[tokio::test]
-    async fn nobody_stays_for_ever() {
+    async fn every_slot_expires() {
         let strangers = Strangers::new(StrangerLimits { patience: Duration::from_millis(10), ..limits() });
         strangers.admit(None).over().await;
     }

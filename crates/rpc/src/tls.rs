@@ -1,4 +1,4 @@
-//! Whom we trust when we connect to somebody over TLS, and what we show to those who connect to us.
+//! TLS: trusted roots for outgoing connections, certificates for incoming ones.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

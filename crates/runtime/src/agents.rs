@@ -30,7 +30,7 @@ pub struct Tree {
     tokens: AtomicU64,
 }
 
-/// A place in a tree. Whoever works holds one of its permits, and gives it back with the end of the work.
+/// A place in a tree. A working agent holds one of its permits until the work ends.
 pub struct Seat {
     tree: Arc<Tree>,
     permit: Permit,

@@ -117,7 +117,7 @@ pub fn key_of(id: Option<&EnvironmentId>, handle: Option<&Environment>, what: &V
 /// Which machine, as far as machines can be told apart.
 fn whereabouts(id: Option<&EnvironmentId>, handle: Option<&Environment>) -> Value {
     let executor = handle.and_then(|handle| handle.identity()?.executor_id);
-    // Without an identity nobody can tell machines apart, and the handle is all there is.
+    // Without an identity machines cannot be told apart, and the handle is all there is.
     let generation = if executor.is_none() { handle.map(Environment::generation) } else { None };
     json!([id, executor, generation])
 }

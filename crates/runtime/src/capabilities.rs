@@ -146,7 +146,7 @@ impl Look<'_> {
 
     fn root_folder(&self, handle: Environment, root: &CapabilityRoot, index: usize) -> Folder {
         let environment = root.environment_id().clone();
-        // Where nobody works, the root itself is the place: it may be read, and nothing there is a workspace.
+        // Where the thread does not work, the root itself is the place: it may be read, and nothing there is a workspace.
         let elsewhere = || Attachment::new(environment.clone(), root.path().clone()).with_roots([]);
         let selected = self.view.selected().find(|member| member.id == environment);
         let attachment = selected.and_then(|member| member.attachment.clone()).unwrap_or_else(elsewhere);

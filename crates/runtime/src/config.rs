@@ -27,7 +27,7 @@ pub struct RuntimeConfig {
     pub agents: AgentLimits,
     /// The context window of models, in tokens, by name; `default` for the others.
     pub context_windows: BTreeMap<String, u64>,
-    /// Whether somebody can be asked.
+    /// Whether a user can be asked.
     pub questions: bool,
     /// How long a step waits for environments that are starting: for the primary, and for the others after it.
     pub patience: StepPatience,

@@ -1,4 +1,4 @@
-//! What has happened since the program started, in numbers: for whoever watches it.
+//! Counters since the start of the program, for monitoring.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};

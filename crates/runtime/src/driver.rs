@@ -115,7 +115,7 @@ pub(crate) struct Driver {
     answer: Option<(Seq, Vec<Raw>)>,
     /// Why the context is being compacted, while it is.
     compacting: CompactReason,
-    /// Somebody waits for the answer to a command right now.
+    /// A caller is awaiting this command; fail on a full disk instead of retrying.
     is_asked: bool,
     /// What of a distributed trace the running turn belongs to, as far as this program knows.
     trace: Option<TraceContext>,
@@ -177,7 +177,7 @@ impl Driver {
     pub async fn run(mut self) {
         self.tell_status();
         let stop = loop {
-            // Whoever asked in an earlier life does not wait any more.
+            // Callers of a previous run do not wait any more.
             if let Err(stop) = self.end_orphans().await {
                 break stop;
             }
@@ -205,7 +205,7 @@ impl Driver {
             },
             Some(done) = self.work.join_next(), if !self.work.is_empty() => match done {
                 Ok(done) => self.done(done).await,
-                // A call that was cancelled has its end written by whoever cancelled it.
+                // The end of a cancelled call is written by the code that cancelled it.
                 Err(_) => Ok(()),
             },
             Some(question) = self.questions.1.recv() => self.ask_user(question).await,
@@ -215,7 +215,7 @@ impl Driver {
                 self.told = Told::default();
                 Ok(())
             }
-            // Somebody who listens may say something any time; they are looked at again later.
+            // Subscribers may send input at any time; they are checked again later.
             () = tokio::time::sleep(self.shared.config.unload_after), if unloads => {
                 if self.feed.has_readers() { Ok(()) } else { Err(Stop::Unloaded) }
             }
@@ -284,8 +284,8 @@ impl Driver {
         self.thread.turn.as_ref().is_some_and(|running| running.id == *turn)
     }
 
-    /// Append, apply, publish: nothing is true before it is stored, and nobody hears of what is not. On a full disk what
-    /// has happened already waits for space; what somebody asks for is refused instead.
+    /// Append, apply, publish: nothing is true before it is stored, and nothing else is published. On a full disk what
+    /// has happened already waits for space; what a caller asks for is refused instead.
     async fn record(&mut self, facts: Vec<Fact>, need: Need) -> Result<(), Stop> {
         if facts.is_empty() {
             return Ok(());
@@ -319,7 +319,7 @@ impl Driver {
 
     async fn begin_turn(&mut self, mut facts: Vec<Fact>) -> Result<(), Stop> {
         if self.thread.damage_is_new {
-            // Whoever starts a turn was shown what is missing. That it went on without that is a decision, and stays known.
+            // A client that starts a turn was shown what is missing. Continuing without it is a decision, and is recorded.
             let damage = self.thread.damage.iter().cloned().collect();
             facts.insert(0, DamageNoted { damage, through: None, continued: true }.into());
         }
@@ -361,7 +361,7 @@ impl Driver {
         }
     }
 
-    /// How long the running turn may still take; nothing if there is no limit, or while it only waits for somebody's answer.
+    /// How long the running turn may still take; nothing if there is no limit, or while it only waits for a user's answer.
     fn time_left(&self) -> Option<Duration> {
         let limit = Duration::from_secs(self.shared.config.budgets.turn_seconds?);
         let turn = self.thread.turn.as_ref().filter(|_| !matches!(self.thread.next(), Step::AwaitAnswer { .. }))?;
@@ -451,7 +451,7 @@ impl Driver {
         self.status.send_replace(status.clone());
         self.feed.publish(Event::Status(status), 64);
         self.feed.end();
-        // Whoever still waits for an answer gets none: the sender goes with the command.
+        // Callers that still wait get no answer: the sender is dropped with the command.
         while self.mailbox.try_recv().is_ok() {}
     }
 }

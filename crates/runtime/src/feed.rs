@@ -1,6 +1,6 @@
 //! A log of events in memory, and any number of readers who each have their own place in it.
 //!
-//! Whoever writes never waits. The log keeps the last events up to a number and a weight; a reader who falls behind that is
+//! Writers never wait. The log keeps the last events up to a number and a weight; a reader who falls behind that is
 //! told how many events it missed, and can read what was durable among them from the store.
 
 use std::collections::VecDeque;
@@ -96,7 +96,7 @@ impl<E: Clone> Feed<E> {
 }
 
 impl<E> Feed<E> {
-    /// Whether anybody reads it.
+    /// Whether it has readers.
     pub fn has_readers(&self) -> bool {
         Arc::strong_count(&self.0) > 1
     }
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_slow_is_told_and_holds_up_nobody() {
+    fn a_slow_reader_is_told_and_delays_no_other() {
         let feed = Feed::new(FeedLimits { events: 3, weight: 1000 });
         let mut slow = feed.subscribe();
         for n in 0..10 {

@@ -16,7 +16,7 @@ use crate::feed::{Cursor, Feed};
 use crate::mcp::{Binding, McpEvent};
 use crate::model::Progress;
 
-/// What happens in a loaded thread. Entries are in the store before anybody hears of them; everything else is only told
+/// What happens in a loaded thread. Entries are in the store before they are published; everything else is only told
 /// to those who listen at that moment.
 #[derive(Debug, Clone)]
 pub enum Event {
@@ -180,7 +180,7 @@ pub enum CommandError {
     NotSteerable,
     #[error("turn not found: {0}")]
     UnknownTurn(TurnId),
-    #[error("nobody asked `{0}`, or it was answered already")]
+    #[error("no question `{0}` is open: it was never asked or is already answered")]
     NoQuestion(ApprovalId),
     #[error("it could not be stored: {0}")]
     NotStored(String),
@@ -275,7 +275,7 @@ pub struct LiveThread {
     pub(crate) status: watch::Receiver<Status>,
     /// The thread that made it, if it is an agent.
     pub(crate) maker: Option<ThreadId>,
-    /// It works for the runtime itself, and nobody else hears of it.
+    /// It works for the runtime itself, and is not published.
     pub(crate) internal: bool,
 }
 
@@ -336,7 +336,7 @@ impl LiveThread {
         self.ask(Command::Compact).await
     }
 
-    /// Asks the model something with all that it knows of the thread; the thread knows nothing of it. Whoever drops this gives it up.
+    /// Asks the model something with all that it knows of the thread; the thread knows nothing of it. Dropping the future cancels it.
     pub async fn sample(&self, sample: Sample) -> Result<Sampled, CommandError> {
         self.ask(|reply| Command::Sample(sample, reply)).await
     }

@@ -1,7 +1,7 @@
 //! MCP servers: what is declared, which of them run, and what a step may use of them.
 //!
 //! A server lives in an environment. One that speaks over standard input and output is started there as any other process,
-//! under the sandbox of whoever uses it; one that speaks HTTP is reached from that environment's place in the network. Servers
+//! under the sandbox of the thread that uses it; one that speaks HTTP is reached from that environment's place in the network. Servers
 //! are shared: threads that declare the same server in the same place use one process.
 //!
 //! The library that speaks the protocol is known to `client.rs` and `http.rs` only.
@@ -120,7 +120,7 @@ pub type Declared = BTreeMap<String, Result<ServerDeclaration, DeclarationError>
 pub struct McpLimits {
     /// How long a step waits for servers that are starting and are not required.
     pub patience: Duration,
-    /// How long a server that nobody uses is kept.
+    /// How long an unused server is kept.
     pub grace: Duration,
     /// How long a server that could not be started is left alone.
     pub retry: Duration,

@@ -18,7 +18,7 @@ pub struct Patch {
     pub changes: Vec<FileChange>,
 }
 
-/// What is wanted of one file. Paths are as written; whoever applies the patch decides what they are relative to.
+/// What is wanted of one file. Paths are as written; the code that applies the patch decides what they are relative to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FileChange {
     Add { path: String, content: String },
@@ -57,7 +57,7 @@ pub enum Line {
     Added(String),
 }
 
-/// The hunks of a change before anybody has looked at the file: they are numbered as if nothing stood before and between them.
+/// The hunks of a change before the file was read: they are numbered as if nothing stood before and between them.
 pub fn draft(chunks: &[Chunk]) -> String {
     let (mut old, mut new, mut text) = (1, 1, String::new());
     for chunk in chunks {

@@ -30,12 +30,12 @@ pub enum SandboxMode {
         #[serde(default)]
         exclude_slash_tmp: bool,
     },
-    /// Somebody else confines the executor.
+    /// The executor is confined from outside.
     ExternalSandbox {
         #[serde(default)]
         network_access: ExternalNetwork,
     },
-    /// Never written; what a mode is when nobody chose one.
+    /// Never written; the mode without a choice.
     #[default]
     #[serde(skip)]
     Unset,

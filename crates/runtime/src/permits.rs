@@ -84,7 +84,7 @@ impl Permits {
         if let Some(WrittenFiles { read, write }) = written.file_system {
             for (paths, wanted) in [(read, Use::Read), (write, Use::Write)] {
                 for path in paths.into_iter().flatten() {
-                    // A pattern would be taken for a name that nobody has, and a line break would be shown as another line.
+                    // A pattern would be taken for a name that does not exist, and a line break would be shown as another line.
                     let is_odd = |c: char| c.is_control() || matches!(c, '*' | '?');
                     let is_usable = !path.trim().is_empty() && !path.contains(is_odd) && !path.starts_with('~');
                     if !is_usable {

@@ -94,7 +94,7 @@ pub(crate) async fn fitted(items: Vec<Raw>) -> Vec<Raw> {
     tokio::task::spawn_blocking(move || items.iter().map(fit).collect()).await.unwrap_or(given)
 }
 
-/// An item of a history that nobody looked at when it came, if a provider would refuse its pictures. Only their headers are read.
+/// An item of a history that was not checked when it came, if a provider would refuse its pictures. Only their headers are read.
 pub(crate) fn acceptable(item: &str) -> Option<Value> {
     if !has_pictures(item) {
         return None;

@@ -189,7 +189,7 @@ pub fn is_broad(prefix: &[String]) -> bool {
 }
 
 const SHELLS: &[&str] = &["ash", "bash", "dash", "fish", "ksh", "mksh", "sh", "yash", "zsh"];
-/// Where nobody but the machine's administrator puts programs.
+/// Where only the machine's administrator puts programs.
 const PROGRAMS: &[&str] = &["/bin/", "/usr/bin/", "/usr/local/bin/"];
 
 /// Whether a program that is to run a command line is a shell of the machine, and not something that is only called like one.

@@ -94,7 +94,7 @@ pub(crate) struct Shared {
     pub counts: Counts,
     /// Skills that environments must have before a model is asked anything about them.
     required_skills: Mutex<HashMap<EnvironmentId, Vec<String>>>,
-    /// Whoever reads a whole thread to look for damage. Few at a time, so that others can use the disk.
+    /// Readers of whole threads that look for damage. Few at a time, so that others can use the disk.
     checking: Semaphore,
 }
 
@@ -111,7 +111,7 @@ pub struct AgentStart {
 /// Writes down a rule that a user made by an answer, for later starts of the program; or says why it cannot.
 pub type RuleKeeper = Arc<dyn Fn(&Rule) -> Result<(), String> + Send + Sync>;
 
-/// One thread's place. Whoever loads it holds the lock, so that two who ask get the same one.
+/// One thread's place. The loader holds the lock, so that two callers get the same one.
 #[derive(Default)]
 struct Slot {
     loading: AsyncMutex<()>,
@@ -122,7 +122,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Does what must not stop half way, also if whoever asked for it has gone by then: a thread that was claimed is given back.
+/// Does what must not stop half way, even if the caller is gone by then: a thread that was claimed is given back.
 pub async fn to_the_end<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> T {
     match tokio::spawn(work).await {
         Ok(done) => done,

@@ -64,7 +64,7 @@ pub struct StepTools {
     pub(crate) dynamic: Vec<DynamicTool>,
     pub(crate) processes: Arc<Processes>,
     pub(crate) rules: Arc<Rules>,
-    /// Whether somebody can be asked.
+    /// Whether a user can be asked.
     pub(crate) questions: bool,
     pub(crate) thread: ThreadId,
     /// What the ready environments tell about themselves.
@@ -107,7 +107,7 @@ pub(crate) enum Consent {
         answer: Option<Raw>,
         key: Option<String>,
     },
-    /// It was begun before a restart, and nobody had to be asked.
+    /// It was begun before a restart, and no question was needed.
     Begun,
 }
 
@@ -136,7 +136,7 @@ impl Asked<'_> {
         Plan::End(CallEnd { detail: Some(Raw::from(json!({"error": why, "begun": begun}))), ..refused })
     }
 
-    /// Whether nobody need be asked: they said yes to exactly this, or answered for longer.
+    /// Whether no question is needed: the user said yes to exactly this, or answered for longer.
     fn is_granted(&self, bound: &Bound) -> bool {
         let is_given = match &self.consent {
             Consent::Open => false,
@@ -249,8 +249,8 @@ impl Run {
         }
     }
 
-    /// Whether it needs a machine that others need, too. Those that only wait would hold up everybody else, and a command that the
-    /// user typed waits for nobody.
+    /// Whether it needs a machine that others need, too. Those that only wait would block all others, and a command that the
+    /// user typed does not wait.
     pub fn takes_slot(&self) -> bool {
         match self.work {
             Work::Exec(_) => self.tool != USER_COMMAND,
@@ -331,7 +331,7 @@ impl CallEnd {
 
     pub fn declined(result: ResultType, call: &CallId, decision: Decision) -> Self {
         let text = match decision {
-            Decision::TimedOut => "Nobody answered the question whether this may run, so it did not run.",
+            Decision::TimedOut => "The question whether this may run was not answered in time, so it did not run.",
             _ => "The user said no to this call, so it did not run. Do not try the same by other means; ask, or go on without it.",
         };
         Self { outcome: CallOutcome::Declined, items: vec![result.item(call, text)], detail: None, facts: vec![] }
@@ -342,9 +342,9 @@ impl CallEnd {
         Self { outcome: CallOutcome::Aborted, items: vec![], detail: None, facts: vec![] }
     }
 
-    /// Nobody knows what became of it. It is not tried again.
+    /// Its outcome is unknown. It is not tried again.
     pub fn lost(result: ResultType, call: &CallId) -> Self {
-        let text = "This call was running when the program or its connection ended, and nobody knows what became of it. It was not \
+        let text = "This call was running when the program or its connection ended, and its outcome is unknown. It was not \
                     run again: it may have done all of its work, a part, or nothing. Look before you repeat it.";
         Self { outcome: CallOutcome::Lost, items: vec![result.item(call, text)], detail: None, facts: vec![] }
     }
@@ -412,7 +412,7 @@ impl StepTools {
             Ok(ToolCall::Image(view)) => self.plan_image(asked, view),
             Ok(ToolCall::Plan(plan)) => plan::update(asked, plan),
             Ok(ToolCall::Question(questions)) if self.questions => asked.question("userInput", questions),
-            Ok(ToolCall::Question(_)) => asked.fail("nobody is there to answer questions"),
+            Ok(ToolCall::Question(_)) => asked.fail("no user is there to answer questions"),
             Ok(ToolCall::Wait(wait)) => self.plan_wait(asked, wait),
             Ok(ToolCall::Permissions(request)) => self.plan_permissions(asked, request),
             Ok(ToolCall::Skill(read)) => self.plan_skill(asked, read),

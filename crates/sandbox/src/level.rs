@@ -6,7 +6,7 @@ use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
 
-use crate::policy::{Access, Origin, PROTECTED_NAMES, Rules, STARTUP_FILES};
+use crate::policy::{Access, Origin, Rules, is_protected_name};
 
 /// Ordered: a stronger one comes later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -104,7 +104,7 @@ fn switch() -> Option<String> {
 pub fn needed(rules: &Rules) -> (Level, Option<String>) {
     let name_is_protected = |path: &Path| {
         let name = path.file_name().and_then(|name| name.to_str());
-        name.is_some_and(|name| PROTECTED_NAMES.contains(&name) || STARTUP_FILES.contains(&name))
+        name.is_some_and(is_protected_name)
     };
     let inner = rules.iter().find(|rule| {
         let around = rule.path.parent().map_or(Access::Deny, |parent| rules.access(parent).access);

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use glob::{Glob, GlobError};
-pub use protect::{PROTECTED_NAMES, STARTUP_FILES, protected_paths};
+pub use protect::{KEY_DIRECTORY, PROTECTED_IF_PRESENT, PROTECTED_NAMES, STARTUP_FILES, is_protected_name, protected_paths};
 use thiserror::Error;
 pub use trace::{Trace, trace};
 
@@ -182,7 +182,7 @@ impl Rules {
         let roots: Vec<PathBuf> = roots.into_iter().collect();
         let given = roots.iter().map(|root| rule(root, Access::Write));
         let rules = Self::new([rule("/", Access::Read)].into_iter().chain(given), Vec::new(), Network::Restricted);
-        roots.iter().flat_map(|root| protected_paths(root)).fold(rules, |rules, path| match trace(&path) {
+        roots.iter().flat_map(|root| protected_paths(root, &[])).fold(rules, |rules, path| match trace(&path) {
             Ok(led) => rules.led_by(led.links, Access::Read).protecting(led.real),
             Err(_) => rules.protecting(path),
         })
@@ -394,7 +394,7 @@ mod tests {
     fn what_runs_later_outside_stays_read_only_in_a_workspace() {
         let rules = workspace();
         assert!(rules.may_write(Path::new("/w/src/.git")).is_ok());
-        for name in [".git/hooks/x", ".bashrc", ".profile", ".git", ".outpost/config.toml"] {
+        for name in [".git/hooks/x", ".agents/skills", ".git", ".codex/config.toml"] {
             let refused = rules.may_write(&Path::new("/w").join(name)).unwrap_err();
             assert!(refused.to_string().contains("protected inside a writable root"), "{refused}");
             assert!(rules.may_read(&Path::new("/w").join(name)).is_ok());
@@ -408,10 +408,10 @@ mod tests {
         let root = directory.path().canonicalize().unwrap();
         std::fs::create_dir(root.join("dotfiles")).unwrap();
         std::fs::write(root.join("dotfiles/rc"), "").unwrap();
-        std::os::unix::fs::symlink("dotfiles/rc", root.join(".bashrc")).unwrap();
+        std::os::unix::fs::symlink("dotfiles/rc", root.join(".envrc")).unwrap();
         let rules = Rules::workspace_write([root.clone()]);
         assert!(rules.may_write(&root.join("dotfiles/rc")).is_err() && rules.may_write(&root.join("dotfiles/x")).is_ok());
-        assert_eq!(rules.links().collect::<Vec<_>>(), [(root.join(".bashrc").as_path(), Access::Read)]);
+        assert_eq!(rules.links().collect::<Vec<_>>(), [(root.join(".envrc").as_path(), Access::Read)]);
     }
 
     #[test]
@@ -460,7 +460,7 @@ mod tests {
 
     #[test]
     fn a_ceiling_may_deny_what_is_protected() {
-        for denied in ["/w/.ssh", "/w/.git/objects", "/w/.git"] {
+        for denied in ["/w/.codex", "/w/.git/objects", "/w/.git"] {
             let limits = [rule("/", Access::Read), rule("/w", Access::Write), rule(denied, Access::Deny)];
             let held = workspace().within(&Rules::new(limits, Vec::new(), Network::Restricted)).unwrap();
             assert_eq!(held.access(&Path::new(denied).join("x")).access, Access::Deny);

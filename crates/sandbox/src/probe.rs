@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::launch::{LaunchError, Launcher, LauncherSettings};
 use crate::level::Level;
 use crate::limits::PROCESSES;
-use crate::policy::{PROTECTED_NAMES, Policy, Rules, STARTUP_FILES};
+use crate::policy::{KEY_DIRECTORY, PROTECTED_IF_PRESENT, PROTECTED_NAMES, Policy, Rules, STARTUP_FILES};
 use crate::sys;
 
 /// One promise on this host.
@@ -150,8 +150,13 @@ fn rows(open: Option<&str>, held: Option<&str>, launcher: &Launcher) -> Verdict 
     };
     let owner_may = "modes, owners, times and attributes of files elsewhere can be changed by their owner; directories that hold something denied cannot be listed";
     add(FILES, files, held(), (level == Level::Landlock).then_some(owner_may));
-    let names: Vec<_> = PROTECTED_NAMES.iter().chain(STARTUP_FILES).copied().collect();
-    let unprotected = format!("Landlock takes nothing away inside a writable root, so these are not protected there: {}", names.join(", "));
+    let names: Vec<_> = PROTECTED_NAMES.iter().chain(PROTECTED_IF_PRESENT).copied().collect();
+    let at_home: Vec<_> = STARTUP_FILES.iter().chain([&KEY_DIRECTORY]).copied().collect();
+    let unprotected = format!(
+        "Landlock takes nothing away inside a writable root, so these are not protected there: {}, and in a home {}",
+        names.join(", "),
+        at_home.join(", ")
+    );
     add(PROTECTED, "mounts on placeholders".into(), not_at(Level::Mounts, &unprotected), None);
     let (network, restriction) = match level {
         Level::Landlock => ("seccomp: no sockets", Some("there is no loopback either, and no sockets with a path")),

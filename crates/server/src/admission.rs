@@ -1,4 +1,4 @@
-//! Who is in, and on the strength of what. Whoever's token was revoked or whose session ended is put out within a moment.
+//! Which clients are connected, and by which credential. A client whose token was revoked or whose session ended is disconnected within a moment.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use crate::tokens::Tokens;
 /// How often tokens are looked at.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// A websocket is closed with this code when whoever opened it may not have it.
+/// A websocket is closed with this code when its client lost the right to it.
 pub const POLICY: u16 = 1008;
 
 /// What is open, for putting it out and for counting it.
@@ -28,7 +28,7 @@ struct Guest {
     sink: FrameSink,
 }
 
-/// On the strength of what somebody is in.
+/// The credential of a connected client.
 #[derive(Debug, Clone, Default)]
 pub struct Pass {
     /// The digest of the token, where it is one that can be revoked.
@@ -37,7 +37,7 @@ pub struct Pass {
     pub session: Option<Seat>,
 }
 
-/// A session that somebody is in by.
+/// A browser session with connected clients.
 #[derive(Debug, Clone)]
 pub struct Seat {
     /// The digest of its cookie.
@@ -56,7 +56,7 @@ impl Pass {
     }
 }
 
-/// Somebody's place; it is given back when this is dropped.
+/// A client's slot; freed when this is dropped.
 pub struct Place {
     admission: Arc<Admission>,
     number: u64,
@@ -75,7 +75,7 @@ impl Admission {
         Place { admission: self.clone(), number }
     }
 
-    /// Puts out everybody whose token is not good any more, and whose session is over.
+    /// Disconnects all clients whose token was revoked or whose session is over.
     fn look(&self, tokens: &Tokens) {
         let used: BTreeSet<String> = self.lock().values().filter_map(|guest| guest.pass.token.clone()).collect();
         for token in used.iter().filter(|token| !tokens.is_good(token)) {
@@ -85,7 +85,7 @@ impl Admission {
         self.put_out("the session is over; log in again", |pass| pass.session.as_ref().is_some_and(|seat| seat.ends <= now));
     }
 
-    /// Puts out everybody who is in by a session, which is over.
+    /// Disconnects all clients of a session, which is over.
     pub fn end_session(&self, cookie: &str) {
         self.put_out("logged out", |pass| pass.session.as_ref().is_some_and(|seat| seat.cookie == cookie));
     }
@@ -96,7 +96,7 @@ impl Admission {
         }
     }
 
-    /// Looks again and again, for as long as anybody waits for this.
+    /// Checks periodically, for as long as this future is polled.
     pub async fn keep_looking(&self, tokens: &Tokens) {
         loop {
             tokio::time::sleep(LOOK).await;

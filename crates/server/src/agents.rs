@@ -1,6 +1,6 @@
-//! Whoever hears of a thread hears of the agents that it makes, and of theirs: what they do, and what they ask.
+//! A subscriber of a thread is subscribed to its agents, and to theirs: their events and their questions.
 //!
-//! An agent is told from its first entry on. Nobody waits for a client: what it is told first is told beside everything else.
+//! An agent is told from its first entry on. Nothing waits for a client: its first events are sent beside everything else.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};

@@ -83,7 +83,7 @@ pub struct Taken<T> {
 impl<T> Drop for Taken<T> {
     fn drop(&mut self) {
         let mut inside = lock(&self.names);
-        // Somebody else may have the name by now.
+        // Another request may have taken the name by now.
         if inside.taken.get(&self.name).is_some_and(|(number, _)| *number == self.number) {
             inside.taken.remove(&self.name);
         }

@@ -1,6 +1,6 @@
 //! `config.toml`, read and written for clients. What is written counts from the next start of the program on.
 //!
-//! The order of the file, its comments, and keys that nobody knows stay as they are.
+//! The order of the file, its comments, and unknown keys stay as they are.
 
 use std::fs;
 use std::io::{self, Write};

@@ -21,7 +21,7 @@ use crate::table::Sent;
 
 /// So many requests of one client may wait for their answers; more are refused.
 const IN_FLIGHT: usize = 1024;
-/// Whoever lets so much pile up without reading is let go: nobody else is to pay for it.
+/// A client with so much unread output is disconnected, so that others do not pay for it.
 const UNREAD: usize = 32 << 20;
 
 /// What a client said about itself.
@@ -45,7 +45,7 @@ pub struct Connection {
     watching: AtomicBool,
 }
 
-/// The way to a client, for whoever has something to tell it.
+/// Sends messages to a client.
 #[derive(Clone)]
 pub struct Outlet {
     sink: FrameSink,
@@ -100,7 +100,7 @@ pub async fn serve(server: Arc<Shared>, link: Link) {
     drop(leaving);
 }
 
-/// However a connection ends, nobody counts on it afterwards.
+/// However a connection ends, its resources are released.
 struct Leaving(Arc<Connection>);
 
 impl Drop for Leaving {
@@ -151,7 +151,7 @@ impl Connection {
         self.lock().get(&thread).filter(|subscription| !subscription.is_over()).cloned()
     }
 
-    /// Waits until nobody else opens the thread for this client.
+    /// Waits until no other request opens the thread for this client.
     pub async fn opening(&self, thread: ThreadId) -> OwnedMutexGuard<()> {
         let gate = {
             let mut openings = self.openings.lock().unwrap_or_else(PoisonError::into_inner);

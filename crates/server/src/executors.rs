@@ -1,7 +1,7 @@
 //! Executors that dial in, and how others reach them through here.
 //!
-//! An executor keeps one link more out than is in use. A link that nobody uses waits in the registry; the environment of
-//! that id takes one, and so does everybody who reaches the executor from elsewhere. Sessions are the executor's business:
+//! An executor keeps one link more out than is in use. An unused link waits in the registry; the environment of
+//! that id takes one, and so does every client that reaches the executor from elsewhere. Sessions are the executor's business:
 //! whichever link they are resumed on, they are the same. See docs/decisions/0013-executors-that-dial-in.md.
 
 use std::collections::HashMap;
@@ -27,7 +27,7 @@ use crate::tokens::{BindError, Issued, Scope, TokenError, Tokens};
 pub struct JoinLimits {
     /// An executor that was not heard for so long is gone: it asks for a sign of life every ten seconds itself.
     pub silence: Duration,
-    /// How long somebody who wants to reach an executor waits for its next link.
+    /// How long a client that wants to reach an executor waits for its next link.
     pub patience: Duration,
 }
 
@@ -122,7 +122,7 @@ impl Executors {
         self.joined.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps the registry in step with the tokens for as long as anybody waits for this: an executor that may dial in is an
+    /// Keeps the registry in step with the tokens for as long as this future is polled: an executor that may dial in is an
     /// environment, whether it has come or not, and one that may not is none any more.
     pub async fn follow_tokens(&self) {
         let mut known: Vec<EnvironmentId> = Vec::new();
@@ -218,7 +218,7 @@ impl Executors {
 
     /// A link of an executor that was let in.
     fn take_in(self: &Arc<Self>, hello: Hello, token: Issued, link: Link) {
-        // Whoever has a token is no stranger.
+        // A connection with a token is authenticated.
         link.gate.open();
         let (sink, liveness) = (link.tx.clone(), link.liveness.clone());
         let place = self.admission.admit(Pass::token(&token.digest), sink.clone());
@@ -270,7 +270,7 @@ impl Executors {
         tracing::info!(id = %hello.id, link = hello.link, "a link of an executor ended");
     }
 
-    /// Somebody with a client's token wants to talk to an executor: `/executors/reach/ID`.
+    /// A client wants to talk to an executor: `/executors/reach/ID`.
     pub fn reach(self: &Arc<Self>, id: &str, pass: Pass) -> Reception {
         let answer = |status: StatusCode, text: String| Reception::Answer(plain(status, text));
         let Ok(id) = EnvironmentId::parse(id) else { return answer(StatusCode::NOT_FOUND, format!("`{id}` is no id of an executor")) };

@@ -64,7 +64,7 @@ pub fn not_materialized(id: impl std::fmt::Display) -> Fault {
     Fault::invalid_request(format!("thread {id} is not materialized yet; it is written down with its first user message"))
 }
 
-/// What somebody searches for, if it can be searched for.
+/// A search term, if it is valid.
 pub fn search_term(term: &str) -> Result<(), Fault> {
     const LONGEST: usize = 4096;
     if term.len() > LONGEST {

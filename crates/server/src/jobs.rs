@@ -62,7 +62,7 @@ impl Label {
 pub struct Seat {
     pub has_input: bool,
     pub has_terminal: bool,
-    /// Whoever writes waits here, so that writes arrive in the order in which they came.
+    /// Writers wait here, so that writes arrive in the order in which they came.
     pub input: Mutex<()>,
     process: watch::Receiver<Option<Arc<RemoteProcess>>>,
 }
@@ -116,7 +116,7 @@ pub struct Ended {
     pub left_behind: bool,
 }
 
-/// A process that runs; whoever drops this kills it.
+/// A running process; dropping this kills it.
 pub struct Job {
     process: Arc<RemoteProcess>,
     connection: Arc<Connection>,
@@ -133,7 +133,7 @@ impl Job {
         let Wanted { environment, start, sandbox, size, streams, cap, timeout } = wanted;
         let (sender, started) = oneshot::channel();
         let name = environment.name().to_owned();
-        // By itself, because a start that nobody waits for any more may still become a process.
+        // By itself, because a start whose caller is gone may still become a process.
         tokio::spawn(async move {
             let started = match size {
                 Some(size) => environment.start_sized(start, sandbox, size).await,
@@ -183,7 +183,7 @@ impl Job {
                 Some(ProcessEvent::Closed) | None => break,
                 Some(ProcessEvent::Lost { reason }) => {
                     self.is_over = true;
-                    return Err(Fault::internal(format!("nobody knows what became of the command: {reason}")));
+                    return Err(Fault::internal(format!("the outcome of the command is unknown: {reason}")));
                 }
             }
         }

@@ -62,7 +62,7 @@ impl Collector for Sources {
         let tokens = [("input", counted.tokens.input), ("cached_input", counted.tokens.cached_input), ("output", counted.tokens.output)];
         page.counts("model_tokens", "Tokens that models reported.", "kind", tokens)?;
         page.count("calls_started", "Tool calls that were started.", kind("callStarted"))?;
-        page.count("approvals_asked", "Questions that somebody had to answer.", kind("approvalAsked"))?;
+        page.count("approvals_asked", "Approval questions put to users.", kind("approvalAsked"))?;
         page.count("store_appends", "Batches of entries that were stored.", counted.appends)?;
         let entries = counted.entries.iter().map(|(kind, count)| (kind.as_str(), *count));
         page.counts("store_entries", "Entries that were stored, by their kind.", "kind", entries)?;

@@ -36,7 +36,7 @@ pub enum Told {
     Notice(Notice),
     /// The client is asked something.
     Ask(Box<Ask>),
-    /// Nobody asks this any more.
+    /// The question was withdrawn.
     Resolved(ApprovalId),
     /// This turn and all later ones do not count any more; for those who put turns together.
     Reverted(TurnId),

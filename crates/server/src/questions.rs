@@ -87,7 +87,7 @@ impl Questions {
         }
     }
 
-    /// Questions of a thread that somebody could not answer, and none of these can.
+    /// Questions of a thread that one client could not answer, and none of these can.
     fn unanswerable(&self, thread: ThreadId, present: &[u64]) -> Vec<Question> {
         let is_hopeless = |question: &&Question| {
             let Question { unable, .. } = question;
@@ -115,8 +115,8 @@ pub fn take_answer(connection: &Connection, id: RequestId, answer: Result<Bytes,
     conclude(&connection.server, question, verdict);
 }
 
-/// Refuses what nobody who hears of a thread can answer: asked whenever somebody cannot, and whenever somebody leaves. Where nobody
-/// is left, whoever comes next is asked.
+/// Refuses questions that no subscriber of a thread can answer: checked when a client cannot, and when one leaves. Without any
+/// subscriber, the next one is asked.
 pub fn settle(server: &Arc<Shared>, thread: ThreadId) {
     let present: Vec<u64> = server.subscribers(thread).iter().map(|client| client.id).collect();
     if present.is_empty() {
@@ -167,7 +167,7 @@ fn read(kind: QuestionKind, result: &[u8]) -> Result<Verdict, Fault> {
                 ElicitationAction::Accept if lasts && kind == QuestionKind::McpTool => (Decision::ApprovedForThread, None),
                 ElicitationAction::Accept => (Decision::Approved, Some(Raw::from(json!({"content": response.content})))),
                 ElicitationAction::Decline => (Decision::Denied, None),
-                // A server is told that nobody said anything; instead of a tool the turn is stopped.
+                // A server gets an empty answer; instead of a tool the turn is stopped.
                 ElicitationAction::Cancel if kind == QuestionKind::McpElicitation => (Decision::TimedOut, None),
                 ElicitationAction::Cancel => (Decision::Aborted, None),
             }
@@ -197,7 +197,7 @@ fn granted(response: &PermissionsApprovalResponse) -> Verdict {
     (decision, Some(Raw::from(json!({"permissions": response.permissions, "scope": scope}))))
 }
 
-/// Nobody who is there can answer.
+/// No connected client can answer.
 fn refused(kind: QuestionKind, why: &str) -> Verdict {
     match kind {
         QuestionKind::Command

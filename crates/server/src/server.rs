@@ -103,7 +103,7 @@ impl Shared {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins with the first client; before that nobody could hear it.
+    /// Begins with the first client; before that there is no receiver.
     pub fn follow_environments(self: &Arc<Self>) {
         self.news.get_or_init(|| {
             let following = news::follow(Arc::downgrade(self), self.runtime.registry().clone());
@@ -148,7 +148,7 @@ impl Shared {
         self.connections().into_iter().filter(|connection| connection.is_subscribed(thread)).collect()
     }
 
-    /// Tells everybody.
+    /// Sends to all clients.
     pub fn broadcast(&self, notice: &Notice) {
         for connection in self.connections() {
             connection.tell(notice);

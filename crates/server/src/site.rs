@@ -25,9 +25,9 @@ pub type OnClient = Arc<dyn Fn(Link) + Send + Sync>;
 
 /// Who is let in as a client.
 pub enum Access {
-    /// Everybody who can connect. Only for addresses that nobody else can reach.
+    /// Every client that can connect. Only for addresses that other users cannot reach.
     Open,
-    /// Whoever shows a token that was handed out, or what this listener asks for besides.
+    /// Clients with an issued token, or with the credential that this listener asks for besides.
     Tokens(Auth),
 }
 
@@ -44,9 +44,9 @@ pub struct Site {
     pub is_private: bool,
 }
 
-/// Why somebody is not let in.
+/// Why a client is not let in.
 enum Refused {
-    /// Nobody knows who it is.
+    /// It is not authenticated.
     Stranger(String),
     /// It is known, and may not do that.
     Scope { has: Scope, wants: Scope },
@@ -112,7 +112,7 @@ impl Site {
         }
     }
 
-    /// Somebody shows a client's token in a form, and gets a cookie for it.
+    /// A browser posts a client's token in a form, and gets a cookie for it.
     fn log_in(&self, visit: &Visit) -> Reception {
         let secret = web::form(&visit.body, "token").map(str::trim).filter(|secret| !secret.is_empty());
         let bearer = secret.map(|secret| format!("Bearer {secret}"));

@@ -1,4 +1,4 @@
-//! From a thread to one client that hears of it: everything once, in order, and nobody waits for a client that does not read.
+//! From a thread to one subscribed client: every event once, in order, and nothing waits for a client that does not read.
 //!
 //! A client's place in the feed of a thread is its own. If it falls so far behind that the feed has forgotten what comes next,
 //! it is caught up from the store: what was said on the way to a durable item is then left out, the item is not.
@@ -24,7 +24,7 @@ use crate::server::Shared;
 pub struct Subscription {
     thread: ThreadId,
     reason: Reason,
-    /// Held by whoever must tell something before anything else is told.
+    /// Held while something must be sent before anything else.
     voice: Arc<AsyncMutex<Voice>>,
     over: Arc<AtomicBool>,
     _task: AbortOnDropHandle<()>,
@@ -71,7 +71,7 @@ pub struct Opening {
     projector: Projector,
     /// An older subscription of the same client, which must be silent until this one takes its place.
     old: Option<Hold>,
-    /// Nobody else opens the thread for this client meanwhile: two who do not see each other would both tell everything.
+    /// No other request opens the thread for this client meanwhile: two would both send everything.
     _only: OwnedMutexGuard<()>,
 }
 
@@ -118,7 +118,7 @@ impl Opening {
         let hold = voice.clone().lock_owned().await;
         let pump = Pump { outlet, cursor, voice: voice.clone(), over: over.clone() };
         let task = AbortOnDropHandle::new(tokio::spawn(pump.run()));
-        // Somebody may still hold the old one, and wait for its turn to speak.
+        // Another task may still hold the old one and wait for its turn to send.
         old.into_iter().for_each(|mut old| old.is_replaced = true);
         connection.subscribe(Arc::new(Subscription { thread, reason, voice, over, _task: task }));
         Begun { hold, questions }

@@ -104,7 +104,7 @@ impl Tokens {
         Self { issued: directory.join("issued"), bound: directory.join("bound") }
     }
 
-    /// Writes a token down. Whoever calls this shows the secret to somebody, once.
+    /// Stores a token. The caller shows the secret to the user, once.
     pub fn issue(&self, secret: &str, scope: Scope, note: Option<String>, now: u64) -> Result<Issued, TokenError> {
         let token = Issued { digest: digest(secret), scope, created_at: now, note };
         let text = serde_json::to_string(&token).map_err(|error| at(&self.issued)(error.into()))?;

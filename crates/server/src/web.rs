@@ -1,4 +1,4 @@
-//! The page: four files, and the cookie of whoever logged in.
+//! The page: its files, and the cookie of a logged-in browser.
 //!
 //! The page is a client of the app protocol like any other. A browser cannot send a token with a websocket, so it shows the
 //! token once and gets a cookie for it, which no script can read and no other site can make it send.
@@ -60,7 +60,7 @@ pub fn redirect(place: &'static str, cookie: Option<&str>) -> Response<String> {
     response
 }
 
-/// How long somebody stays logged in.
+/// How long a browser stays logged in.
 const LASTS: Duration = Duration::from_secs(12 * 3600);
 /// So many are logged in at once; the oldest goes first.
 const MOST: usize = 1024;
@@ -90,7 +90,7 @@ impl Sessions {
         self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The cookie of somebody who showed a token, which itself may be good for a shorter while.
+    /// The cookie for a token, which itself may expire earlier.
     pub fn begin(&self, token: Option<String>, good_for: Option<Duration>, is_private: bool) -> Option<String> {
         let secret = (self.secret)()?;
         let (now, lasts) = (Instant::now(), good_for.map_or(LASTS, |good_for| good_for.min(LASTS)));
@@ -111,7 +111,7 @@ impl Sessions {
         self.lock().remove(&cookie).map(|_| cookie)
     }
 
-    /// Whoever shows a cookie of ours; with the token that it stands for.
+    /// The client behind a cookie of ours; with the token that it stands for.
     pub fn find(&self, visit: &Visit) -> Option<Pass> {
         let cookie = digest(visit.cookie(COOKIE)?);
         let Session { token, ends, .. } = self.lock().get(&cookie).cloned()?;

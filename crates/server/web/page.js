@@ -92,7 +92,7 @@ function connect() {
     for (const { reject } of link.pending.values()) reject(new Error("the connection was lost"));
     link.pending.clear();
     tell("failed", "not connected; trying again");
-    // Whoever is logged out meanwhile is asked for a token again.
+    // A user who was logged out meanwhile is asked for a token again.
     setTimeout(() => session().then((state) => (state?.in === false ? location.reload() : connect())), link.wait);
     link.wait = Math.min(link.wait * 2, 10_000);
   };
@@ -214,7 +214,7 @@ function refresh() {
     drawThreads();
     drawFacts();
     drawQuestions();
-    // Whoever waits for an answer is heard, also if nobody looks at it.
+    // A thread that waits for an answer is announced even if it is not open.
     for (const thread of threads.values()) {
       if (thread.status.type === "active" && thread.holder?.isHere !== false) subscribe(thread.id);
     }
@@ -245,7 +245,7 @@ function tokens(count) {
 }
 
 function holder(thread) {
-  if (!thread.holder) return "held by nobody";
+  if (!thread.holder) return "not in use";
   return thread.holder.isHere ? "held here" : `held by ${thread.holder.host}, process ${thread.holder.pid}`;
 }
 
@@ -319,7 +319,7 @@ async function openThread(id) {
     if (open?.id !== id) return;
     take(opened.thread);
   } catch (error) {
-    // Somebody else may hold it: then it can be read all the same.
+    // Another program may hold it: it can still be read.
     complain("thread-error", `It can only be read here: ${error.message}`);
     const read = await link.call("thread/read", { threadId: id, includeTurns: true }).catch((trouble) => complain("thread-error", trouble.message));
     if (read && open?.id === id) take(read.thread);
@@ -785,7 +785,7 @@ async function route() {
   if (id) await openThread(id);
 }
 
-/** Whoever goes somewhere with the keyboard goes on from there. */
+/** Keyboard focus follows to where the user went. */
 function arrive() {
   scrollTo(0, 0);
   const place = { new: "first", thread: "main" }[document.body.dataset.view];

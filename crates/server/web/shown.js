@@ -23,7 +23,7 @@ const STYLES = [0xFE0E, 0xFE0F];
 const isIn = (ranges, code) => ranges.some(([first, last]) => first <= code && code <= last);
 
 /**
- * A text as it can be shown without harm. Forms: `text` is what somebody says, `line` the same on one line; `script` is what will
+ * A text as it can be shown without harm. Forms: `text` is a message or output, `line` the same on one line; `script` is what will
  * be carried out, where everything that is not ASCII is marked, and `word` the same on one line.
  */
 export function show(text, form = "text") {

@@ -1,7 +1,7 @@
 //! What makes appends durable: one pre-written log per program, shared by all its threads.
 //!
 //! Syncing many journals one after another is slow, and an append to a file costs two flushes of the disk. So the bytes that
-//! must be durable are also written here, into blocks that were written before (one flush), and everybody who waits at that
+//! must be durable are also written here, into blocks that were written before (one flush), and all callers that wait at that
 //! moment shares the flush. When the log is full, the journals themselves are synced and the log starts over. After a power
 //! cut the next start writes what the logs hold into the journals again; see [`replay`].
 //!
@@ -91,7 +91,7 @@ enum Message {
     Forget(ThreadId),
 }
 
-/// The log of this program, as everybody who appends holds it.
+/// Handle of this program's log, held by every appender.
 pub(crate) struct CommitLog {
     queue: Option<Sender<Message>>,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -128,7 +128,7 @@ impl CommitLog {
 
     fn send(&self, message: Message) {
         if let Some(queue) = &self.queue {
-            // If the other side is gone, so is the answer, and whoever waits for it is told.
+            // If the other side is gone, so is the answer, and its caller gets an error.
             let _ = queue.send(message);
         }
     }
@@ -147,7 +147,7 @@ fn log_path(folder: &Path, instance: &str) -> PathBuf {
     folder.join(format!("{instance}.log"))
 }
 
-/// Held while somebody looks around, or makes a log.
+/// Held while a program lists the logs or makes one.
 fn lock_folder(folder: &Path) -> io::Result<File> {
     let file = File::options().write(true).create(true).truncate(false).mode(0o600).open(folder.join("lock"))?;
     flock(&file, FlockOperation::LockExclusive)?;
@@ -387,7 +387,7 @@ pub(crate) fn decode(log: &[u8]) -> Vec<Piece> {
     pieces
 }
 
-/// The programs whose logs are being replayed. Their logs are locked meanwhile, so that nobody else could tell.
+/// The programs whose logs are being replayed. Their logs are locked meanwhile, so that other programs do not replay them too.
 pub(crate) struct Dead(HashSet<String>);
 
 impl Dead {

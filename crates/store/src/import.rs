@@ -235,7 +235,7 @@ async fn append(store: &Store, lease: &crate::lease::Lease, last: Seq, facts: &[
             next = entry.end() + 1;
             entries.push(entry);
         }
-        // Whoever is told that a thread was imported may delete the original.
+        // The user may delete the original once a thread is reported as imported.
         let need = if batches.peek().is_none() { Need::Durable } else { Need::Stored };
         store.append(lease, entries, need).await?;
     }

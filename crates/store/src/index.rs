@@ -36,7 +36,7 @@ use database::Database;
 use scan::JournalFile;
 use writer::{Note, Writer};
 
-/// How long a search waits for an index that is being filled: most are whole by then, and nobody thinks that it hangs.
+/// How long a search waits for an index that is being filled: most are whole by then, and the caller does not seem to hang.
 const SEARCH_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Where things are, and how long a note may wait for others.
@@ -119,7 +119,7 @@ pub struct Index {
 }
 
 impl Index {
-    /// Starts the writer, which opens, checks or makes the file. Nobody has to wait for it.
+    /// Starts the writer, which opens, checks or makes the file. Callers need not wait for it.
     pub fn start(config: Config) -> io::Result<Self> {
         let (notes, inbox) = mpsc::channel();
         let (state, watcher) = watch::channel(State::default());

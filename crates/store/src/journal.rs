@@ -259,7 +259,7 @@ pub fn read(line: &[u8]) -> Option<Line<'_>> {
 
 fn number(text: &str) -> Option<(u64, &str)> {
     let end = text.find(|c: char| !c.is_ascii_digit())?;
-    // Databases have no larger ones, and nobody writes them.
+    // Databases have no larger ones, and no program of ours writes them.
     let number = text[..end].parse().ok().filter(|number| *number <= i64::MAX.cast_unsigned())?;
     Some((number, &text[end..]))
 }

@@ -1,7 +1,7 @@
 //! One writer per thread, also across processes.
 //!
 //! A lease is a small file beside the journal that says who writes it, and a *fencing number* that grows with every change
-//! of hands. Whoever writes the journal holds the file's lock for that moment and compares the number: after a take-over the
+//! of hands. A writer holds the file's lock for the moment of a write and compares the number: after a take-over the
 //! old holder's next write fails, however late it comes. Whether a holder still lives is told by the lock that it holds on
 //! its own commit log (`commit.rs`); a holder on another machine is believed for as long as its lease time.
 
@@ -26,9 +26,9 @@ pub struct Lease {
 /// What to do about another holder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClaimMode {
-    /// Only if nobody holds it, or whoever did is gone.
+    /// Only if it is free or its holder is gone.
     IfFree,
-    /// Also from a holder that lives: somebody with the right to decide has decided.
+    /// Even from a live holder: the user decided it.
     TakeOver,
 }
 
@@ -72,7 +72,7 @@ pub enum ClaimError {
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct Record {
     pub fence: u64,
-    /// Nobody, once it was given back.
+    /// None once it was given back.
     pub holder: Option<Holder>,
     /// Counts how often the journal was replaced by another file. What commit logs hold of an older one is void.
     pub edition: u64,

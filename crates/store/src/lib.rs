@@ -1,6 +1,6 @@
 //! Where threads are kept: journals, leases, blobs; on disk, in memory.
 //!
-//! The shape, for whoever builds on it:
+//! Overview for callers:
 //!
 //! * [`Store`] is a closed set with one face. [`Store::create`] or [`Store::claim`] give a [`Lease`]; [`Store::append`] writes
 //!   [`outpost_thread::Entry`]s whose ordinals follow the last one (that is the compare-and-set) and gives them back as they

@@ -76,7 +76,7 @@ pub(crate) struct Home {
     log: OnceLock<CommitLog>,
     making_log: Mutex<()>,
     is_full: AtomicBool,
-    /// Started when somebody lists, or asks for it to be kept up to date.
+    /// Started by the first list, or when a caller asks to keep it up to date.
     index: OnceLock<Index>,
     /// A sync failed: what the disk has is not known any more.
     is_broken: AtomicBool,
@@ -202,7 +202,7 @@ impl LocalStore {
 
     pub async fn verify(&self, thread: ThreadId, known: Option<Seq>) -> Result<Verdict, ReadError> {
         let home = self.0.clone();
-        // Asked first: somebody may be writing meanwhile.
+        // Read first: another program may be writing meanwhile.
         let known = known.max(self.known_last(thread).await);
         blocking(move || home.verify(thread, known)).await
     }
@@ -238,7 +238,7 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
     }
 }
 
-/// Makes a folder and those above it, for nobody but the owner.
+/// Makes a folder and its parents, accessible only to the owner.
 pub(crate) fn make_folder(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
@@ -387,7 +387,7 @@ impl Home {
         self.log()?;
         let writer = {
             let locked = file.lock()?;
-            // A number that nobody can have used yet, if the file does not tell.
+            // A number that cannot have been used yet, if the file does not tell.
             let record = locked.read()?.unwrap_or_else(|| Record { fence: self.now(), ..Record::default() });
             if let Some(holder) = record.holder.filter(|holder| mode == ClaimMode::IfFree && self.is_alive(holder)) {
                 let age_ms = self.now().saturating_sub(holder.since);
@@ -471,7 +471,7 @@ impl Home {
                 Ok(Appended { durable: appended.last, ..appended })
             }
             Ok(Err(why)) => {
-                // After a failed sync nobody can say what the disk has. Going on would be guessing.
+                // After a failed sync the content of the disk is unknown. Going on would be guessing.
                 self.is_broken.store(true, Ordering::Relaxed);
                 Err(AppendError::NotDurable(why))
             }
@@ -600,7 +600,7 @@ impl Home {
     }
 }
 
-/// A poisoned lock only says that somebody failed; what it guards is changed in one piece.
+/// A poisoned lock only says that another task panicked; what it guards is changed in one piece.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

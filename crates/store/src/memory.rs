@@ -50,7 +50,7 @@ impl MemoryHistory {
     }
 }
 
-/// This program: nobody else can hold what is in its memory.
+/// This program: no other can hold what is in its memory.
 fn here(since: u64, renewed: u64) -> Holder {
     Holder { instance: "memory".into(), host: "here".into(), pid: std::process::id(), since, renewed }
 }

@@ -47,7 +47,7 @@ async fn checkpoint(store: &Store, id: ThreadId) -> Option<Thread> {
 }
 
 async fn fold(store: &Store, id: ThreadId, mut state: Option<Thread>) -> Result<Opened, ReadError> {
-    // Asked first: somebody may be writing meanwhile.
+    // Read first: another program may be writing meanwhile.
     let known = store.known_last(id).await;
     let after = state.as_ref().map_or(0, |thread| thread.last);
     let mut noted: Vec<_> = state.iter().flat_map(|thread| thread.damage.iter().cloned()).collect();
@@ -98,7 +98,7 @@ async fn fold(store: &Store, id: ThreadId, mut state: Option<Thread>) -> Result<
     Ok(Opened { thread, damage, unfit, noted, folded })
 }
 
-/// Keeps the state aside, so that opening the thread stays quick. Not while a turn runs, and not if somebody wrote meanwhile:
+/// Keeps the state aside, so that opening the thread stays quick. Not while a turn runs, and not if another program wrote meanwhile:
 /// the next one is as good.
 pub async fn keep_checkpoint(store: &Store, thread: &Thread) -> Result<(), ReadError> {
     let head = store.head(thread.id).await?;
@@ -116,7 +116,7 @@ pub async fn context(store: &Store, thread: &Thread) -> Result<Context, ReadErro
     context_with(store, thread, |_| {}).await
 }
 
-/// The same, for somebody who wants to see each entry that is read for it.
+/// Like [`open`], and passes each entry that is read to the caller.
 pub async fn context_with(store: &Store, thread: &Thread, mut visit: impl FnMut(&Entry)) -> Result<Context, ReadError> {
     let mut context = Context::new();
     let mut after = 0;
@@ -132,7 +132,7 @@ pub async fn context_with(store: &Store, thread: &Thread, mut visit: impl FnMut(
     }
     let mut history = store.history(thread.id, after).await?;
     while let Some(batch) = history.next().await? {
-        // Somebody may be writing: only what the state knows of belongs to it.
+        // Another program may be writing: only what the state knows of belongs to it.
         for entry in batch.with_gaps().iter().filter(|entry| entry.seq <= thread.last) {
             context.apply(entry);
             visit(entry);
@@ -161,7 +161,7 @@ fn skip(state: &mut Option<Thread>, id: ThreadId, range: DamagedRange) {
 }
 
 impl Opened {
-    /// The entry that must be written before going on: damage that nobody has noted yet.
+    /// The entry that must be written before going on: damage that is not recorded yet.
     pub fn unnoted(&self) -> Option<DamageNoted> {
         let found = self.damage.iter().filter(|damage| damage.loses_entries()).map(Damage::range);
         let damage = unnoted(&self.noted, found);

@@ -1,7 +1,7 @@
 //! Threads in Postgres: several machines share them, one writes each at a time.
 //!
 //! An append is one statement that compares the ordinal and the lease's epoch and writes only if both are right, so that two
-//! owners cannot both win. A lease has a time; whoever holds it renews it, and whoever finds it expired may take it. The
+//! owners cannot both win. A lease has a time; its holder renews it, and any node may take an expired one. The
 //! database's clock counts, not that of any machine.
 
 mod address;
@@ -81,7 +81,7 @@ struct Shared {
     config: PostgresConfig,
     address: Address,
     pool: Pool,
-    /// What lists show of the threads whose leases are held here: nobody else can change it meanwhile.
+    /// What lists show of the threads whose leases are held here: no other node can change it meanwhile.
     held: Mutex<HashMap<ThreadId, Held>>,
 }
 

@@ -167,7 +167,7 @@ pub enum ForkStoreError {
     Append(#[from] AppendError),
 }
 
-/// Where threads are kept. A closed set: whoever has one of these need not know which.
+/// Where threads are kept. A closed set: callers need not know which one it is.
 #[derive(Clone)]
 pub enum Store {
     Local(LocalStore),
@@ -196,7 +196,7 @@ impl Store {
         either!(self, store => store.claim(thread, mode).await)
     }
 
-    /// Who is writing a thread now, if that can be told; nobody if its last holder is known to be gone.
+    /// Who is writing a thread now, if that is known; none if its last holder is gone.
     pub async fn holder(&self, thread: ThreadId) -> Result<Option<Holder>, ClaimError> {
         either!(self, store => store.holder(thread).await)
     }
@@ -261,7 +261,7 @@ impl Store {
         either!(self, store => store.summary(thread).await)
     }
 
-    /// Looks at every byte of a thread. `known` is the highest ordinal that somebody else, say an index, has seen.
+    /// Looks at every byte of a thread. `known` is the highest ordinal that another reader, such as the index, has seen.
     pub async fn verify(&self, thread: ThreadId, known: Option<Seq>) -> Result<Verdict, ReadError> {
         either!(self, store => store.verify(thread, known).await)
     }

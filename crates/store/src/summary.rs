@@ -50,7 +50,7 @@ pub struct Summary {
     pub parent: Option<ThreadId>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub forked_from: Option<ThreadId>,
-    /// Where it works, if somebody selected that.
+    /// Where it works, if that was selected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selection: Option<Selection>,
     /// It came from another program.

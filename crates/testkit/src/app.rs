@@ -25,7 +25,7 @@ pub struct AppServer {
 }
 
 impl AppServer {
-    /// On a websocket that asks for nothing; commands run without a sandbox, and nobody is asked.
+    /// On a websocket that asks for nothing; commands run without a sandbox, and no questions are asked.
     pub async fn start(outpost: &str, replies: Vec<Reply>) -> Self {
         Self::start_with(outpost, replies, "approval_policy = \"never\"\nsandbox_mode = \"danger-full-access\"\n").await
     }
@@ -111,7 +111,7 @@ fn launch(mut program: Command, home: &Path, work: &Path) -> (Child, String) {
     let mut child = program
         .args(["app-server", "--listen", "ws://127.0.0.1:0", "--no-auth"])
         .env("OUTPOST_HOME", home)
-        // Whatever the login shell of whoever runs the tests does, it is not done here.
+        // The login shell of the user who runs the tests must make no difference.
         .env("HOME", home)
         .env_remove("OUTPOST_EXEC_SERVER_URL")
         .current_dir(work)

@@ -66,7 +66,7 @@ enum Server {
         arguments: Vec<String>,
         variables: Vec<(String, String)>,
     },
-    /// Somebody else's, already running.
+    /// An executor that runs already.
     Foreign(String),
 }
 

@@ -45,7 +45,7 @@ impl Cutter {
         format!("ws://{}", self.address)
     }
 
-    /// Cuts whatever is connected, and lets nobody through until [`Self::mend`].
+    /// Cuts whatever is connected, and lets no connection through until [`Self::mend`].
     pub fn cut(&self) {
         self.open.send_replace(false);
     }

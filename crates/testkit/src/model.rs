@@ -71,10 +71,10 @@ struct Script {
     /// For requests that contain a text.
     special: Vec<(String, Reply)>,
     requests: Vec<Request>,
-    /// What was refused, and nobody has looked at.
+    /// What was refused and not looked at yet.
     violations: Vec<Violation>,
     known: Known,
-    /// Whoever asks is a program of others.
+    /// The client is a program of others.
     takes_everything: bool,
 }
 
@@ -137,7 +137,7 @@ impl ScriptedModel {
         self.script.lock().unwrap().special.push((text.into(), reply));
     }
 
-    /// What was refused so far, for tests that want it so. What nobody takes fails the test in the end.
+    /// What was refused so far, for tests that want it so. What is not taken fails the test in the end.
     pub fn take_violations(&self) -> Vec<Violation> {
         std::mem::take(&mut self.script.lock().unwrap().violations)
     }

@@ -28,7 +28,7 @@ impl EncryptedServer {
     /// Its certificate is for `localhost`.
     pub fn start() -> Self {
         let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
-        // Below those that connections are given, so that nobody takes it before the server does.
+        // Below those that connections are given, so that no other program takes it before the server does.
         let first = 20_000 + u16::try_from(std::process::id() % 10_000).unwrap();
         let port = (first..).find(|port| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok()).unwrap();
         let settings = ["listen_addresses=127.0.0.1", "ssl=on", "ssl_cert_file=../certificate.pem", "ssl_key_file=../key.pem"];
@@ -41,7 +41,7 @@ impl EncryptedServer {
         Self { port, server: Server::start_with(&settings.collect::<Vec<_>>(), &files, port) }
     }
 
-    /// For whoever is to trust it.
+    /// For clients that are to trust it.
     pub fn certificate(&self) -> PathBuf {
         self.server.directory.join("certificate.pem")
     }

@@ -73,7 +73,7 @@ impl RawSocket {
 
     /// Writes bytes as they are. The other side may have hung up already, which is no failure here.
     pub async fn write(&mut self, bytes: &[u8]) {
-        let _ = timeout(PATIENCE, self.0.write_all(bytes)).await.expect("nobody takes the bytes");
+        let _ = timeout(PATIENCE, self.0.write_all(bytes)).await.expect("the bytes were not taken");
     }
 
     /// Sends one whole message.

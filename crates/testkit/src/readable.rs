@@ -1,7 +1,7 @@
 //! The program under test, open to a test that looks at it in `/proc`.
 //!
 //! The program closes itself to its own user on purpose: its memory, variables and open files may hold secrets. Root sees them
-//! all the same, and so does whoever made the user namespace that it runs in, which an ordinary user may do.
+//! all the same, and so does the creator of the user namespace that it runs in, which an ordinary user may do.
 
 use std::ffi::OsString;
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! A real sshd on a loopback port, with keys, configuration and home of its own.
 //!
-//! It runs as whoever runs the tests and lets in only that user. Which login shell that user seems to have is up to the
+//! It runs as the user who runs the tests and lets in only that user. Which login shell that user seems to have is up to the
 //! test: a forced command takes the place of the one in the password file and does what sshd would do with it.
 
 use std::fs::{self, Permissions};
@@ -49,7 +49,7 @@ impl Sshd {
         };
         assert!(shell.exists(), "{} is missing: `cargo xtask test` installs it", shell.display());
         // What sshd does at a login: variables, the home as the directory, and the shell with -c. The level is that of a
-        // shell nobody started from another one.
+        // shell that was not started from another one.
         let login = format!(
             "#!/bin/sh\nunset SHLVL OUTPOST_HOME ENV BASH_ENV\nexport HOME='{home}' SHELL='{shell}'\ncd '{home}'\n\
              echo $$ >> '{logins}'\nexec '{shell}' -c \"$SSH_ORIGINAL_COMMAND\"\n",
@@ -64,7 +64,7 @@ impl Sshd {
             "ListenAddress 127.0.0.1:{port}\nHostKey {host_key}\nAuthorizedKeysFile {keys}\nForceCommand {login}\nPidFile none\n\
              StrictModes no\nUsePAM no\nPasswordAuthentication no\nKbdInteractiveAuthentication no\nPermitRootLogin prohibit-password\n\
              PrintMotd no\nMaxStartups 100\nSetEnv HOME={outside}\n",
-            // Whoever runs the tests has start-up files of their own, which are not part of them.
+            // The start-up files of the user who runs the tests are not part of them.
             outside = at("outside").display(),
             host_key = at("host_key").display(),
             keys = at("authorized_keys").display(),
@@ -125,7 +125,7 @@ impl Sshd {
         self.directory.path().join("known_hosts")
     }
 
-    /// How often somebody has logged in.
+    /// The number of logins.
     pub fn logins(&self) -> usize {
         fs::read_to_string(self.directory.path().join("logins")).unwrap_or_default().lines().count()
     }

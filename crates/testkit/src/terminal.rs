@@ -1,4 +1,4 @@
-//! A real terminal with a program on it, and somebody who types and looks.
+//! A real terminal with a program on it, and a user who types and looks.
 
 use std::fs::File;
 use std::io::{Read, Write};

@@ -51,7 +51,7 @@ pub fn plain_turn(number: u64, text: &str) -> Vec<Fact> {
     ]
 }
 
-/// Writes it. The lease comes back, so that somebody can go on.
+/// Writes it. The lease comes back, so that the test can go on.
 pub async fn make(store: &Store, big: BigThread) -> Lease {
     const AT_ONCE: u64 = 256 << 10;
     let text: String = "The quick brown fox jumps over the lazy dog. ".chars().cycle().take(big.text).collect();

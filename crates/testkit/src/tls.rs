@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 
-/// Ends TLS for `localhost` with a certificate that nobody knows, and passes the rest on.
+/// Ends TLS for `localhost` with an unknown certificate, and passes the rest on.
 pub struct TlsProxy {
     address: SocketAddr,
     directory: TempDir,
@@ -43,7 +43,7 @@ impl TlsProxy {
         format!("wss://localhost:{}", self.address.port())
     }
 
-    /// For whoever is to trust it.
+    /// For clients that are to trust it.
     pub fn certificate(&self) -> PathBuf {
         Path::new(self.directory.path()).join("certificate.pem")
     }

@@ -124,7 +124,7 @@ pub struct Call {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum CallState {
-    /// Nobody has decided yet whether it may run.
+    /// Whether it may run is not decided yet.
     Requested,
     /// A question stands before it.
     Waiting,

@@ -35,7 +35,7 @@ pub enum Kept {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum CompactReason {
-    /// Somebody asked for it.
+    /// A client asked for it.
     Asked,
     /// The window was nearly full.
     Full,

@@ -49,7 +49,7 @@ impl Context {
         self.pairs.items()
     }
 
-    /// The items for somebody who keeps them for a while. They are not copied; what is added meanwhile is not theirs.
+    /// The items for a caller that keeps them for a while. They are not copied; what is added meanwhile is not theirs.
     pub fn shared(&self) -> Arc<Vec<Raw>> {
         self.pairs.shared()
     }
@@ -212,7 +212,7 @@ impl Context {
         }
     }
 
-    /// Starts anew with what is kept of the `old` items. Nobody knows any more whose thoughts there are among them.
+    /// Starts anew with what is kept of the `old` items. The providers of the reasoning among them are no longer known.
     fn compact(&mut self, compaction: &ContextCompacted, seq: Seq, old: &[(Seq, Raw)]) {
         let mut items = Vec::new();
         for kept in &compaction.kept {
@@ -350,7 +350,7 @@ pub fn marker(marker: Marker, reason: Option<InterruptReason>) -> Option<Raw> {
         Marker::Developer => "developer",
     };
     let why = match reason {
-        Some(InterruptReason::Shutdown) => "The program was shut down during this turn; nobody asked for the turn to stop.",
+        Some(InterruptReason::Shutdown) => "The program was shut down during this turn; no user asked for the turn to stop.",
         Some(InterruptReason::Budget) => "This turn was stopped because its budget was used up.",
         Some(InterruptReason::Replaced) => "This turn was stopped because another one took its place.",
         Some(InterruptReason::User | InterruptReason::Forked) | None => "This turn was stopped on purpose.",
@@ -394,7 +394,7 @@ mod tests {
         assert_eq!(texts.len(), 3, "{texts:?}");
         assert_eq!(texts[0], "", "what was said before stays");
         assert!(texts[1].contains("entries 3 to 7: altered") && texts[2].contains("entries 9 to 12"), "{texts:?}");
-        assert!(!is_user_message(&context.items()[1]), "nobody said it");
+        assert!(!is_user_message(&context.items()[1]), "it is no message of the user");
     }
 
     /// Models refuse a call that something else follows than its result.

@@ -86,7 +86,7 @@ pub struct Base {
     pub sum: String,
 }
 
-/// Where somebody wants to fork.
+/// Where a client wants to fork.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ForkPoint {
     /// Everything, as if the running turn, if there is one, had been interrupted now.

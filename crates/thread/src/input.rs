@@ -1,4 +1,4 @@
-//! What comes in: messages of the user, mail of other agents, items that somebody put into the history.
+//! What comes in: messages of the user, mail of other agents, items that a client put into the history.
 
 use serde::{Deserialize, Serialize};
 

@@ -183,7 +183,7 @@ impl Pairs {
                 outputs.entry(id.clone()).and_modify(|count| *count -= 1);
                 self.answer_call(&CallId(id), seq, std::slice::from_ref(&item));
             } else if shape.is_private() && !shape.is_sealed() {
-                // Nobody knows who made it, and whoever did not would refuse it.
+                // Its provider is unknown, and every other provider would refuse it.
             } else if let Some(kind) = shape.call() {
                 own.insert(self.open_call(seq, &item, &shape, kind, None));
             } else {

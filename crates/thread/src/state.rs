@@ -51,7 +51,7 @@ pub struct ThreadCreated {
     pub dynamic_tools: Vec<Raw>,
     #[serde(default)]
     pub settings: Settings,
-    /// None leaves the choice to the defaults of whoever runs it; an empty one is a choice, too.
+    /// None leaves the choice to the defaults of the program that runs it; an empty one is a choice, too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selection: Option<Selection>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -449,7 +449,7 @@ impl Thread {
             }
             Fact::ApprovalAnswered(fact) => {
                 let turn = self.turn.as_mut().ok_or("no turn is running")?;
-                let at = turn.approvals.iter().position(|approval| approval.id == fact.approval).ok_or("nobody asked this")?;
+                let at = turn.approvals.iter().position(|approval| approval.id == fact.approval).ok_or("no such approval was asked for")?;
                 let approval = turn.approvals.remove(at);
                 if let Some(call) = turn.calls.iter_mut().find(|call| Some(&call.id) == approval.call.as_ref()) {
                     call.state = CallState::Answered(fact.decision);
@@ -480,9 +480,9 @@ impl Thread {
             }
             Fact::CallFinished(fact) => {
                 self.usage.added(&fact.items);
-                // A process may outlive its turn; its end is a fact, but nobody waits for it.
+                // A process may outlive its turn; its end is a fact, but no call waits for it.
                 if let Some(turn) = self.turn.as_mut().filter(|turn| turn.id == fact.turn) {
-                    let call = turn.calls.iter_mut().find(|call| call.id == fact.call).ok_or("nobody asked for this call")?;
+                    let call = turn.calls.iter_mut().find(|call| call.id == fact.call).ok_or("no such call was asked for")?;
                     call.state = CallState::Finished;
                     call.started = None;
                     turn.approvals.retain(|approval| approval.call.as_ref() != Some(&fact.call));
@@ -632,7 +632,7 @@ impl Thread {
         self.steering.clear();
         self.keys.clear();
         self.agents.clear();
-        // Whoever granted something granted it to the other thread.
+        // Permissions were granted to the other thread.
         self.grants.clear();
         if let Some(turn) = &mut self.turn {
             turn.grants.clear();

@@ -1,7 +1,7 @@
 //! What to do now. Every state has exactly one answer, and performing it adds facts that lead to another state.
 //!
 //! Nothing here knows what is running at this moment in this program: a call that was started and has no end is a call to
-//! reattach to, and whoever is already attached to it simply waits.
+//! reattach to, and a driver that is already attached simply waits.
 
 use crate::call::{Approval, Call, CallState};
 use crate::compact::CompactReason;
@@ -12,7 +12,7 @@ use crate::turn::{Turn, TurnKind, TurnStatus};
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Step {
-    /// Nothing to do until somebody says something.
+    /// Nothing to do until input arrives.
     Idle,
     /// Inputs wait for a turn of their own: write `turnStarted` with them.
     StartTurn { inputs: Vec<Input> },
@@ -22,7 +22,7 @@ pub enum Step {
     Decide { turn: TurnId, calls: Vec<Call> },
     /// These calls were approved: write `callStarted`, then run them.
     RunCalls { turn: TurnId, calls: Vec<Call> },
-    /// These calls were started and have not ended. Whoever does not run them adopts them by process id or ends them as lost.
+    /// These calls were started and have not ended. A driver that does not run them adopts them by process id or ends them as lost.
     /// The approvals wait meanwhile.
     ReattachCalls { turn: TurnId, calls: Vec<Call>, approvals: Vec<Approval> },
     /// Only questions are open.

@@ -1,4 +1,4 @@
-//! The envelope: request, notification, response and error. Nobody sends a `jsonrpc` member; if present it is ignored.
+//! The envelope: request, notification, response and error. No peer sends a `jsonrpc` member; if present it is ignored.
 
 use serde::{Deserialize, Serialize};
 

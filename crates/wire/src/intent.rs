@@ -51,7 +51,7 @@ impl EnvironmentId {
         if text.trim().is_empty() {
             return Err(IdError::Empty);
         }
-        // Before the others, so that nobody is told the whole of an id that is too long.
+        // Before the others, so that an id that is too long is not repeated in full.
         if text.len() > MAX_ID {
             return Err(IdError::Long { length: text.len() });
         }
@@ -67,7 +67,7 @@ impl EnvironmentId {
         Ok(Self(text.to_owned()))
     }
 
-    /// An id that somebody may give to an environment of theirs: any but `local`.
+    /// An id that a user may give to an environment: any but `local`.
     pub fn parse_own(text: &str) -> Result<Self, IdError> {
         match Self::parse(text)? {
             id if id.is_local() => Err(IdError::Local),
@@ -127,7 +127,7 @@ pub struct Attachment {
     pub workspace_roots: Vec<PathUri>,
 }
 
-/// As it is read: workspace roots that nobody named are the working directory.
+/// As it is read: without workspace roots, the working directory is the only one.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct AttachmentShape {
@@ -176,7 +176,7 @@ fn without_doubles(roots: impl IntoIterator<Item = PathUri>) -> Vec<PathUri> {
     kept
 }
 
-/// The environments that somebody chose, in order; the first is the primary one. No environment at all is a choice:
+/// The chosen environments, in order; the first is the primary one. No environment at all is a choice:
 /// where it may also be left open, the type is `Option<Selection>`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Vec<Attachment>", into = "Vec<Attachment>")]

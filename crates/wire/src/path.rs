@@ -1,7 +1,7 @@
 //! Paths on the wire: `file:` URIs.
 //!
 //! A path belongs to the machine it names, which may be of another kind than this one, and its bytes need not be UTF-8.
-//! So a path stays a normalised URI until somebody on that machine asks for its native form.
+//! So a path stays a normalised URI until code on that machine asks for its native form.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -92,7 +92,7 @@ impl PathUri {
         Ok(Self { host: String::new(), path: normalise(&encoded) })
     }
 
-    /// An absolute path as somebody would type it on the machine it belongs to, POSIX or Windows, whichever this one is.
+    /// An absolute path as a user would type it on the machine it belongs to, POSIX or Windows, whichever this one is.
     pub fn from_syntax(text: &str) -> Result<Self, PathError> {
         let relative = || PathError::Relative(PathBuf::from(text));
         if text.contains('\0') {
@@ -135,7 +135,7 @@ impl PathUri {
         Self { host: self.host.clone(), path: normalise(&format!("{}/{encoded}", self.path)) }
     }
 
-    /// The path as somebody would type it on the machine it belongs to. Bytes that are not UTF-8 are shown as such.
+    /// The path as a user would type it on the machine it belongs to. Bytes that are not UTF-8 are shown as such.
     pub fn to_syntax(&self) -> String {
         let path = percent_decode_str(&self.path).decode_utf8_lossy();
         if !self.host.is_empty() {

@@ -1,6 +1,6 @@
 //! Secret values, registered once, and their removal from any text before it is logged or stored.
 //!
-//! Here and not in a room of its own, because whoever writes something down stands on `wire`: logs, journals, stores. A
+//! Here and not in a room of its own, because all crates that write something down use `wire`: logs, journals, stores. A
 //! registry is a value that is passed in. It must not know where secrets come from or where texts go.
 
 use std::borrow::Cow;

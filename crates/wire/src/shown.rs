@@ -60,7 +60,7 @@ impl fmt::Debug for Untrusted<'_> {
 /// What kind of text it is, and where it is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
-    /// What somebody says or prints, over as many lines as it has. Letters of every alphabet are shown as they are.
+    /// Text of a message or a program's output, over as many lines as it has. Letters of every alphabet are shown as they are.
     Text,
     /// The same as a part of one line.
     Line,

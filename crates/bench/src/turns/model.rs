@@ -1,4 +1,4 @@
-//! A model that answers at once, in a process of its own, so that its costs are nobody else's.
+//! A model that answers at once, in a process of its own, so that its costs are not counted.
 //!
 //! It says one sentence. If the newest thing in the conversation is the user's wish for a tool, it asks for `true` first.
 
@@ -19,8 +19,8 @@ pub const WANTS_TOOL: &str = "please run it";
 /// The newest messages and everything behind them are within so many bytes.
 const NEWEST: usize = 64 << 10;
 
-/// Serves until whoever started it is gone.
-#[expect(clippy::print_stdout, reason = "whoever started it waits for the port")]
+/// Serves until its parent is gone.
+#[expect(clippy::print_stdout, reason = "its parent waits for the port")]
 pub fn serve() -> anyhow::Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     println!("{}", listener.local_addr()?.port());

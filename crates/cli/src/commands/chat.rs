@@ -101,7 +101,7 @@ struct Chat {
     is_asked: bool,
     /// Since when the first question is on the screen. What was typed before is no answer to it.
     asked_at: Option<Instant>,
-    /// When somebody else answered the question that was on the screen.
+    /// When another client answered the question that was on the screen.
     replaced_at: Option<Instant>,
     /// What was shown of an answer before it was whole.
     streamed: String,
@@ -171,7 +171,7 @@ impl Chat {
             // A script cannot know what will be asked: its next line is what it says next, and no answer.
             if self.is_over || !keyboard.is_terminal {
                 question.rows().iter().for_each(|row| self.screen.row(Style::Note, row));
-                self.screen.say(Style::Note, "nobody is there to answer: no");
+                self.screen.say(Style::Note, "no answer can be given here: no");
                 let answer = question.refusal();
                 return self.answer(answer).await;
             }
@@ -255,7 +255,7 @@ impl Chat {
         }
     }
 
-    /// Nobody asks these any more; if one of them was shown, the next one is.
+    /// These were withdrawn; if one of them was shown, the next one is.
     fn drop_questions(&mut self, mut is_over: impl FnMut(&Question) -> bool) {
         if self.questions.front().is_some_and(&mut is_over) {
             (self.is_asked, self.asked_at, self.replaced_at) = (false, None, Some(Instant::now()));
@@ -277,7 +277,7 @@ impl Chat {
                 self.end_stream();
                 self.screen.say(Style::Bad, &shown_line(reason));
             }
-            // Somebody else has it now, or it was idle for very long.
+            // Another program has it now, or it was idle for very long.
             Event::Status(Status::Closed) => {
                 anyhow::bail!("the thread was closed; `outpost chat resume {}` opens it again", self.thread.id())
             }
@@ -328,7 +328,7 @@ impl Chat {
     }
 }
 
-/// What was said last, so that nobody has to remember it.
+/// The end of the conversation, so that the user need not remember it.
 async fn show_last_turn(screen: &mut Screen, agents: &Agents, before: &Thread) {
     let request = PageRequest { turns: 1, ..PageRequest::default() };
     let Ok(page) = agents.assembly.runtime.store().page(before.id, request).await else { return };

@@ -38,7 +38,7 @@ async fn copy(arguments: &CpArguments, own: &Process) -> anyhow::Result<u8> {
     let mut signals = Signals::listen().context("signals cannot be taken")?;
     let tag = Uuid::new_v4().simple().to_string()[..12].to_owned();
     let _notices = [&from, &to].map(|at| AbortOnDropHandle::new(tokio::spawn(outages::tell(at.environment.clone(), "\n"))));
-    // As everybody writes what must be a directory.
+    // The usual spelling of a path that must be a directory.
     let into_directory = destination.path.as_bytes().ends_with(b"/");
     let transfer = Transfer::new(from, to, TransferOptions { recursive: arguments.recursive, into_directory }, tag);
     let label = Path::new(&arguments.source).file_name().unwrap_or(&arguments.source).to_string_lossy().into_owned();

@@ -1,6 +1,6 @@
 //! `outpost demo`: one thread on two machines, as a newcomer sees it first.
 //!
-//! Nothing is staged: the demo starts this very program, as anybody could by hand, and checks what it tells. The second machine
+//! Nothing is staged: the demo starts this very program, as a user could by hand, and checks what it tells. The second machine
 //! is a second executor in a directory of its own, behind a cable that can be pulled.
 
 mod cable;
@@ -29,7 +29,7 @@ use crate::home::Home;
 use crate::signals::Signals;
 use crate::store;
 
-/// Counts to eight, slowly, and leaves a trace of every step: whoever reads it knows how often it ran.
+/// Counts to eight, slowly, and leaves a trace of every step: the trace shows how often it ran.
 const COUNT: &str = "for n in 1 2 3 4 5 6 7 8; do\n  echo $n >> \"$1\"\n  echo \"line $n\"\n  sleep 0.25\ndone\n";
 const LINES: usize = 8;
 /// So far it is when something happens to it.
@@ -77,7 +77,7 @@ async fn perform(scratch: &Path, own: &Process) -> anyhow::Result<u8> {
         code = signals.stop() => Ok(code),
         code = guard::gone() => Ok(code),
     };
-    // Whoever played is gone by now, in whatever way it ended.
+    // All programs of the demo are gone by now, however it ended.
     scratch.remove().await;
     if !matches!(told, Ok(0)) {
         forget(&made.into_inner()).await;
@@ -95,7 +95,7 @@ async fn play(scratch: &Scratch, show: &mut Show, home: &Home, made: &RefCell<Ve
     told
 }
 
-/// Removes threads that nobody can make sense of: the machine that they worked on is gone.
+/// Removes the demo's threads: the machine that they worked on is gone.
 async fn forget(threads: &[String]) {
     let Ok(store) = store::open(Some("local"), &[]).await else { return };
     for id in threads.iter().filter_map(|thread| thread.parse::<ThreadId>().ok()) {
@@ -182,7 +182,7 @@ impl Story<'_> {
         self.show.command("worker", "sh count.sh kill.txt", "")?;
         self.reached("kill.txt", &mut run).await?;
         run.kill().await?;
-        self.show.event(&format!("killed after line {MIDDLE}; nobody is connected to `worker` now"))?;
+        self.show.event(&format!("killed after line {MIDDLE}; no client is connected to `worker` now"))?;
         self.company.reaches("kill.txt", MIDDLE + 2, PATIENCE).await?;
         self.show.event(&format!("the command goes on there: line {}", MIDDLE + 2))?;
         let mut run = self.company.resume(thread, None)?;

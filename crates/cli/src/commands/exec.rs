@@ -42,7 +42,7 @@ pub async fn run(arguments: ExecArguments, own: &Process) -> ExitCode {
 async fn work(request: ExecRequest, own: &Process) -> anyhow::Result<u8> {
     let ExecRequest { options, which, prompt } = request;
     let input = prompt::read(&options, prompt, which != Which::New)?;
-    let agents = Agents::new(&options.agent, Audience::Nobody, own).await?;
+    let agents = Agents::new(&options.agent, Audience::Unattended, own).await?;
     let birth = Birth {
         source: "exec",
         thread_source: options.thread_source.clone(),
@@ -79,7 +79,7 @@ async fn work(request: ExecRequest, own: &Process) -> anyhow::Result<u8> {
     if told.is_err() {
         let _ = thread.interrupt(None, InterruptReason::Shutdown).await;
     }
-    // Whoever is in a hurry asks twice.
+    // A second signal ends it at once.
     tokio::select! {
         () = agents.assembly.shut_down() => {}
         _ = signals.next() => {}
@@ -215,7 +215,7 @@ async fn watch(thread: &LiveThread, follow: &mut Follow, watching: &mut Watching
     }
 }
 
-/// A thread that was made elsewhere may wait for answers, or be allowed to ask. Nobody is here to answer.
+/// A thread that was made elsewhere may wait for answers, or be allowed to ask. There is no user here to answer.
 async fn refuse_open_questions(thread: &LiveThread, before: &Thread) {
     for approval in before.turn.iter().flat_map(|turn| &turn.approvals) {
         refuse(thread, approval.id.clone()).await;
@@ -260,7 +260,7 @@ enum Report {
 }
 
 impl Report {
-    /// `shortfall` comes first: whoever reads only one line should read that.
+    /// `shortfall` comes first: a reader of only one line should read that.
     fn begin(&mut self, thread: &Thread, [shortfall, note]: &[Option<&str>; 2]) -> anyhow::Result<()> {
         match self {
             Self::Screen(screen) => {
@@ -325,7 +325,7 @@ impl Report {
     }
 }
 
-/// One line each. An error means that nobody reads any more.
+/// One line each. An error means that the reader is gone.
 fn print(lines: &[Line]) -> anyhow::Result<()> {
     let mut text = String::new();
     for line in lines {

@@ -51,7 +51,7 @@ pub async fn run(arguments: Box<ExecutorArguments>, own: &Process) -> ExitCode {
     }
 }
 
-/// Serves whoever comes, and whoever it is dialled in to.
+/// Serves clients that connect, and servers it dialled in to.
 async fn serve(
     arguments: &ExecutorArguments,
     door: Option<(ListenAddr, DoorRules)>,
@@ -114,7 +114,7 @@ async fn serve(
     Ok(())
 }
 
-/// A token belongs to whoever used it first: to one install, also where its jobs come and go.
+/// A token belongs to the install that used it first, also where its jobs come and go.
 fn install_id(own: &Process) -> anyhow::Result<String> {
     let home = Home::from_environment().context("joining needs an identity; set OUTPOST_HOME")?;
     let id = home.seat(&own.variables).and_then(|seat| seat.install_id());
@@ -203,7 +203,7 @@ fn open_auth(address: &SocketAddr) -> anyhow::Result<Auth> {
     Ok(Auth::Open)
 }
 
-/// The token of this home. It is for this machine: whoever lets others in says what they must present.
+/// The token of this home. It is for this machine: to let others in, configure what they must present.
 fn own_token(address: &SocketAddr, name: &str, secrets: &Secrets) -> anyhow::Result<Auth> {
     let home = Home::from_environment().context("a token needs a home; set OUTPOST_HOME, or use --ws-auth")?;
     let path = home.token(name);

@@ -39,7 +39,7 @@ use crate::signals::Watched;
 
 /// How long a keeper may take until it listens.
 const START: Duration = Duration::from_secs(10);
-/// How long a keeper without anything to keep waits for somebody.
+/// How long a keeper without sessions waits for a client.
 const LONELY: Duration = Duration::from_secs(5);
 /// The longest path that a socket can have.
 const MAX_SOCKET_PATH: usize = 107;
@@ -144,7 +144,7 @@ async fn reach(arguments: &ExecutorArguments, own: &Process) -> anyhow::Result<L
     if arguments.kept_elsewhere {
         return wait_for(&socket).await;
     }
-    // One at a time: whoever waited here for the lock finds the keeper that was started meanwhile.
+    // One at a time: a program that waited here for the lock finds the keeper that was started meanwhile.
     let lock = lock(&socket.with_extension("lock"))?;
     let link = match unix::connect(&socket, &ClientOptions::default()).await {
         Ok(link) => {
@@ -187,7 +187,7 @@ impl Note {
     }
 }
 
-/// Whoever asks for a ceiling must not get a keeper that has none, or another one. Without a note, as older keepers left none, there is
+/// A client that asks for a ceiling must not get a keeper that has none, or another one. Without a note, as older keepers left none, there is
 /// no ceiling that one could rely on.
 fn check_ceiling(socket: &Path, arguments: &ExecutorArguments) -> anyhow::Result<()> {
     let Some(asked) = arguments.confinement.ceiling_text()? else { return Ok(()) };
@@ -226,7 +226,7 @@ fn lock(path: &Path) -> anyhow::Result<File> {
 
 /// Starts a keeper that has nothing to do with us any more: no terminal, no descriptor of ours, no directory but home.
 fn start(arguments: &ExecutorArguments, own: &Process) -> anyhow::Result<()> {
-    // The keeper itself is heard by nobody, so what is wrong is told here.
+    // The keeper itself has no terminal, so errors are reported here.
     arguments.confinement.read(&own.settings)?;
     let (grace, spool) = (arguments.grace().to_string(), arguments.spool.to_string());
     let home = || std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_dir()).unwrap_or_else(|| "/".into());
@@ -279,7 +279,7 @@ async fn keep(arguments: KeeperArguments, own: &Process) -> anyhow::Result<()> {
     settings.confinement = arguments.confinement.read(&own.settings)?;
     let executor = Executor::new(executor_config(settings, &own.variables)?);
     let listener = Listener::unix(&socket).await.with_context(|| format!("cannot listen on {}", socket.display()))?;
-    // Before anybody is served.
+    // Before any client is served.
     Note { pid: std::process::id(), ceiling, version: Some(env!("CARGO_PKG_VERSION").into()) }.write(&socket)?;
     let stop = stop_signal()?;
     let serving = executor.clone();

@@ -65,11 +65,11 @@ fn is_unreachable(error: &EnvironmentError) -> bool {
     matches!(error, EnvironmentError::Unreachable { .. } | EnvironmentError::Gone { .. } | EnvironmentError::NeedsLogin { .. })
 }
 
-/// Where nobody can listen, and what to do about it.
+/// Why an address cannot be listened on, and what to do about it.
 pub fn cannot_listen(address: &impl std::fmt::Display, error: std::io::Error) -> anyhow::Error {
     let advice = match error.kind() {
         std::io::ErrorKind::AddrInUse => "; another program listens there: stop it, or choose another port with --listen (0 takes any)",
-        std::io::ErrorKind::PermissionDenied => "; ports below 1024 and directories of others are not for everybody",
+        std::io::ErrorKind::PermissionDenied => "; ports below 1024 need root or CAP_NET_BIND_SERVICE, and a socket needs a directory of your own",
         _ => "",
     };
     anyhow::Error::new(error).context(format!("cannot listen on {address}{advice}"))

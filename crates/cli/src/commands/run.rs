@@ -119,7 +119,7 @@ pub fn everything() -> EnvPolicy {
 /// How a command ended.
 pub struct Ended {
     pub code: u8,
-    /// How much of its output nobody read in time.
+    /// How much of its output was not read in time.
     pub lost: Vec<String>,
 }
 
@@ -129,7 +129,7 @@ impl Ended {
         if self.lost.is_empty() {
             return Ok(self.code);
         }
-        bail!("output was lost because nobody read it in time: {}", self.lost.join(", "))
+        bail!("output was lost because it was not read in time: {}", self.lost.join(", "))
     }
 }
 
@@ -160,7 +160,7 @@ pub async fn copy_output(process: &RemoteProcess, passing: Passing) -> anyhow::R
                     Stream::Stdout | Stream::Pty => stdout.write(&bytes).await,
                 };
                 if written.is_err() {
-                    // Whoever read our output is gone, as would be the command if it had written there itself.
+                    // The reader of our output is gone, as would be the command if it had written there itself.
                     let _ = tokio::time::timeout(Duration::from_secs(1), process.terminate()).await;
                     return Ok(Ended { code: BROKEN_PIPE, lost });
                 }
@@ -177,7 +177,7 @@ pub async fn copy_output(process: &RemoteProcess, passing: Passing) -> anyhow::R
                 }
             }
             ProcessEvent::Closed => break,
-            ProcessEvent::Lost { reason } => bail!("nobody knows what became of the command: {reason}"),
+            ProcessEvent::Lost { reason } => bail!("the outcome of the command is unknown: {reason}"),
         }
     }
     // A reader that is gone by now has missed nothing.

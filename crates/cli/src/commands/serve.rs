@@ -50,7 +50,7 @@ struct Plan {
     proxies: Vec<IpAddr>,
 }
 
-/// Where it listens if nobody says where.
+/// Where it listens by default.
 const USUAL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 7633);
 
 fn plan(arguments: &ServeArguments, own: &Process) -> anyhow::Result<(Home, Plan)> {

@@ -71,7 +71,7 @@ async fn run_to_end(arguments: ShellArguments, own: &Process) -> anyhow::Result<
                     say("left");
                     break Ok(OURS);
                 }
-                // Nobody types here any more; the shell is told, as it would be by any terminal that goes away.
+                // The terminal is gone; the shell is told, as it would be by any terminal that goes away.
                 Ok(Typing::HungUp) => break Ok(code(outpost_wire::exec::process::Signal::Hangup)),
                 Err(error) => break Err(anyhow::Error::new(error).context("the keyboard is no longer read")),
             },

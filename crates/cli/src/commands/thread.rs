@@ -102,10 +102,10 @@ fn print_json(value: &serde_json::Value) -> anyhow::Result<()> {
     print(&format!("{value:#}\n"))
 }
 
-/// Asks on a terminal; elsewhere nobody can answer, and `--yes` is needed.
+/// Asks on a terminal; elsewhere `--yes` is needed.
 fn confirm(question: &str) -> anyhow::Result<bool> {
     if !std::io::stdin().is_terminal() {
-        bail!("{question} Nobody can be asked here: say --yes if you mean it");
+        bail!("{question} not a terminal: pass --yes to confirm");
     }
     let mut out = std::io::stderr().lock();
     let question = if out.is_terminal() { Untrusted::from(question).show(Form::Text) } else { question.to_owned() };

@@ -178,7 +178,7 @@ pub fn unknown(table: &Table) -> Vec<String> {
 fn collect<'a>(table: &'a Table, path: &mut Vec<&'a str>, unknown: &mut Vec<String>) {
     for (name, value) in table {
         path.push(name);
-        // What is in a server's own table is told by whoever reads it.
+        // What is in a server's own table is reported by the code that reads it.
         if path.first() != Some(&"mcp_servers") {
             match (standing(path), value) {
                 (Standing::Key, _) => below(path, value, unknown),
@@ -332,7 +332,7 @@ mod tests {
         let missing: Vec<_> = fields.iter().filter(|field| matches!(standing(&[*field]), Standing::Unknown)).collect();
         assert!(missing.is_empty(), "{missing:?} can be written into config.toml, but the page does not say so");
         let idle: Vec<_> = KEYS.iter().map(|key| key.name).filter(|name| !fields.contains(&name.split('.').next().unwrap())).collect();
-        assert!(idle.is_empty(), "{idle:?} are on the page, but nobody reads them");
+        assert!(idle.is_empty(), "{idle:?} are on the page, but no code reads them");
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::reach::{self, Caller};
 use crate::store::now;
 
 const CALLER: Caller = Caller { client: "outpost-doctor", patience: Duration::from_secs(5) };
-/// Nobody waits longer for one of them.
+/// The longest wait for one of them.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// Clocks that are further apart make times in threads and tokens misleading.
 const SKEW: u64 = 5_000;
@@ -110,7 +110,7 @@ fn clocks(name: &str, skew: u64) -> Finding {
     Finding::good(what, "agrees with the one here")
 }
 
-/// How far the clock there is away from ours, in milliseconds. Nothing where nobody can be asked for the time.
+/// How far the clock there is away from ours, in milliseconds. Nothing where the time cannot be asked for.
 async fn clock(environment: &Environment, info: &EnvironmentInfo) -> Option<u64> {
     let start = ProcessStart {
         id: format!("clock-{}", uuid::Uuid::new_v4()),

@@ -73,7 +73,7 @@ pub struct Finding {
 #[serde(rename_all = "camelCase")]
 pub enum Verdict {
     Good,
-    /// Works, but somebody should know.
+    /// Works, but the user should know.
     Weak,
     /// A promise does not hold here.
     Broken,

@@ -19,7 +19,7 @@ pub async fn findings(patient: &Patient<'_>) -> Vec<Finding> {
     let model = match model {
         Ok(model) => model,
         Err(error @ ModelError::Provider(ProviderError::NoKey { .. })) => {
-            return vec![Finding::broken(what, error.to_string(), "set the variable in the environment of whoever starts outpost")];
+            return vec![Finding::broken(what, error.to_string(), "set the variable in the environment that outpost is started from")];
         }
         Err(error) => return vec![Finding::broken(what, error.to_string(), "see docs/agent.md, Providers")],
     };

@@ -1,4 +1,4 @@
-//! Changing `environments.toml` for somebody, without touching what that person wrote: order, comments and blanks stay.
+//! Edits `environments.toml` and keeps what the user wrote: order, comments and blanks.
 //!
 //! Entries are added and taken out as text. What comes out is read again and must mean exactly what was wanted, else the
 //! file is left alone.

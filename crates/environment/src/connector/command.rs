@@ -48,7 +48,7 @@ pub struct CommandLine {
     pub cwd: Option<PathBuf>,
     /// A line after which the executor begins; what comes before it is the noise of a far shell.
     pub begins_after: Option<String>,
-    /// Whether it is ssh, which says in its own words that somebody has to log in.
+    /// Whether it is ssh, whose own messages tell that a login is needed.
     pub is_ssh: bool,
     pub complaints: Complaints,
 }
@@ -59,12 +59,12 @@ pub enum Complaints {
     /// To the log, and the last of it into the message when the command fails.
     #[default]
     Logged,
-    /// To our own, for somebody who sits before it.
+    /// To our own, for a user who sits before it.
     Shown,
 }
 
 impl CommandLine {
-    /// A line for the shell, as somebody would type it; its complaints are shown.
+    /// A line for the shell, as a user would type it; its errors are shown.
     pub fn shell(command: impl Into<String>) -> Self {
         Self { program: "/bin/sh".into(), args: vec!["-c".into(), command.into()], complaints: Complaints::Shown, ..Self::default() }
     }

@@ -1,6 +1,6 @@
-//! Executors that dial in: their links wait here until somebody needs one.
+//! Executors that dial in: their links wait here until one is needed.
 //!
-//! Such an executor always has one link more out than is in use. Whoever connects takes one that waits, and the executor
+//! Such an executor always has one link more out than is in use. A connecting environment takes one that waits, and the executor
 //! dials the next. A link that waits is read, so that its heartbeats are answered and its end is noticed.
 
 use std::collections::VecDeque;
@@ -20,7 +20,7 @@ pub struct Slot {
     came: Notify,
 }
 
-/// A link that its own task reads until somebody claims it.
+/// A link that its own task reads until it is claimed.
 struct Waiting {
     claim: oneshot::Sender<()>,
     link: oneshot::Receiver<Link>,
@@ -33,7 +33,7 @@ impl Waiting {
         let sink = link.tx.clone();
         tokio::spawn(async move {
             tokio::select! {
-                // Whoever came first is served first; a link that ended meanwhile is not handed out.
+                // First come, first served; a link that ended meanwhile is not handed out.
                 biased;
                 frame = link.rx.next() => {
                     let spoke = matches!(frame, Some(Ok(_)));
@@ -85,7 +85,7 @@ impl Slot {
         waiting.len()
     }
 
-    /// Waits until there is a link that nobody has taken.
+    /// Waits until a link is free.
     pub async fn filled(&self) {
         loop {
             let mut came = std::pin::pin!(self.came.notified());
@@ -116,7 +116,7 @@ impl Door {
         Self(Arc::downgrade(slot))
     }
 
-    /// Hands in a link to an executor, for whoever needs one next.
+    /// Hands in a link to an executor, for the next caller that needs one.
     pub fn hand_in(&self, link: Link) -> Result<(), Refusal> {
         let refused = |link: Link, refusal: Refusal| {
             link.tx.close(Close::new(Close::NORMAL, refusal.to_string()));
@@ -136,7 +136,7 @@ impl Door {
         self.0.upgrade().map_or(0, |slot| slot.count())
     }
 
-    /// Waits for a link and takes it, for somebody else than the environment. Never ends once the environment is gone.
+    /// Waits for a link and takes it for a caller other than the environment. Never ends once the environment is gone.
     pub async fn take(&self) -> Link {
         match self.0.upgrade() {
             Some(slot) => slot.take().await,

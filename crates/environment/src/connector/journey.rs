@@ -20,7 +20,7 @@ use crate::bootstrap::Transport;
 use crate::definition::{BEGIN, NO_PROGRAM, NO_SETUP, Setup};
 use crate::route::{Errand, Manner, Route, master_name};
 
-/// How often it is looked whether somebody has logged in.
+/// How often the state of the login is checked.
 const LOOK: Duration = Duration::from_secs(1);
 /// How long stopping may take.
 const STOP: Duration = Duration::from_secs(60);
@@ -89,7 +89,7 @@ impl Journey {
             Ok(line) => return Ok(line),
         };
         if missing == NoExecutor::NoProgram && !self.route.is_inside() {
-            // A machine is somebody's; a container may be a new one every day.
+            // A machine stays the same; a container may be a new one every day.
             return Err(missing.into());
         }
         if missing == NoExecutor::NoProgram {

@@ -1,4 +1,4 @@
-//! Websockets through TLS. The client is built when it is first needed, and not at all where nobody needs it.
+//! Websockets through TLS. The client is built when it is first needed, and not at all where it is not needed.
 
 use std::io;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ impl Tls {
     }
 }
 
-/// A certificate that nobody here vouches for is what people meet first; the words of the library do not say what to do.
+/// An unknown issuer is the most frequent error; the library's text does not say what to do.
 fn explained(error: io::Error) -> io::Error {
     use rustls::CertificateError::{NotValidForName, NotValidForNameContext, Other, UnknownIssuer};
     let advice = match error.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>()) {

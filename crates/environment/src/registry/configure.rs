@@ -42,7 +42,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Takes over every change of the file for as long as anybody waits for this; only where no variable decides. A file that is wrong changes nothing
+    /// Takes over every change of the file for as long as this future is polled; only where no variable decides. A file that is wrong changes nothing
     /// and is told as news; a file that is gone means this machine only.
     pub async fn follow(&self, path: &Path, mut watch: FileWatch) {
         while watch.changed().await {

@@ -18,14 +18,14 @@ use crate::view::Captured;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
     Configured,
-    /// Added while the program runs; never selected unless somebody names it.
+    /// Added while the program runs; never selected unless named.
     Added,
 }
 
-/// How an environment stands, for everybody to see.
+/// The public state of an environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Standing {
-    /// Nobody has asked for it yet.
+    /// Not asked for yet.
     Idle,
     Connecting,
     Ready,
@@ -39,7 +39,7 @@ pub enum Standing {
         reason: String,
         retry_at: Option<Instant>,
     },
-    /// Nothing is tried before somebody has logged in.
+    /// Nothing is tried before the user has logged in.
     NeedsLogin {
         reason: String,
     },

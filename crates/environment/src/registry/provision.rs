@@ -11,7 +11,7 @@ use crate::connector::Connector;
 use crate::pending::{Provided, Provision, ReportError};
 
 impl Registry {
-    /// Announces an environment that somebody will provide. Said twice, it is the same.
+    /// Announces an environment that will be provided later. Idempotent.
     pub fn announce(&self, id: EnvironmentId) -> Result<(), RegistryError> {
         let mut inside = self.lock();
         inside.check_open(&id)?;
@@ -28,11 +28,11 @@ impl Registry {
         let options = self.0.options.environment.clone();
         let standing = Standing::from(&*provision);
         let entry = self.entry(inside, id, Kind::Pending(provision), Recipe { connector, options });
-        // Nothing is connected before somebody uses it, so there is nothing to do afterwards.
+        // Nothing is connected before its first use, so there is nothing to do afterwards.
         inside.insert(Entry { standing, ..entry }, &mut After::default());
     }
 
-    /// A pending environment is there. An id that nobody announced becomes one; one that is defined otherwise is left alone.
+    /// A pending environment is there. An id that was not announced becomes one; one that is defined otherwise is left alone.
     pub fn provided(&self, id: &EnvironmentId, provided: Provided) -> Result<(), RegistryError> {
         self.report(id, |provision| provision.ready(id, provided))
     }
@@ -55,7 +55,7 @@ impl Registry {
         let Kind::Pending(provision) = &entry.kind else { return Ok(()) };
         let (before, outcome) = (Standing::from(&**provision), report(provision));
         let (now, generation) = (Standing::from(&**provision), entry.generation);
-        // Once somebody waits for it, its supervisor tells how it stands.
+        // Once a caller waits for it, its supervisor reports its state.
         if now != before && entry.standing == before {
             entry.standing = now.clone();
             inside.tell(id, generation, now, Event::Changed);

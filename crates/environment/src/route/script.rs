@@ -38,7 +38,7 @@ pub fn in_container(container: &Container, script: &str) -> String {
 }
 
 /// Starts the container if it is stopped, and makes it if there is only an image. An image that is not there is not fetched: a
-/// slip of the pen must not run what somebody else has published under that name.
+/// typing error must not run what a stranger has published under that name.
 fn in_engine(found: &EngineContainer, script: &str) -> String {
     let (engine, target, own) = (found.engine.name(), quoted(&found.target), quoted(&found.own_name));
     let user = found.user.as_ref().map(|user| format!(" -u {}", quoted(user))).unwrap_or_default();
@@ -96,7 +96,7 @@ pub fn in_job(job: &str, script: &str, companion: Option<&str>) -> String {
     )
 }
 
-/// Stops a container, unless somebody still has something running in it, or had within a time. A keeper that comes or goes changes
+/// Stops a container, unless a session still has something running in it, or had within a time. A keeper that comes or goes changes
 /// the directory of its socket.
 pub fn stop(container: &Container, unused_for: Option<Duration>) -> Option<String> {
     let minutes = unused_for.map_or(0, |time| time.as_secs() / 60);

@@ -100,7 +100,7 @@ impl Transfer {
                 Err(EnvironmentError::Fault(fault)) if fault.code == fault::NOT_FOUND => false,
                 Err(error) => return Err(error),
             };
-            // Somebody else's directory keeps its permissions.
+            // An existing directory keeps its permissions.
             if is_there {
                 return Ok(());
             }
@@ -122,7 +122,7 @@ impl Item {
     }
 }
 
-/// Whether this is the name of something in a directory. Whoever is copied from must not choose where things are put.
+/// Whether this is the name of something in a directory. The source must not choose where things are put.
 fn is_name(bytes: &[u8]) -> bool {
     !matches!(bytes, b"" | b"." | b"..") && !bytes.iter().any(|byte| matches!(byte, b'/' | 0))
 }

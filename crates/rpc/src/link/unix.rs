@@ -8,12 +8,12 @@ use tokio::net::UnixStream;
 use super::ws::{self, ClientOptions};
 use super::{Link, LinkError};
 
-/// A server talks to its own user's processes, and to root's: somebody else may have got hold of the socket.
+/// A server talks to its own user's processes, and to root's: another user may have got hold of the socket.
 pub fn check_client(stream: &UnixStream) -> io::Result<()> {
     check(stream, |theirs, ours| theirs == ours || theirs == 0)
 }
 
-/// A client talks to its own user's servers, and to root's: somebody else may have made the socket. Root may talk to all.
+/// A client talks to its own user's servers, and to root's: another user may have made the socket. Root may talk to all.
 fn check_server(stream: &UnixStream) -> io::Result<()> {
     check(stream, |theirs, ours| theirs == ours || theirs == 0 || ours == 0)
 }

@@ -12,7 +12,7 @@ use crate::tools::earlier::{EarlierCommand, EarlierSearch, WRITE_STDIN, asked_at
 use crate::tools::{Asked, CallContext, CallEnd, Consent, Plan, ResultType, Run};
 
 impl Driver {
-    /// Decides about calls that nobody has decided about yet, and ends those that the user said no to.
+    /// Decides about undecided calls, and ends those that the user said no to.
     pub(super) async fn decide(&mut self, turn: TurnId, calls: Vec<Call>) -> Result<(), Stop> {
         let (mut facts, mut runs) = (Vec::new(), Vec::new());
         for call in calls {
@@ -234,7 +234,7 @@ impl Driver {
         is_quiet && runs
     }
 
-    /// What the user answered to a call before a restart, if anybody was asked. If the question was asked again, the last
+    /// What the user answered to a call before a restart, if a question was asked. If the question was asked again, the last
     /// answer counts.
     async fn consent_of(&self, call: &Call) -> Result<Option<Consent>, Stop> {
         let mut history = self.store.history(self.thread.id, call.asked_seq).await?;

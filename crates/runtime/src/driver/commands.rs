@@ -331,7 +331,7 @@ fn changes(settings: Settings, selection: Option<outpost_wire::intent::Selection
     facts
 }
 
-/// Tells whoever asked. What ends the driver is told to them, too.
+/// Answers the caller. An error that ends the driver is sent to it, too.
 fn answer<T>(outcome: Outcome<T>, reply: crate::live::Reply<T>) -> Result<(), Stop> {
     match outcome {
         Ok(answer) => {

@@ -20,7 +20,7 @@ impl Driver {
         };
         let mut prompt = self.request_aside(&sample.prompt).await?;
         prompt.effort = sample.effort.or(prompt.effort);
-        // The thread goes on meanwhile. It ends with whoever asked.
+        // The thread goes on meanwhile. It ends with its caller.
         tokio::spawn(async move {
             let answer = tokio::select! {
                 answer = model.ask(&prompt, &|_| {}) => answer,

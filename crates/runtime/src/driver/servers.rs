@@ -1,7 +1,7 @@
 //! The MCP servers that a thread keeps, and what they ask the user in the middle of a call.
 //!
 //! Such a question is a fact as any other, under its own id, so that clients that come later see it. It does not outlive the
-//! call that asks it: nobody could take the answer.
+//! call that asks it: there would be no receiver of the answer.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -70,7 +70,7 @@ impl Driver {
     pub(super) async fn ask_user(&mut self, question: CallQuestion) -> Result<(), Stop> {
         let CallQuestion { call, environment, detail, reply } = question;
         let turn = self.thread.turn.as_ref().filter(|_| self.calls.contains_key(&call)).map(|turn| turn.id.clone());
-        // Without its call nobody would take the answer; dropping the reply says so.
+        // Without its call there is no receiver of the answer; dropping the reply says so.
         let Some(turn) = turn else { return Ok(()) };
         let approval = ApprovalId((self.shared.ids)());
         // It is no question whether the call may run, so it does not stand before the call.
@@ -90,7 +90,7 @@ impl Driver {
         over.into_iter().map(unanswered).collect()
     }
 
-    /// Questions that nobody waits for any more: those of calls that did not survive a restart.
+    /// Questions without a waiting call: those of calls that did not survive a restart.
     pub(super) async fn end_orphans(&mut self) -> Result<(), Stop> {
         let open = self.thread.turn.iter().flat_map(|turn| &turn.approvals);
         let orphans: Vec<ApprovalId> = open

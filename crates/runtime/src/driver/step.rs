@@ -289,7 +289,7 @@ fn environments(tools: &StepTools) -> Vec<StepEnvironment> {
     tools.view.members().iter().map(member).collect()
 }
 
-/// A message to the model that nobody wrote. Its text begins with a tag.
+/// A generated message to the model. Its text begins with a tag.
 pub(crate) fn user_message(text: &str) -> Raw {
     Raw::from(json!({"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}))
 }

@@ -82,7 +82,7 @@ pub struct BoundServer {
     pub has_token: bool,
     pub(crate) tool_timeout: Duration,
     pub(crate) connection: Option<Arc<Connection>>,
-    /// Keeps the server running as long as somebody may call it.
+    /// Keeps the server running as long as it may be called.
     _lease: Option<Lease>,
 }
 

@@ -33,7 +33,7 @@ use super::offer::{Listing, ToolRequest, ToolResult, usable};
 use super::stdio::StdioServer;
 use super::{McpError, McpLimits, lock};
 
-/// So many questions of one call may wait for the user; a server that asks more is told that nobody answers.
+/// So many questions of one call may wait for the user; a server that asks more gets no answer.
 const QUESTIONS: usize = 16;
 
 /// How long a dead server may take to say why.
@@ -167,7 +167,7 @@ pub(crate) struct Opening<'a> {
     pub environment: &'a Environment,
     pub limits: &'a McpLimits,
     pub within: Duration,
-    /// Nobody wants it any more.
+    /// It is no longer needed.
     pub stop: &'a CancellationToken,
 }
 
@@ -235,7 +235,7 @@ impl Opening<'_> {
         }
     }
 
-    /// A start whose answer nobody waits for may still have its effect.
+    /// A start whose caller is gone may still have its effect.
     async fn kill(&self, process_id: String) {
         let params = ProcessParams { process_id };
         let _ = tokio::time::timeout(Duration::from_secs(5), self.environment.call::<Terminate>(&params, Repeat::Harmless)).await;
@@ -283,7 +283,7 @@ impl Connection {
         self.why_over().await
     }
 
-    /// Also if the process is known to have ended and the library has not noticed yet: whoever asks next must not be given this one.
+    /// Also if the process is known to have ended and the library has not noticed yet: the next caller must not be given this one.
     pub fn is_over(&self) -> bool {
         *self.ended.borrow() || self.stdio.as_ref().is_some_and(|stdio| stdio.end().is_some())
     }

@@ -19,11 +19,11 @@ pub enum Origin {
     Config,
     /// Given by the client when the thread was started.
     Thread,
-    /// A `.mcp.json` that lies in the directory of an environment. Whoever wrote the project wrote it, not the user.
+    /// A `.mcp.json` that lies in the directory of an environment. Written by the project's authors, not by the user.
     Project { environment: EnvironmentId, directory: PathUri },
     /// A plugin in a capability root that was selected, or one that is installed on a machine.
     Plugin { root: String, environment: EnvironmentId, directory: PathUri },
-    /// The configuration of the machine that an environment is on. Whoever owns that machine wrote it.
+    /// The configuration of the machine that an environment is on. Written by that machine's owner.
     Machine { environment: EnvironmentId },
 }
 

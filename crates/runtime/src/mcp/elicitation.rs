@@ -18,7 +18,7 @@ pub struct Elicitation {
 pub enum ElicitationAnswer {
     Accepted(Option<Value>),
     Declined,
-    /// They did not want to say anything, or nobody was there.
+    /// The user declined, or there was no user to ask.
     Cancelled,
 }
 
@@ -32,7 +32,7 @@ pub struct ProgressNote {
 
 pub type Asking = Pin<Box<dyn Future<Output = ElicitationAnswer> + Send>>;
 
-/// Whoever waits for a call.
+/// The caller that waits for a call.
 pub trait Listener: Send + Sync {
     /// For whom the call is made. Questions that could be meant for two of them are put to neither.
     fn owner(&self) -> &str;
@@ -42,10 +42,10 @@ pub trait Listener: Send + Sync {
     fn ask(&self, question: Elicitation) -> Asking;
 }
 
-/// Nobody is there to be asked.
-pub struct Nobody;
+/// There is no user to ask.
+pub struct NoUser;
 
-impl Listener for Nobody {
+impl Listener for NoUser {
     fn owner(&self) -> &'static str {
         ""
     }

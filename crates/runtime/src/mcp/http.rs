@@ -25,7 +25,7 @@ use thiserror::Error;
 use super::McpLimits;
 use super::declaration::Http;
 
-/// A stream that nobody reads any more ends there after this time at the latest; one that is read is opened again.
+/// A stream without a reader ends there after this time at the latest; one that is read is opened again.
 const LONGEST_STREAM: Duration = Duration::from_secs(600);
 /// So much of an answer that makes no sense is shown.
 const SHOWN: usize = 256;
@@ -39,7 +39,7 @@ pub struct EnvironmentHttp {
     longest: Longest,
 }
 
-/// How long requests may take there. Whoever asks gives up earlier; this ends what would be left over, because nobody can take back a
+/// How long requests may take there. The caller gives up earlier; this ends what would be left over, because the protocol cannot cancel a
 /// request that an executor has made.
 #[derive(Debug, Clone, Copy)]
 struct Longest {
@@ -262,7 +262,7 @@ impl StreamableHttpClient for Client {
         }
         let body = self.whole(body).await?;
         let mut read = serde_json::from_slice::<ServerJsonRpcMessage>(&body);
-        // An error that names no request is the answer to this one: nobody else would ever hear of it.
+        // An error that names no request is the answer to this one: no other call would ever receive it.
         if let Ok(JsonRpcMessage::Error(error)) = &mut read
             && error.id.is_none()
         {

@@ -80,7 +80,7 @@ pub fn add(to: &mut Declared, more: Declared) -> Vec<String> {
     taken
 }
 
-/// What is wrong with declarations, if anything is. That a client has to give a value again is nothing that anybody wrote wrongly.
+/// What is wrong with declarations, if anything is. That a client has to give a value again is no error of the declaration.
 pub fn problems(declared: &Declared) -> Vec<String> {
     let wrong = declared.values().filter_map(|declared| declared.as_ref().err());
     wrong.filter(|error| !matches!(error, DeclarationError::Withheld { .. })).map(ToString::to_string).collect()

@@ -41,7 +41,7 @@ pub(crate) struct Said {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ask {
     Everything,
-    /// Nobody works there; what it declares is for those who do.
+    /// The thread does not work there; what it declares is for threads that do.
     Requirements,
 }
 

@@ -103,7 +103,7 @@ pub struct ToolRequest<'a> {
     pub arguments: Option<Map<String, Value>>,
     pub meta: Option<Map<String, Value>>,
     pub timeout: Duration,
-    /// Nobody wants the answer any more.
+    /// The answer is no longer needed.
     pub cancel: CancellationToken,
 }
 

@@ -58,7 +58,7 @@ pub(crate) struct Place {
 struct Key {
     name: String,
     environment: Option<EnvironmentId>,
-    /// The install that answers there, or the handle where nobody can tell.
+    /// The install that answers there, or the handle where that is unknown.
     executor: Result<String, u64>,
     way: Way,
 }
@@ -199,7 +199,7 @@ impl Pool {
         Lease { server }
     }
 
-    /// Forgets failures, so that whoever asks next tries again at once.
+    /// Forgets failures, so that the next caller tries again at once.
     pub fn forgive(&self) {
         lock(&self.0.servers).retain(|_, server| !matches!(*server.state.borrow(), ServerState::Failed { .. }));
     }
@@ -233,7 +233,7 @@ impl Server {
         self.state.send_replace(ServerState::Failed { reason });
     }
 
-    /// Waits until nobody has used it for so long.
+    /// Waits until it was unused for so long.
     async fn unused(&self, grace: Duration) {
         let mut users = self.users.subscribe();
         loop {
@@ -327,7 +327,7 @@ impl Shared {
         }
     }
 
-    /// A session that outlived an earlier life of this program may hold servers that nobody speaks to any more.
+    /// A session that outlived a previous run of this program may hold servers without a client.
     async fn sweep(&self, environment: &Environment) {
         if !lock(&self.swept).insert((environment.name().to_owned(), environment.generation())) {
             return;

@@ -16,7 +16,7 @@ use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
 use super::binding::{BoundServer, Patience, merged};
-use super::elicitation::Nobody;
+use super::elicitation::NoUser;
 use super::layers::{self, Layer};
 use super::offer::ToolRequest;
 use super::watching::Place;
@@ -125,7 +125,7 @@ impl Runtime {
             timeout: server.tool_timeout,
             cancel: CancellationToken::new(),
         };
-        Ok(connection.call(request, &Nobody).await?)
+        Ok(connection.call(request, &NoUser).await?)
     }
 
     /// The contents of a resource, as on the wire.
@@ -145,7 +145,7 @@ impl Runtime {
             let Configured { servers, requirements } = shared.mcp.read(None);
             let files = servers.map_err(McpRequestError::Config)?;
             let declared = layers::merged(&files, &Layer::default(), shared.mcp.pool.limits());
-            return Ok(Arc::new(shared.bind_for_nobody(declared, requirements).await));
+            return Ok(Arc::new(shared.bind_unattended(declared, requirements).await));
         };
         let live = self.resume(id).await?;
         let thread = live.snapshot().await.map_err(|error| ThreadError::Invalid(error.to_string()))?;

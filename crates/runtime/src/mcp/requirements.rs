@@ -1,7 +1,7 @@
 //! What an administrator requires: which MCP servers may be used at all.
 //!
 //! A list allows; what is on no list is not used. Lists come from this machine and from the machine that a server is placed on,
-//! and each of them must allow it. A list that cannot be read allows nothing, because nobody knows what it would have forbidden.
+//! and each of them must allow it. A list that cannot be read allows nothing, because what it would have forbidden is unknown.
 
 use std::collections::BTreeMap;
 

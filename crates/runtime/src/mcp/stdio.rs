@@ -17,7 +17,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::McpLimits;
 
-/// So much waits between the process and whoever reads its messages.
+/// How much may wait between the process and the reader of its messages.
 const BETWEEN: usize = 64 << 10;
 /// So much of what a server said besides its messages is kept.
 const TAIL: usize = 1 << 10;
@@ -52,7 +52,7 @@ impl Shared {
 }
 
 impl StdioServer {
-    /// Follows a process. What is returned with it is for whoever speaks the protocol.
+    /// Follows a process. The streams returned with it are for the protocol's client.
     pub fn follow(process: RemoteProcess, limits: &McpLimits) -> (Self, ReadHalf<DuplexStream>, WriteHalf<DuplexStream>) {
         let process = Arc::new(process);
         let shared = Arc::new(Shared::default());
@@ -181,12 +181,12 @@ async fn output(
                     break why;
                 }
                 if to.write_all(&bytes).await.is_err() {
-                    break "nobody reads it any more".to_owned();
+                    break "its reader is gone".to_owned();
                 }
             }
             Some(ProcessEvent::Gap { .. }) => break "a part of its output was lost".to_owned(),
             Some(ProcessEvent::Exited { code: exit, .. }) => code = Some(exit),
-            Some(ProcessEvent::Lost { reason }) => break format!("nobody knows what became of it ({reason})"),
+            Some(ProcessEvent::Lost { reason }) => break format!("its outcome is unknown ({reason})"),
             Some(ProcessEvent::Closed) | None => {
                 break code.map_or_else(|| "it ended".to_owned(), |code| format!("it ended with exit code {code}"));
             }
@@ -199,7 +199,7 @@ async fn output(
             let _ = process.terminate().await;
             tokio::time::sleep(GOOD_BYE).await;
         };
-        // What it still writes is read and thrown away: it would hold up everybody else in its environment.
+        // What it still writes is read and thrown away: it would block all others in its environment.
         let rest = async {
             while let Some(event) = process.next().await {
                 if matches!(event, ProcessEvent::Closed | ProcessEvent::Lost { .. }) {

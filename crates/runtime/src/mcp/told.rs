@@ -96,7 +96,7 @@ fn clipped(instructions: &str) -> Option<String> {
 }
 
 impl ToldServer {
-    /// In a few words. What a server said itself changes from one attempt to the next, and nobody should take it for our words.
+    /// In a few words. What a server said itself changes from one attempt to the next, and must not be taken for our words.
     fn of(name: &str, problem: &str) -> Self {
         let ours = problem.split("; it said: ").next().unwrap_or(problem);
         let line = ours.replace(['\n', '\r'], " ").replace('<', "&lt;");

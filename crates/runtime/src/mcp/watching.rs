@@ -79,7 +79,7 @@ struct Wish {
 }
 
 impl Watching {
-    /// What was read while this number stood is still true as long as it stands. Without one nobody knows.
+    /// What was read while this number stood is still true as long as it stands. Without one that is unknown.
     pub fn number(&self, place: &Place) -> Option<u64> {
         lock(&self.0).guards.get(place).and_then(|guard| guard.number)
     }
@@ -256,7 +256,7 @@ impl Task {
     fn hear(&mut self, place: Place, heard: Heard) {
         let Some(shared) = self.shared.upgrade() else { return };
         match heard {
-            // Somebody else watches it now, or nobody any more.
+            // Another thread watches it now, or none does.
             Heard::Changed { end, .. } if end.is_cancelled() => {}
             Heard::Changed { watch, end, is_first } => {
                 let threads = shared.mcp.watching.heard(&place);

@@ -55,7 +55,7 @@ impl Withheld {
                 }
             }
             self.take_words(server);
-            // What is not known has no effect, but may still be a secret that somebody hoped it would be used.
+            // What is not known has no effect, but may still be a secret that the user meant to be used.
             server.iter_mut().filter(|(key, _)| !KNOWN.contains(&key.as_str())).for_each(|(key, value)| self.take(key, value));
         }
     }
@@ -133,7 +133,7 @@ impl Withheld {
                 let numbered = arguments.iter_mut().enumerate();
                 keys.extend(numbered.filter_map(|(index, value)| (!self.restore(value)).then(|| format!("{ARGUMENTS}[{index}]"))));
             }
-            // What has no effect is missed by nobody.
+            // What has no effect is not missed.
             keys.extend(self.put_back(server).into_iter().filter(|key| KNOWN.contains(&key.as_str())));
             if !keys.is_empty() {
                 missing.insert(name.clone(), keys);

@@ -32,7 +32,7 @@ pub struct History {
     pieces: Vec<Bytes>,
 }
 
-/// What was written of a thread so far. It holds no items, so that whoever adds to them need not copy them first.
+/// What was written of a thread so far. It holds no items, so that adding to them needs no copy.
 #[derive(Debug, Default)]
 pub struct Written {
     count: usize,
@@ -95,7 +95,7 @@ impl History {
     }
 }
 
-/// The body of a request, piece by piece. Its length is known, so that nobody needs to count along.
+/// The body of a request, piece by piece. Its length is known, so that it need not be counted.
 pub struct Pieces(VecDeque<Bytes>);
 
 impl Pieces {
@@ -105,7 +105,7 @@ impl Pieces {
     }
 }
 
-/// Kinds of items that need no id. Others keep theirs, because nobody knows what they are good for.
+/// Kinds of items that need no id. Others keep theirs, because their use is unknown.
 const NAMELESS: [&str; 7] =
     ["message", "reasoning", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output", "local_shell_call"];
 
@@ -206,7 +206,7 @@ mod tests {
         let first = so_far.follow((0, 0), Arc::new(all[..150].to_vec())).pieces[0].clone();
         let mut all = Arc::new(all);
         assert_eq!(first.as_ptr(), so_far.follow((0, 0), all.clone()).pieces[0].as_ptr());
-        assert!(Arc::get_mut(&mut all).is_some(), "nobody holds the items");
+        assert!(Arc::get_mut(&mut all).is_some(), "the items are not shared");
     }
 
     #[test]
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_stay_with_whoever_gave_them() {
+    fn ids_stay_with_the_provider_that_gave_them() {
         let said = r#"{"type":"message","id":"0198","role":"user","content":[{"type":"input_text","text":"the \"id\""}]}"#;
         assert_eq!(without_id(said), said.replace(r#""id":"0198","#, ""));
         assert_eq!(without_id(r#"{"id":"x","type":"reasoning","summary":[]}"#), r#"{"type":"reasoning","summary":[]}"#);

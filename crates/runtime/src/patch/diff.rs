@@ -11,7 +11,7 @@ use diffy::{Line, Patch};
 
 /// So many lines around a change are shown.
 const AROUND: usize = 3;
-/// Texts that are larger together are not compared: it would take long, and nobody would read it.
+/// Texts that are larger together are not compared: it would take long, and the result would be unreadable.
 const LARGEST: usize = 512 << 10;
 
 /// The difference between two texts.
@@ -32,7 +32,7 @@ enum Op {
 
 /// The second change was not made to what the first one left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the text was changed by somebody else in between")]
+#[error("the text was changed by another program in between")]
 pub struct Disagreement;
 
 impl Diff {
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn somebody_else_is_noticed() {
+    fn a_change_by_another_program_is_noticed() {
         let first = Diff::between("a\nb\n", "a\nc\n").unwrap();
         let other = Diff::between("a\nx\n", "a\ny\n").unwrap();
         assert_eq!(first.then(other), Err(Disagreement));

@@ -37,7 +37,7 @@ impl Shared {
     }
 
     /// The same after a short wait for those that are only just starting. The primary is waited for longer than the
-    /// others, because nothing takes its place; nobody waits for what has failed.
+    /// others, because nothing takes its place; what has failed is not waited for.
     async fn settled_view(&self, thread: &Thread, servers: &[EnvironmentId]) -> StepView {
         let began = Instant::now();
         let patience = self.config.patience;
@@ -99,7 +99,7 @@ impl Shared {
     }
 
     /// The MCP servers that a thread without environments would have.
-    pub async fn bind_for_nobody(&self, declared: Declared, requirements: Requirements) -> Binding {
+    pub async fn bind_unattended(&self, declared: Declared, requirements: Requirements) -> Binding {
         let view = self.registry.capture_with(&Selection::default(), &[], &environments(&declared));
         for member in view.members() {
             let _ = self.registry.info(&member.id).await;

@@ -199,7 +199,7 @@ enum Outcome {
 }
 
 impl Shared {
-    /// The check of roots that somebody names: those that are known already may be in environments that are gone.
+    /// The check of roots that a client names: those that are known already may be in environments that are gone.
     pub fn check_roots(&self, roots: &[CapabilityRoot], known: &[CapabilityRoot]) -> Result<(), ThreadError> {
         CapabilityRoot::check_all(roots)?;
         let unknown = |root: &&CapabilityRoot| !known.contains(root) && self.registry.status(root.environment_id()).is_none();
@@ -349,7 +349,7 @@ impl Shared {
         let session = maker.metadata.session.clone().unwrap_or_else(|| maker.id.to_string());
         let parent = Parent { thread: maker.id, depth, path: None, nickname: None, role: None };
         let source = Some(Raw::from(serde_json::json!({"subAgent": {"thread_spawn": {"parent_thread_id": maker.id, "depth": depth}}})));
-        // Agents are kept as long as whoever made them.
+        // Agents are kept as long as their parent.
         let ephemeral = self.ephemeral.head(maker.id).await.is_ok();
         let started = if fork_context {
             let mut fork = ForkThread::new(maker.id, ForkPoint::LastStep(Marker::Off));
@@ -399,7 +399,7 @@ impl Shared {
         Ok(found)
     }
 
-    /// Unloads a thread and all agents below it, makers first, so that nobody makes more meanwhile.
+    /// Unloads a thread and all agents below it, makers first, so that no more are made meanwhile.
     pub async fn unload_tree(&self, root: ThreadId, reason: InterruptReason) -> Result<Vec<ThreadId>, ThreadError> {
         let mut ended = Vec::new();
         self.unload(root, reason).await;
@@ -414,7 +414,7 @@ impl Shared {
 
     pub async fn unload(&self, id: ThreadId, reason: InterruptReason) {
         let Some(live) = self.live(id) else { return };
-        // If nobody takes it any more, it is ending already.
+        // If it is not taken any more, the thread is ending already.
         let _ = live.mailbox.send(Command::Shutdown(reason)).await;
         live.ended().await;
     }

@@ -187,7 +187,7 @@ impl Shared {
         if self.ephemeral.head(id).await.is_ok() { self.ephemeral.clone() } else { self.store.clone() }
     }
 
-    /// Gives up the place of a thread that is not loaded after all. Whoever waits for it there keeps it: in another place they
+    /// Gives up the place of a thread that is not loaded after all. A caller that waits for it there keeps it: in another place they
     /// would not see each other.
     pub(super) fn forget(&self, id: ThreadId) {
         let mut threads = lock(&self.threads);
@@ -206,7 +206,7 @@ impl Shared {
         let feed = Arc::new(Feed::new(FeedLimits::default()));
         let live = LiveThread { id, mailbox, feed: feed.clone(), status: watched, maker, internal: is_internal(&thread) };
         *lock(&self.slot(id).live) = Some(live.clone());
-        // Before it can do anything, so that whoever follows its maker misses nothing of it.
+        // Before it can do anything, so that subscribers of its parent miss nothing of it.
         if let (Some(maker), false) = (maker, live.internal) {
             let start = AgentStart { thread: Arc::new(thread.clone()), maker, is_new: life == Life::New };
             self.agent_starts.publish(start, 4096);
@@ -222,7 +222,7 @@ impl Shared {
                 return;
             }
             shared.mcp.forget(id);
-            // Somebody may be opening it again.
+            // Another caller may be opening it again.
             if Arc::strong_count(slot) == 1 {
                 threads.remove(&id);
             }

@@ -52,7 +52,7 @@ impl HostSkills {
         Self { choices: Mutex::new(choices), ..Self::default() }
     }
 
-    /// Whoever shows skills shows other ones now.
+    /// The list of skills has changed.
     pub(super) fn tell_change(&self) {
         self.changed.send_replace(());
         if let Some(changes) = lock(&self.changes).as_ref() {
@@ -110,7 +110,7 @@ impl Runtime {
         lists
     }
 
-    /// Counts the changes of the host's skills from now on. They are watched as long as somebody holds this.
+    /// Counts the changes of the host's skills from now on. They are watched as long as this is held.
     pub fn skill_changes(&self) -> watch::Receiver<u64> {
         let mut changes = self.0.host_skills.changes.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(sender) = changes.as_ref().filter(|sender| !sender.is_closed()) {
@@ -192,7 +192,7 @@ impl Skill {
 /// Where projects keep skills.
 pub(crate) const FOLDER: &str = ".agents/skills";
 
-/// A directory and those above it, the innermost first. The root of all does not count: nobody's project is there.
+/// A directory and those above it, the innermost first. The root of all does not count: no project is there.
 pub(crate) fn above(cwd: &PathUri) -> Vec<PathUri> {
     let parent = |directory: &PathUri| directory.split().map(|(parent, _)| parent).filter(|parent| parent.split().is_some());
     std::iter::successors(Some(cwd.clone()), parent).take(MAX_ABOVE).collect()

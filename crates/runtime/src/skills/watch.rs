@@ -18,7 +18,7 @@ const PERIOD: Duration = Duration::from_secs(2);
 const SELDOM: Duration = Duration::from_secs(60);
 /// Several changes in so short a time are one.
 const SETTLE: Duration = Duration::from_millis(200);
-/// So far above a folder that is not there somebody looks for one that is.
+/// How far above a missing folder an existing one is looked for.
 const HIGHEST: usize = 4;
 
 /// A folder with skills, and the watch that tells of it.
@@ -27,7 +27,7 @@ struct Watched {
     watch: FileWatch,
 }
 
-/// Looks again whenever something changes until nobody listens any more.
+/// Looks again whenever something changes, until the last listener is gone.
 pub(super) async fn watch_host(shared: Weak<Shared>, sender: watch::Sender<u64>) {
     let mut before: Option<Vec<Arc<DiscoveredRoot>>> = None;
     loop {

@@ -161,7 +161,7 @@ async fn make(spawn: Spawn, call: &CallId, context: &CallContext) -> Result<Outc
     Ok(Outcome { facts: vec![spawned.into()], ..Outcome::of(json!({"agent_id": child.id()}), child.id(), "running") })
 }
 
-/// An agent of this thread; of nobody else's.
+/// An agent of this thread only.
 fn own(target: &str, context: &CallContext) -> Result<ThreadId, String> {
     let id = target.parse().ok().filter(|id| context.thread.agents.contains_key(id));
     id.ok_or_else(|| format!("there is no agent `{target}` here"))
@@ -184,7 +184,7 @@ async fn wait_for(wait: Wait, context: &CallContext) -> Result<Outcome, String> 
     let any_is_done = async {
         let mut settling = JoinSet::new();
         for id in &ids {
-            // Also one whose work was cut off when the program ended, and that nobody has taken up yet.
+            // Also one whose work was cut off when the program ended, and that was not resumed yet.
             let Some(agent) = context.shared.clone().busy(*id).await else { return };
             settling.spawn(async move { agent.settled().await });
         }

@@ -20,7 +20,7 @@ pub struct Offer {
     /// Whether a patch can be written as plain text.
     pub text_tools: bool,
     pub agents: bool,
-    /// Whether somebody is there to answer questions.
+    /// Whether a user is there to answer questions.
     pub questions: bool,
 }
 
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn permissions_are_offered_where_somebody_can_be_asked() {
+    fn permissions_are_offered_where_a_user_can_be_asked() {
         let exec = |offer: &Offer| tools(offer)[0].clone();
         let (with, without) = (offer(1), Offer { permissions: false, ..offer(1) });
         assert!(names(&with).contains(&"request_permissions".to_owned()) && !names(&without).contains(&"request_permissions".to_owned()));

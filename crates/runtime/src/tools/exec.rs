@@ -156,7 +156,7 @@ impl StepTools {
         let request = Request { escalated, widened: !additional.is_empty(), full_access: self.mode.is_full_access() };
         let id = place.attachment.environment_id.clone();
         let mut verdict = self.rules.judge(&exec.cmd, id.as_str());
-        // The rules are about what a shell does with a command; of another program nobody knows what it does.
+        // The rules are about what a shell does with a command; what another program does is unknown.
         if verdict == Verdict::Allowed && !rules::is_shell(&shell, &info.shell.path) {
             verdict = Verdict::Silent;
         }
@@ -352,7 +352,7 @@ async fn no_directory(environment: &Environment, cwd: PathUri, sandbox: Option<S
     }
 }
 
-/// What every command of an agent finds in its environment: nobody looks at a screen, nobody pages.
+/// What every command of an agent finds in its environment: there is no screen and no pager.
 fn overlay(thread: &str, environment: &str) -> BTreeMap<String, String> {
     let fixed = [("TERM", "dumb"), ("NO_COLOR", "1"), ("PAGER", "cat"), ("GIT_PAGER", "cat"), ("OUTPOST_AGENT", "1")];
     let named = [("OUTPOST_THREAD_ID", thread), ("OUTPOST_ENVIRONMENT_ID", environment)];
@@ -428,7 +428,7 @@ impl ExecRun {
     }
 }
 
-/// A start whose answer nobody waits for may have been sent, and its machine may be out of reach for a while.
+/// A start whose caller is gone may have been sent, and its machine may be out of reach for a while.
 async fn withdraw(environment: Environment, process_id: String) {
     if let Err(error) = environment.call::<Terminate>(&ProcessParams { process_id }, Repeat::Harmless).await {
         tracing::debug!(environment = environment.name(), %error, "a command that is not wanted any more could not be stopped");
@@ -515,7 +515,7 @@ impl StdinRun {
         let earlier = self.earlier.as_ref().ok_or_else(|| not_running(self.session, &self.processes))?;
         let process = find_again(context, &earlier.environment, &earlier.process).await.ok_or_else(|| {
             format!(
-                "The command with the session id {} was running when the program ended, and it is lost: nobody knows what became of it. \
+                "The command with the session id {} was running when the program ended, and it is lost: its outcome is unknown. \
                  Nothing was written to it.",
                 self.session
             )
@@ -536,7 +536,7 @@ fn report(result: ResultType, call: &CallId, running: &Running, end: Option<End>
         Some(End::Exited { code, limit: Some(limit), .. }) => format!("Exit code: {code}\nIt was stopped by {limit}."),
         Some(End::Exited { code, denied: false, .. }) => format!("Exit code: {code}"),
         Some(End::Exited { code, .. }) => format!("Exit code: {code}\nThe sandbox probably kept it from something it needs."),
-        Some(End::Lost(reason)) => format!("Lost: nobody knows what became of it ({reason})"),
+        Some(End::Lost(reason)) => format!("Lost: its outcome is unknown ({reason})"),
         None => format!("Still running, session id: {session}"),
     };
     let text = format!("Time: {seconds:.3} s\n{state}\nTokens: {}\nOutput:\n{}", shown.original_tokens, shown.text);

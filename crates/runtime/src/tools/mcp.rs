@@ -177,7 +177,7 @@ impl StepTools {
         asked.run(environment, tool.read_only, Some(detail), Work::Mcp(Box::new(run)))
     }
 
-    /// Why the user is asked before a tool runs; an error if nobody may be asked.
+    /// Why the user is asked before a tool runs; an error if no question may be asked.
     fn why_ask(&self, tool: &ServerTool) -> Option<Result<&'static str, String>> {
         let destroys = "it says of itself that it destroys something";
         match self.approval {

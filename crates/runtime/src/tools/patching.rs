@@ -128,7 +128,7 @@ impl PatchRun {
             edits = self.work_out_all() => edits,
             () = cancel.cancelled() => return CallEnd::aborted(),
         };
-        // From here on it is all or nothing, whoever waits for it.
+        // From here on it is all or nothing, even if the caller is gone.
         match match edits {
             Ok(edits) => self.write(edits).await,
             Err(why) => Err(Unwritten::Refused(why)),
@@ -163,7 +163,7 @@ impl PatchRun {
         let mut directories = Vec::new();
         for path in self.agreed.files.keys() {
             let shown = path.to_syntax();
-            // The environment's own directory may be behind a link: whoever selected it chose that. A link anywhere else leads to
+            // The environment's own directory may be behind a link: its user chose that. A link anywhere else leads to
             // a file that the user was not asked about.
             let below = path.to_string().strip_prefix(&self.root.to_string()).map(str::to_owned).filter(|_| path.is_within(&self.root));
             let path = below.and_then(|below| PathUri::parse(&format!("{root}{below}")).ok()).unwrap_or_else(|| path.clone());
@@ -198,7 +198,7 @@ impl PatchRun {
     async fn put_back(&self, written: &[Edit], edit: &Edit, error: &EnvironmentError) -> Unwritten {
         let mut why = format!("{} cannot be written: {error}", edit.path.to_syntax());
         let is_refused = matches!(error, EnvironmentError::Fault(_));
-        // One that was refused is as it was, most likely; of another one nobody knows.
+        // One that was refused is as it was, most likely; of another one that is unknown.
         let mut is_known = self.files.put(&edit.path, edit.before.as_deref()).await.is_ok() || is_refused;
         let mut is_whole = true;
         for earlier in written.iter().rev() {

@@ -75,7 +75,7 @@ struct Granted {
 impl Granted {
     fn at(place: &Workplace<'_>) -> Self {
         let executor = place.handle.identity().and_then(|identity| identity.executor_id);
-        // Without an identity nobody can tell machines apart, and the handle is all there is.
+        // Without an identity machines cannot be told apart, and the handle is all there is.
         let generation = if executor.is_none() { Some(place.handle.generation()) } else { None };
         Self { environment: place.attachment.environment_id.clone(), executor, generation }
     }
@@ -119,7 +119,7 @@ pub(super) fn held(grants: &[PermissionsGranted], place: &Workplace<'_>) -> Perm
     permits
 }
 
-/// Why nobody may be asked for permissions, if so.
+/// Why permissions may not be asked for, if so.
 pub(crate) fn silence(policy: ApprovalPolicy) -> Option<&'static str> {
     match policy {
         ApprovalPolicy::Never => Some("the approval policy is `never`"),
@@ -145,7 +145,7 @@ impl StepTools {
             return tell("All of that is allowed already; nothing has to be granted.");
         }
         if let Some(why) = silence(self.approval) {
-            return nothing(asked, &format!("Nothing was granted, and nobody was asked: {why}. Go on without it."));
+            return nothing(asked, &format!("Nothing was granted, and no question was asked: {why}. Go on without it."));
         }
         let id = place.attachment.environment_id.clone();
         let bound = Bound::exactly(&place, &json!(["permissions", wanted.profile()]), Some(&sandbox));
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn only_some_policies_let_nobody_be_asked() {
+    fn only_some_policies_forbid_questions() {
         let granular = |request_permissions| {
             ApprovalPolicy::Granular(Granular { granular: Questions { request_permissions, ..Questions::default() } })
         };

@@ -39,7 +39,7 @@ pub enum End {
         /// What ended it.
         limit: Option<Limit>,
     },
-    /// Nobody knows.
+    /// Unknown.
     Lost(String),
 }
 
@@ -163,7 +163,7 @@ impl Reader<'_> {
         loop {
             let event = match &exit {
                 None => self.process.next().await,
-                // Daemons that a command left behind may hold its output; nobody waits for them.
+                // Daemons that a command left behind may hold its output; they are not waited for.
                 Some(end) => match tokio::time::timeout(TAIL, self.process.next()).await {
                     Ok(event) => event,
                     Err(_) => {

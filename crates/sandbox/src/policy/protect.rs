@@ -3,10 +3,14 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Repositories with their hooks and settings, and the settings of agents and tools that act on them.
-pub const PROTECTED_NAMES: &[&str] = &[".git", ".githooks", ".husky", ".agents", ".codex", ".outpost", ".ssh"];
+/// Repositories, and the settings of agents that act on them: also before they exist.
+pub const PROTECTED_NAMES: &[&str] = &[".git", ".agents", ".codex"];
 
-/// What shells and logins read when they start.
+/// What is protected where it exists. Made anew, none of it is read by a program that was not set up to do so: git runs hooks where
+/// `core.hooksPath` says, and direnv asks before it reads a new file.
+pub const PROTECTED_IF_PRESENT: &[&str] = &[".githooks", ".husky", ".envrc", ".outpost"];
+
+/// What shells, logins and git read when they start: in a home, and nowhere else.
 pub const STARTUP_FILES: &[&str] = &[
     ".bashrc",
     ".bash_profile",
@@ -18,22 +22,34 @@ pub const STARTUP_FILES: &[&str] = &[
     ".zprofile",
     ".zlogin",
     ".zlogout",
-    ".envrc",
     ".gitconfig",
 ];
+
+/// Keys and settings of ssh, which it reads in a home.
+pub const KEY_DIRECTORY: &str = ".ssh";
+
+/// Every name that is protected somewhere.
+pub fn is_protected_name(name: &str) -> bool {
+    [PROTECTED_NAMES, PROTECTED_IF_PRESENT, STARTUP_FILES].iter().any(|names| names.contains(&name)) || name == KEY_DIRECTORY
+}
 
 /// So many submodules and worktrees of one repository are protected.
 const MAX_CHECKOUTS: usize = 256;
 
-/// What is protected at the top of a writable root, as it is spelled: some of it may be a link, or not exist. `root` is a
-/// resolved path.
-pub fn protected_paths(root: &Path) -> Vec<PathBuf> {
+/// What is protected in a writable root, as it is spelled: some of it may be a link, or not exist. `root` and `homes` are
+/// resolved paths.
+pub fn protected_paths(root: &Path, homes: &[PathBuf]) -> Vec<PathBuf> {
     // A single file has nothing below it.
     if root.symlink_metadata().is_ok_and(|metadata| !metadata.is_dir()) {
         return Vec::new();
     }
-    let mut paths: Vec<PathBuf> = PROTECTED_NAMES.iter().chain(STARTUP_FILES).map(|name| root.join(name)).collect();
     let git = root.join(".git");
+    let mut paths: Vec<PathBuf> = PROTECTED_NAMES.iter().map(|name| root.join(name)).collect();
+    let is_needed = |name: &&&str| root.join(name).symlink_metadata().is_ok() || names_hooks(&git, name);
+    paths.extend(PROTECTED_IF_PRESENT.iter().filter(is_needed).map(|name| root.join(name)));
+    for home in homes.iter().filter(|home| home.starts_with(root)) {
+        paths.extend(STARTUP_FILES.iter().chain([&KEY_DIRECTORY]).map(|name| home.join(name)));
+    }
     paths.extend(directories_of(&git));
     for checkout in checkouts(root, &git).into_iter().take(MAX_CHECKOUTS) {
         // Only what is there: something in its place would keep it from being made.
@@ -46,6 +62,13 @@ pub fn protected_paths(root: &Path) -> Vec<PathBuf> {
         paths.extend(["hooks", "config"].map(|name| root.join(name)));
     }
     paths
+}
+
+/// Whether the settings of a repository speak of a directory of this name: git may be told to look for hooks there.
+fn names_hooks(git: &Path, name: &str) -> bool {
+    let settings = git.join("config");
+    let is_small = fs::metadata(&settings).is_ok_and(|metadata| metadata.is_file() && metadata.len() < 1 << 20);
+    is_small && fs::read(settings).is_ok_and(|text| text.windows(name.len()).any(|part| part == name.as_bytes()))
 }
 
 /// Where a `.git` that is a file says that the repository is, and what that shares with others: the hooks and settings of a
@@ -108,10 +131,30 @@ mod tests {
         fs::write(main.join(".git/worktrees/tree/gitdir"), format!("{}\n", tree.join(".git").display())).unwrap();
         fs::write(main.join(".git/worktrees/tree/commondir"), "../..\n").unwrap();
         fs::write(tree.join(".git"), format!("gitdir: {}\n", main.join(".git/worktrees/tree").display())).unwrap();
-        let paths = protected_paths(&main);
+        let paths = protected_paths(&main, &[]);
         assert!(paths.contains(&main.join("sub/.git")) && paths.contains(&tree.join(".git")), "{paths:?}");
-        let paths = protected_paths(&tree);
+        let paths = protected_paths(&tree, &[]);
         assert!(paths.contains(&main.join(".git")) && paths.contains(&main.join(".git/worktrees/tree")), "{paths:?}");
-        assert!(protected_paths(&tree.join(".git")).is_empty());
+        assert!(protected_paths(&tree.join(".git"), &[]).is_empty());
+    }
+    #[test]
+    fn only_what_a_tool_reads_is_protected_before_it_exists() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().canonicalize().unwrap();
+        let (work, home) = (root.join("work"), root.join("home"));
+        fs::create_dir_all(work.join(".git")).unwrap();
+        fs::create_dir(&home).unwrap();
+        let homes = [home.clone()];
+        let names = |root: &Path| -> Vec<String> {
+            let below = |path: PathBuf| path.strip_prefix(root).unwrap().display().to_string();
+            protected_paths(root, &homes).into_iter().map(below).collect()
+        };
+        assert_eq!(names(&work), PROTECTED_NAMES);
+        fs::write(work.join(".git/config"), "[core]\n\thooksPath = .husky/_\n").unwrap();
+        fs::write(work.join(".envrc"), "").unwrap();
+        assert_eq!(names(&work), [".git", ".agents", ".codex", ".husky", ".envrc"]);
+        assert!(names(&home).contains(&".bashrc".into()) && names(&home).contains(&".ssh".into()));
+        // A home inside of a root is one as well.
+        assert!(names(&root).contains(&"home/.profile".into()) && !names(&root).contains(&".profile".into()));
     }
 }

@@ -1,4 +1,4 @@
-//! Accounts: there are none. Keys of providers are in variables, and nobody logs in.
+//! Accounts: there are none. Keys of providers are in variables, and there is no login.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ async fn read(_connection: Arc<Connection>, _params: AccountReadParams) -> Resul
 }
 
 async fn login(_connection: Arc<Connection>, _params: Value) -> Result<Nothing, Fault> {
-    let why = "nobody logs in here: set the variable that `env_key` of the model provider names, such as OPENAI_API_KEY, and start again";
+    let why = "there is no login here: set the variable that `env_key` of the model provider names, such as OPENAI_API_KEY, and start again";
     Err(Fault::invalid_request(why))
 }
 
@@ -36,7 +36,7 @@ async fn cancel(_connection: Arc<Connection>, _params: LoginCancelParams) -> Res
     Ok(LoginCancelResponse { status: "notFound".into() })
 }
 
-/// Nobody is logged in, so there is nothing to do.
+/// There is no login, so there is nothing to do.
 async fn logout(_connection: Arc<Connection>, _params: NoParams) -> Result<Nothing, Fault> {
     Ok(Nothing {})
 }

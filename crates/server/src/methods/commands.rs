@@ -112,7 +112,7 @@ async fn spawn(connection: Arc<Connection>, params: ProcessSpawnParams) -> Resul
             Ok(ended) => (ended, None),
             Err(fault) => (Ended { exit_code: -1, ..Ended::default() }, Some(fault.message)),
         };
-        // Whoever hears of the end may use the name again.
+        // A client that was notified of the end may use the name again.
         drop(name);
         connection.tell(
             &ProcessExited {

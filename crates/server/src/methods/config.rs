@@ -63,7 +63,7 @@ async fn read(connection: Arc<Connection>, params: ConfigReadParams) -> Result<C
     Ok(ConfigReadResponse { config, origins, layers })
 }
 
-/// Clients look for these, also where nobody has set them.
+/// Clients look for these, even where they are not set.
 fn effective(connection: &Connection, config: &mut Value) {
     let Some(members) = config.as_object_mut() else { return };
     let running = connection.server.runtime.config();

@@ -50,7 +50,7 @@ async fn add(connection: Arc<Connection>, params: EnvironmentAddParams) -> Resul
     let registry = connection.server.runtime.registry();
     registry.add(id.clone(), definition).map_err(fault::registry)?;
     connection.server.runtime.require_skills(id.clone(), required);
-    // Somebody who adds one means to use it; whoever asks how it stands shall not be told that nobody has tried.
+    // A client that adds one means to use it: connect now, so that its state is known when asked for.
     if let Some(handle) = registry.get(&id) {
         handle.want();
     }

@@ -36,7 +36,7 @@ fn named(connection: &Arc<Connection>, thread: Option<&str>) -> Result<Option<Th
 fn refused(error: McpRequestError) -> Fault {
     match error {
         McpRequestError::Thread(error) => fault::thread(error),
-        // Whoever names what is not there asked for the wrong thing; the rest is the server's fault.
+        // An unknown name is the client's error; everything else is the server's.
         McpRequestError::Server(error @ (McpError::Unknown { .. } | McpError::NoTool { .. })) => Fault::invalid_request(error.to_string()),
         McpRequestError::Server(error) => Fault::internal(error.to_string()),
         McpRequestError::Config(why) => Fault::internal(why),

@@ -13,7 +13,7 @@ use crate::projection;
 use crate::server::Shared;
 use crate::table::Table;
 
-/// Whoever wants more asks again.
+/// Clients ask again for more.
 const MOST: usize = 100;
 
 pub fn register(table: Table) -> Table {

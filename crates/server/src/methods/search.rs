@@ -78,7 +78,7 @@ async fn snippet(server: &Shared, row: &Summary, term: &str) -> String {
     found.map(|found| found.text).or_else(|| row.preview.clone()).unwrap_or_default()
 }
 
-/// What somebody said in an item.
+/// The text of an item.
 fn words(item: &Item) -> String {
     match item {
         Item::UserMessage { content, .. } => {

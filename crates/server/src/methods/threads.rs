@@ -1,4 +1,4 @@
-//! Starting, resuming, forking and taking over threads. Whoever opens a thread hears of it from then on.
+//! Starting, resuming, forking and taking over threads. A client that opens a thread is subscribed to it.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -153,7 +153,7 @@ impl Waiting {
         Self { live: live.clone(), feed: live.subscribe(), key, content, input: None, seen: 0 }
     }
 
-    /// The turn that takes it up, unless somebody takes it back.
+    /// The turn that takes it up, unless it is taken back.
     async fn turn(mut self) -> Result<TurnId, Fault> {
         if self.key.is_some()
             && let Some(turn) = self.look().await?
@@ -193,7 +193,7 @@ impl Waiting {
         }
     }
 
-    /// It has left the queue: the running turn was told, or nobody will be.
+    /// It has left the queue: the running turn took it, or it was dropped.
     async fn left(&mut self, seq: Seq) -> Result<TurnId, Fault> {
         // When this is answered, whatever was stored together with the change is in the feed.
         if let Some(turn) = self.look().await? {

@@ -32,7 +32,7 @@ struct Mark {
     number: u64,
     /// The last entry that was read.
     through: Seq,
-    /// Somebody wants to read all of it again.
+    /// The user wants to read all of it again.
     is_unread: bool,
 }
 

@@ -37,7 +37,7 @@ async fn compact(connection: Arc<Connection>, params: ThreadParams) -> Result<Ou
     let hold = attend(&connection, &live).await?;
     match live.compact().await {
         Ok(_) => {}
-        // It is made smaller when the turn is over, as whoever asks for it means it.
+        // It is made smaller when the turn is over, as the client means it.
         Err(CommandError::Busy) => drop(tokio::spawn(async move {
             live.settled().await;
             if let Err(error) = live.compact().await {

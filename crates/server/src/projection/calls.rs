@@ -72,7 +72,7 @@ pub fn read_ended(detail: Option<&Raw>) -> Ended {
     detail.and_then(|raw| raw.read().ok()).unwrap_or_default()
 }
 
-/// The item of a call that begins, or that somebody is asked about. Calls that only think, look or wait have none.
+/// The item of a call that begins, or that a user is asked about. Calls that only think, look or wait have none.
 pub fn item(call: &CallId, thread: &str, kind: &str, begun: Begun) -> Option<Item> {
     let id = call.to_string();
     let status = WorkStatus::InProgress;

@@ -60,7 +60,7 @@ struct File {
     /// Whether it was there before the turn, and whether it is now.
     was_there: bool,
     is_there: bool,
-    /// One after the other; more than one only if somebody else changed the file in between. Nothing where lines cannot be shown.
+    /// One after the other; more than one only if another program changed the file in between. Nothing where lines cannot be shown.
     parts: Vec<Option<Diff>>,
 }
 

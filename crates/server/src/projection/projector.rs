@@ -51,7 +51,7 @@ pub struct Projector {
     spaces: HashMap<String, Spaced>,
     /// What the running turn's patches have changed; nothing for those who do not want to know.
     diff: Option<TurnDiff>,
-    /// Something before this cannot be read, so that turns may go on or begin without anybody having said that they began or ended.
+    /// Something before this cannot be read, so that turns may continue or begin without a record of their start or end.
     is_torn: bool,
     /// It tells what happens now, and not what happened.
     is_live: bool,
@@ -117,7 +117,7 @@ impl Projector {
         }
     }
 
-    /// For whoever only wants turns and items.
+    /// For callers that only want turns and items.
     pub fn without_diffs(self) -> Self {
         Self { diff: None, ..self }
     }
@@ -419,7 +419,7 @@ impl Projector {
         }
     }
 
-    /// Tells that a call begins, unless that was told when somebody was asked about it.
+    /// Tells that a call begins, unless that was told with its approval question.
     fn begin(&mut self, call: &CallId, turn: &TurnId, item: Item, at: u64, out: &mut Vec<Told>) {
         if self.calls.contains_key(call) {
             return;
@@ -533,7 +533,7 @@ impl Projector {
     }
 }
 
-/// Whoever reads the last of what is told of an entry has read all of it.
+/// A client that has read the last message of an entry has read all of it.
 fn mark(out: &mut [Told], seq: Seq) {
     let place = |told: &mut Told| match told {
         Told::Notice(Notice::TurnStarted(notice)) => notice.ordinal = Some(seq),

@@ -112,7 +112,7 @@ fn script() -> Vec<Entry> {
         detail: Some(Raw::from(json!({"command": "b", "cwd": "/w", "environmentId": "box", "reason": "why not"}))),
     };
     facts.push(asked.into());
-    // It could not even begin: nobody sees it.
+    // It could not even begin: it is not shown.
     facts.push(finished("turn-1", "c", CallOutcome::Failed, json!({"error": "no such tool"})));
     facts.push(finished("turn-1", "a", CallOutcome::Completed, json!({"exitCode": 3, "aggregatedOutput": "out", "durationMs": 7})));
     facts.push(said("more", Some("turn-1")));
@@ -219,7 +219,7 @@ fn turns_are_what_was_told_of_them() {
     assert_eq!((turns[0].started_at, turns[0].completed_at, turns[0].duration_ms), (Some(3), Some(18), Some(15_000)));
 }
 
-/// Whoever begins to listen at any place hears from there on exactly what somebody hears who was there from the beginning.
+/// A client that subscribes at any point receives from there on exactly what a client receives that was there from the beginning.
 #[test]
 fn beginning_anywhere_is_like_having_been_there() {
     let script = script();
@@ -258,7 +258,7 @@ fn what_is_said_on_the_way_is_told_once_and_not_after_the_fact() {
     assert_eq!(told(&mut projector, &progress(1, delta("do"))), ["item/agentMessage/delta"]);
     script[15..17].iter().for_each(|entry| drop(projector.entry(entry)));
     assert!(projector.event(&progress(1, delta("ne"))).is_empty(), "the answer is known already");
-    // Somebody who comes in the middle of an answer is told that it began.
+    // A client that subscribes in the middle of an answer is told that it began.
     let mut late = Projector::new(id(), defaults());
     script[..15].iter().for_each(|entry| drop(late.entry(entry)));
     assert_eq!(told(&mut late, &progress(1, delta("ne"))), ["started m.turn-1.1", "item/agentMessage/delta"]);

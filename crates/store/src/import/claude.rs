@@ -461,7 +461,7 @@ impl Session {
         self.scribe.returned(Raw::from(item), CallId::from(call), Ending { outcome, begun: None, detail: Some(Raw::from(detail)) });
     }
 
-    /// Nobody says when a turn is over, so each is when the next one begins.
+    /// The file does not record the end of a turn, so each ends when the next one begins.
     fn finish(mut self, name: Option<&str>) -> Converted {
         self.scribe.end_turn(TurnStatus::Completed, Some(InterruptReason::Shutdown));
         if let Some(name) = name {

@@ -1,4 +1,4 @@
-//! The lines of a file of another program, plain or compressed, within limits: nobody knows what wrote it.
+//! The lines of a file of another program, plain or compressed, within limits: its content is not trusted.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -179,6 +179,6 @@ mod tests {
         assert!(lines.last().unwrap().as_ref().is_err_and(|why| why.contains("more than may be imported")), "{:?}", lines.last());
         let pipe = folder.path().join("pipe.jsonl");
         rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
-        assert!(open(&pipe).is_err(), "nobody waits for a pipe");
+        assert!(open(&pipe).is_err(), "a pipe is refused, not waited for");
     }
 }

@@ -53,7 +53,7 @@ struct OpenTurn {
     id: TurnId,
     /// `turnStarted` waits for the input that a rollout names after it.
     is_written: bool,
-    /// Nobody said that it began, so nobody will say that it ended: the next message of the user ends it.
+    /// The rollout records neither its start nor its end: the next message of the user ends it.
     is_implied: bool,
     kind: TurnKind,
     step: u32,
@@ -81,7 +81,7 @@ impl Scribe {
         self.turn.as_ref().map(|turn| &turn.id)
     }
 
-    /// A turn that was still open ended without anybody saying so.
+    /// A turn that was still open ended without a record of it.
     pub fn begin_turn(&mut self, id: Option<&str>) {
         self.end_turn(TurnStatus::Completed, None);
         let is_implied = id.is_none();
@@ -137,7 +137,7 @@ impl Scribe {
         }
     }
 
-    /// Model items that nobody said: they are shown to the model before its next step.
+    /// Model items that belong to no message: they are shown to the model before its next step.
     pub fn context(&mut self, item: Raw) {
         self.close_answer();
         self.before_step.push(item);

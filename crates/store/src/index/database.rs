@@ -41,7 +41,7 @@ impl From<rusqlite::Error> for IndexError {
     fn from(error: rusqlite::Error) -> Self {
         let text = error.to_string();
         match error.sqlite_error_code() {
-            // Somebody else holds it, the disk is full, or this process may not write: making it anew would not help.
+            // Another process holds it, the disk is full, or this process may not write: making it anew would not help.
             Some(
                 ErrorCode::DatabaseBusy
                 | ErrorCode::DatabaseLocked
@@ -84,7 +84,7 @@ pub struct Database {
 impl Database {
     /// Opens the file for writing and makes it if it is not there. A file that is no index of this version is unusable.
     pub fn open(path: &Path) -> Result<Self, IndexError> {
-        // Made here and not by SQLite, so that nobody else can read it at any time.
+        // Made here and not by SQLite, so that other users cannot read it at any time.
         if let Err(error) = fs::OpenOptions::new().append(true).create(true).mode(0o600).open(path) {
             return Err(if path.is_dir() { IndexError::Unusable("it is a folder".into()) } else { error.into() });
         }

@@ -50,7 +50,7 @@ fn select(query: &ListQuery) -> (String, Vec<Value>) {
             values.push(Value::Text(parent.to_string()));
         }
         Some(Kin::DescendantsOf(root)) => {
-            // `union` without `all` ends even if somebody made a circle.
+            // `union` without `all` ends even if the rows form a cycle.
             with = "with recursive kin(id) as (select id from threads where parent = ? union select threads.id from threads join kin on threads.parent = kin.id) ";
             values.insert(0, Value::Text(root.to_string()));
             clauses.push("id in (select id from kin)".to_owned());

@@ -272,7 +272,7 @@ async fn an_index_that_is_spoiled_while_in_use_is_made_anew() {
 }
 
 #[tokio::test]
-async fn what_happened_while_nobody_looked_is_found() {
+async fn changes_made_while_no_program_ran_are_found() {
     let home = filled();
     let index = home.start();
     index.complete().await;
@@ -360,7 +360,7 @@ fn what_a_quick_look_told_is_not_looked_at_again() {
 }
 
 #[tokio::test]
-async fn nobody_else_can_read_it() {
+async fn other_users_cannot_read_it() {
     let home = filled();
     let index = home.start();
     index.complete().await;

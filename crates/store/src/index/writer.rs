@@ -56,7 +56,7 @@ impl Writer {
         Self { config, notes, state, database: None, touched, removed, since: None, taken: 0, abreast, backlog }
     }
 
-    /// Ends when nobody can send notes any more.
+    /// Ends when the last sender of notes is gone.
     pub fn run(mut self) {
         self.recover(None);
         loop {
@@ -98,7 +98,7 @@ impl Writer {
             }
             Note::Flush(done) => {
                 self.flush();
-                // Nobody may be waiting any more.
+                // The caller may be gone.
                 let _ = done.send(());
             }
             Note::Distrust => self.recover(Some("a reader could not use it".into())),
@@ -197,7 +197,7 @@ impl Writer {
             let left = stamp.size.saturating_sub(row.map_or(0, |row| row.worded));
             let read = match row {
                 Some(row) if row.worded > 0 && left <= SMALL => scan::catch_up(database, journal, &self.config.blobs).map(|_| false),
-                // Also if nobody had the time to read its words since the last quick look.
+                // Even if its text has not been read since the last quick scan.
                 Some(row) if row.worded > 0 || row.stamp == *stamp => Ok(true),
                 _ => scan::quick_look(journal, *stamp, database).and_then(|summary| {
                     let high_seq = summary.seq.max(row.map_or(0, |row| row.high_seq));
@@ -315,7 +315,7 @@ impl Writer {
         }
     }
 
-    /// A file that was deleted or replaced would take writes that nobody ever reads.
+    /// A file that was deleted or replaced would take writes that are never read.
     fn stay_in_place(&mut self) {
         if self.database.as_ref().is_none_or(|database| !database.is_in_place()) {
             self.database = None;

@@ -35,7 +35,7 @@ impl Home {
         let path = self.place(thread, at);
         let folders = folders_to_sync(&path, &self.config.home);
         {
-            // While this is held nobody removes what is about to be shared.
+            // While this is held, what is about to be shared is not removed.
             let source = self.find(base.thread).ok_or(ReadError::NotFound(base.thread))?;
             let lease = LeaseFile::open(&Self::lease_path(&source)).map_err(ReadError::from)?;
             let _locked = lease.lock().map_err(ReadError::from)?;
@@ -91,7 +91,7 @@ impl Home {
 
     fn remove(&self, thread: ThreadId) -> Result<(), DeleteError> {
         let path = self.find(thread).ok_or(ReadError::NotFound(thread))?;
-        // Nobody begins to share it meanwhile.
+        // No other fork can begin to share it meanwhile.
         let lease = LeaseFile::open(&Self::lease_path(&path)).map_err(ReadError::from)?;
         let _locked = lease.lock().map_err(ReadError::from)?;
         for child in self.children(thread)? {
@@ -129,7 +129,7 @@ impl Home {
     fn give_own_copy(&self, child: ThreadId) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
         let path = self.find(child).ok_or(ReadError::NotFound(child))?;
         let lease = LeaseFile::open(&Self::lease_path(&path))?;
-        // Whoever writes the child waits for a moment, and goes on in the new file.
+        // A writer of the child waits for a moment and continues in the new file.
         let locked = lease.lock()?;
         let record = locked.read()?.unwrap_or_default();
         let lineage = Lineage::open(self, child)?;

@@ -86,7 +86,7 @@ impl Lineage {
             let (base, first) = (segment.base(home)?, segment.start.first);
             segments.push(segment);
             let Some(base) = base else { break };
-            // Ordinals only become smaller on the way up, so that there is an end even if somebody tied files in a ring.
+            // Ordinals only become smaller on the way up, so that there is an end even if files refer to each other in a cycle.
             if base.ordinal + 1 != first || segments.iter().any(|segment| segment.thread == base.thread) {
                 return Err(ReadError::Lineage { thread, base: base.thread, ordinal: base.ordinal });
             }

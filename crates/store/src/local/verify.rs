@@ -14,7 +14,7 @@ use crate::store::{AppendError, DeleteError, ReadError};
 use crate::verify::{Repair, Verdict};
 
 impl Home {
-    /// Reads every byte. `known` is the highest ordinal that somebody else, say an index, has seen.
+    /// Reads every byte. `known` is the highest ordinal that another reader, such as the index, has seen.
     pub(super) fn verify(&self, thread: ThreadId, known: Option<Seq>) -> Result<Verdict, ReadError> {
         let lineage = Lineage::open(self, thread)?;
         let mut verdict = Verdict { thread, entries: 0, last: 0, bytes: 0, damage: Vec::new(), given_up: 0 };

@@ -238,7 +238,7 @@ impl Writer {
         }
         let (mut bytes, mut sum, stored) = encode(home, journal.sum, entries)?;
         {
-            // Nobody can take the lease between this look and the write.
+            // The lease cannot change hands between this check and the write.
             let lease = journal.lease.clone();
             let locked = lease.as_deref().map(LeaseFile::lock).transpose()?;
             if let Some(locked) = &locked {
@@ -257,7 +257,7 @@ impl Writer {
                 journal.renew(locked, record, home)?;
             }
             if let Err(error) = journal.file.write_all_at(&bytes, journal.end) {
-                // A part of it may be there; nobody was told, so it must not stay.
+                // A part of it may be there; it was not acknowledged, so it must not stay.
                 let _ = journal.file.set_len(journal.end);
                 return Err(home.failed(error));
             }

@@ -1,4 +1,4 @@
-//! From what a user writes to what is connected to. Passwords and threads leave this machine only encrypted, unless somebody
+//! From what a user writes to what is connected to. Passwords and threads leave this machine only encrypted, unless the user
 //! says `sslmode=disable`; no mode falls back to plain text by itself.
 
 use std::net::IpAddr;
@@ -57,7 +57,7 @@ impl Wishes {
     }
 }
 
-/// Whoever asks for encryption gets a server that is who it says it is, too.
+/// With encryption the server's certificate is verified, too.
 fn mode_named(mode: &str) -> Result<SslMode, PostgresError> {
     match mode {
         "disable" => Ok(SslMode::Disable),
@@ -66,7 +66,7 @@ fn mode_named(mode: &str) -> Result<SslMode, PostgresError> {
     }
 }
 
-/// Nobody outside this machine sees what is said.
+/// The connection does not leave this machine.
 fn stays_here(config: &Config) -> bool {
     let named = config.get_hosts().iter().all(|host| match host {
         Host::Unix(_) => true,
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leaves_the_machine_is_encrypted_unless_somebody_says_otherwise() {
+    fn what_leaves_the_machine_is_encrypted_unless_the_address_says_otherwise() {
         for here in
             ["postgres://me@%2Frun%2Fpostgresql/db", "postgres://me@localhost/db", "postgres://me@[::1]/db", "postgres://me@127.0.0.1/db"]
         {

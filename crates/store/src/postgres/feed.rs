@@ -1,4 +1,4 @@
-//! What others write, as it happens. Notes may be lost with a connection; a gap is told, and whoever follows reads again.
+//! What others write, as it happens. Notes may be lost with a connection; a gap is reported, and followers read again.
 
 use std::future::poll_fn;
 use std::time::Duration;
@@ -59,7 +59,7 @@ impl PostgresStore {
                 if let Some(mut listener) = listener.take() {
                     pause = PATIENCE.0;
                     while let Some(change) = listener.next().await {
-                        // Nobody may be listening at this moment.
+                        // There may be no listener at this moment.
                         let _ = sender.send(change);
                     }
                     let _ = sender.send(Change::Gap);

@@ -71,7 +71,7 @@ impl PostgresStore {
     }
 
     pub async fn release(&self, lease: Lease) {
-        // Somebody in this program may have taken it over since.
+        // Another task of this program may have taken it over since.
         lock(&self.0.held).retain(|thread, held| *thread != lease.thread || held.epoch != lease.epoch);
         if let Err(error) = self.give_back(&lease).await {
             tracing::warn!(thread = %lease.thread, error, "the lease could not be given back; it will expire");

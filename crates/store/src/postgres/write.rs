@@ -15,7 +15,7 @@ use crate::words;
 /// The database does not take more words of one entry than about a megabyte.
 const WORDS: usize = 256 << 10;
 
-/// One statement: the ordinal and the epoch are compared, the entries and the words written and everybody told, or nothing of it.
+/// One statement: the ordinal and the epoch are compared, the entries and words written and listeners notified, or nothing is done.
 const APPEND: &str = "
     with moved as (
       update outpost_threads
@@ -122,12 +122,12 @@ impl PostgresStore {
             Err(error) => return failed(error),
         };
         let lost = |holder: String| AppendError::LeaseLost { thread: lease.thread, holder };
-        let Some(row) = row else { return lost("whoever removed it".into()) };
+        let Some(row) = row else { return lost("a program that removed the thread".into()) };
         let instance: Option<String> = row.get(1);
         if small(row.get(0)) != lease.epoch || instance.as_deref() != Some(self.0.config.instance.as_str()) {
             let (host, pid): (Option<String>, Option<i64>) = (row.get(2), row.get(3));
             let holder = format!("process {} on {}", pid.unwrap_or(0), host.unwrap_or_default());
-            return lost(if instance.is_some() { holder } else { "nobody, it was given back".into() });
+            return lost(if instance.is_some() { holder } else { "no program: it was given back".into() });
         }
         AppendError::Conflict { expected: small(row.get(4)) + 1, found: before + 1 }
     }

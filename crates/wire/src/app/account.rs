@@ -34,7 +34,7 @@ app_method!(
 
 records! {
     LoginCancelParams { login_id: String }
-    /// `status` is always `notFound`: nobody can be logging in.
+    /// `status` is always `notFound`: no login can be in progress.
     LoginCancelResponse { status: String }
     /// No provider tells its limits here.
     RateLimitsResponse { rate_limits: RateLimits, rate_limits_by_limit_id: Option<Value>, account_id: Option<String> }

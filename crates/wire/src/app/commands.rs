@@ -204,7 +204,7 @@ pub struct ProcessOutputDelta {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ProcessExited {
     pub process_handle: String,
-    /// 124 if its time was up; -1 if nobody knows what became of it.
+    /// 124 if its time was up; -1 if its fate is unknown.
     pub exit_code: i32,
     pub stdout: String,
     pub stdout_cap_reached: bool,
@@ -212,7 +212,7 @@ pub struct ProcessExited {
     pub stderr_cap_reached: bool,
     /// Something that it left behind still had its output open; that is ended as well.
     pub output_drain_timed_out: bool,
-    /// Ours: why nobody knows what became of it.
+    /// Ours: why its fate is unknown.
     pub error: Option<String>,
 }
 

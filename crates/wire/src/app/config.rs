@@ -94,7 +94,7 @@ records! {
     }
     /// A setting of the command line stands over what was written.
     OverriddenMetadata { message: String, overriding_layer: ConfigOrigin, effective_value: Value }
-    /// Nobody demands anything here.
+    /// No requirements are set here.
     ConfigRequirementsResponse { requirements: Option<Value> }
     /// One of the places that the configuration is put together from; a later one counts more.
     ConfigLayer { name: ConfigLayerSource, version: String, config: Value, disabled_reason: Option<String> }

@@ -155,7 +155,7 @@ shapes! {
     TurnPlanUpdated { thread_id: String, turn_id: String, explanation: Option<String>, plan: Vec<PlanStep> }
     /// What the patches of the turn have changed since its beginning, as one unified diff.
     TurnDiffUpdated { thread_id: String, turn_id: String, diff: String, ordinal: Option<u64> }
-    /// A change of files in its true places: before it is made nobody has looked at the files.
+    /// A change of files in its true places: before it is made the files were not read.
     FileChangePatchUpdated { thread_id: String, turn_id: String, item_id: String, changes: Vec<FileUpdate> }
     PlanStep { step: String, status: PlanStatus }
     ItemStarted { thread_id: String, turn_id: String, item: TimedItem, started_at_ms: u64, ordinal: Option<u64> }
@@ -168,7 +168,7 @@ shapes! {
     TerminalInteraction { thread_id: String, turn_id: String, item_id: String, process_id: String, stdin: String }
     McpToolCallProgress { thread_id: String, turn_id: String, item_id: String, message: String }
     McpServerStatusUpdated { name: String, status: String, error: Option<String>, failure_reason: Option<Value>, thread_id: Option<String> }
-    /// A question was answered, by whomever, or nobody asks it any more.
+    /// A question was answered by any client, or was withdrawn.
     ServerRequestResolved { thread_id: String, request_id: Value }
     /// Something in a configuration has no effect, or another one than was meant.
     ConfigWarning { summary: String, details: Option<String> }

@@ -11,7 +11,7 @@ app_method!(McpServerStatusList = "mcpServerStatus/list", McpServerStatusListPar
 app_method!(McpServerToolCall = "mcpServer/tool/call", McpServerToolCallParams => McpServerToolCallResponse);
 app_method!(McpServerResourceRead = "mcpServer/resource/read", McpServerResourceReadParams => McpServerResourceReadResponse);
 app_method!(
-    /// Always refused: nobody is logged in to a server here, a token is named in its configuration.
+    /// Always refused: there is no login to a server here, a token is named in its configuration.
     McpServerOauthLogin = "mcpServer/oauth/login", McpServerOauthLoginParams => McpServerOauthLoginResponse
 );
 app_method!(McpServerReload = "config/mcpServer/reload", NoParams => Nothing, bare);

@@ -2,7 +2,7 @@
 //!
 //! Shapes are written with every optional member present, as `null` or `[]`, because some clients refuse a message without
 //! them; they are read leniently, and members that are not known are ignored. Ids, paths and URLs are plain texts here:
-//! whoever uses them checks them, so that a refusal can be worded as clients expect it.
+//! the code that uses them checks them, so that a refusal can be worded as clients expect it.
 
 /// Declares shapes that all look alike; members behind a semicolon may be left out.
 macro_rules! records {

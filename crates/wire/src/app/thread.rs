@@ -37,7 +37,7 @@ records! {
 encode_with_serde!(ThreadRevertResponse);
 
 app_method!(
-    /// A new thread. Whoever starts it hears of it from then on.
+    /// Starts a new thread; the client is subscribed to it.
     ThreadStart = "thread/start", ThreadStartParams => ThreadOpened,
     experimental [
         "environments", "selectedCapabilityRoots", "runtimeWorkspaceRoots", "dynamicTools", "permissions", "historyMode",
@@ -45,7 +45,7 @@ app_method!(
     ]
 );
 app_method!(
-    /// A stored thread, loaded. Whoever resumes it hears of it from then on.
+    /// Loads a stored thread; the client is subscribed to it.
     ThreadResume = "thread/resume", ThreadResumeParams => ThreadOpened,
     experimental [
         "path", "history", "initialTurnsPage", "permissions", "runtimeWorkspaceRoots", "environments", "selectedCapabilityRoots", "after",

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::{app_method, encode_with_serde};
 
 app_method!(
-    /// Marks a thread as read or as unread. Whoever has not seen what it is like now is refused.
+    /// Marks a thread as read or as unread. A client that has not seen its present state is refused.
     ThreadReadStateUpdate = "thread/readState/update", ThreadReadStateUpdateParams => ThreadReadStateUpdateResponse, experimental
 );
 

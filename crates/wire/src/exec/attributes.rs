@@ -22,7 +22,7 @@ pub struct AttributesParams {
 pub struct Attributes {
     pub kind: FileKind,
     pub size: u64,
-    /// Permission bits, without those that lend somebody else's rights.
+    /// Permission bits, without set-user-id and set-group-id.
     pub mode: u32,
     pub modified_at_ms: i64,
     /// Together with size and time of change it tells whether this is still the file that it was.

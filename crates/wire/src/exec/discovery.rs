@@ -119,7 +119,7 @@ pub struct InstalledParams {
     pub known_digest: Option<String>,
 }
 
-/// What is installed on the executor's machine for everybody there.
+/// What is installed on the executor's machine for all its users.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]

@@ -92,7 +92,7 @@ pub struct Entry {
     pub access: Access,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missing_path_behavior: Option<MissingPath>,
-    /// Ours: the entry was given on top, by somebody who saw exactly this path.
+    /// Ours: the entry was given on top, by a user who saw exactly this path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grant: Option<Grant>,
 }

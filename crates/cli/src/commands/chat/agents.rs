@@ -1,4 +1,4 @@
-//! What the agents of a thread ask the user: nobody else could answer it.
+//! The approval questions of a thread's agents, shown to the user.
 
 use std::collections::HashSet;
 
@@ -38,7 +38,7 @@ impl AgentQuestions {
     }
 }
 
-/// A thread and everybody below it.
+/// A thread and all agents below it.
 struct Family {
     runtime: Runtime,
     heard: HashSet<ThreadId>,
@@ -85,7 +85,7 @@ async fn watch(agent: LiveThread, sender: mpsc::UnboundedSender<AgentNews>) {
     let mut feed = agent.subscribe();
     let mut is_known = false;
     loop {
-        // What was asked before anybody listened, or while nobody did; whoever is told something twice knows it.
+        // Questions asked before there was a listener, or without one; duplicates are ignored.
         if !std::mem::replace(&mut is_known, true) {
             let Ok(state) = agent.snapshot().await else { return };
             for approval in state.turn.iter().flat_map(|turn| &turn.approvals) {

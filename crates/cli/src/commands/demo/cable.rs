@@ -37,7 +37,7 @@ impl Cable {
         format!("ws://{}", self.address)
     }
 
-    /// Whatever is connected is cut off, and nobody gets through.
+    /// Whatever is connected is cut off, and new connections fail.
     pub fn cut(&self) {
         self.whole.send_replace(false);
     }

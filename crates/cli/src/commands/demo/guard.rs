@@ -34,14 +34,14 @@ pub async fn watch(own: &Process) -> anyhow::Result<u8> {
     if told.is_none()
         && let Some(group) = group
     {
-        // Whoever was killed could not end those who played with it.
+        // A killed demo could not end its other programs.
         let _ = kill_process_group(group, Signal::KILL);
     }
     scratch.remove().await;
     told.context("the demo was killed; nothing is left of it but the thread")
 }
 
-/// Returns when whoever started the demo is gone, or wants it to end.
+/// Returns when the demo's parent is gone, or wants it to end.
 pub async fn gone() -> u8 {
     let mut nothing = [0; 64];
     while stdin().read(&mut nothing).await.is_ok_and(|count| count > 0) {}

@@ -116,7 +116,7 @@ impl Company {
         Ok(Run { child, lines: BufReader::new(out).lines(), log: log_file, read: Vec::new() })
     }
 
-    /// The same program as anybody starts it, with the home of whoever started the demo.
+    /// This program as a user starts it, with the home of the user who started the demo.
     fn command(&self) -> Command {
         let mut command = plain(&self.program, &self.scratch);
         command.env("OUTPOST_HOME", &self.home).env("OUTPOST_TOKEN", &self.token).current_dir(&self.local);

@@ -100,7 +100,7 @@ impl Show {
     }
 }
 
-/// A text in lines of that width. What somebody may want to copy stays whole: a word, and what stands between backquotes.
+/// A text in lines of that width. What a reader may want to copy stays whole: a word, and what stands between backquotes.
 fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     for paragraph in text.split('\n') {

@@ -23,7 +23,7 @@ pub async fn run(arguments: AddArguments, own: &Process) -> anyhow::Result<u8> {
     let home = Home::from_environment().context("there is neither OUTPOST_HOME nor HOME")?;
     let file = home.environments();
     let entry = entry(&arguments)?;
-    // Everything that can be wrong here is told before anybody goes anywhere.
+    // Everything that can be wrong here is reported before anything is connected.
     home.usable()?;
     let text = match std::fs::read_to_string(&file) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),

@@ -94,7 +94,7 @@ async fn ask(name: &str, own: &Process) -> anyhow::Result<Answer> {
     Ok(Answer { info, connect: connected, latency })
 }
 
-/// Runs a command there as an agent would: before that nobody knows whether anything starts. An executor that says of itself that it
+/// Runs a command there as an agent would: before that it is unknown whether anything starts. An executor that says of itself that it
 /// holds no sandbox is not asked for one.
 async fn try_sandbox(environment: &Environment, info: &EnvironmentInfo) -> anyhow::Result<()> {
     let Some(cwd) = info.cwd.clone().or_else(|| info.user_home_dir.clone()) else { return Ok(()) };

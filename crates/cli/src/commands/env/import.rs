@@ -99,7 +99,7 @@ fn address(host: &str, config: Option<&Path>) -> String {
     format!("{}@{}:{}{jump}", value("user"), value("hostname"), value("port"))
 }
 
-/// Asks somebody who sits before a terminal; nobody else is asked.
+/// Asks on a terminal only.
 fn choose(hosts: &[String]) -> anyhow::Result<Vec<String>> {
     let input = std::io::stdin();
     if !input.is_terminal() || hosts.is_empty() {

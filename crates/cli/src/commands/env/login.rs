@@ -1,4 +1,4 @@
-//! `outpost env login`: one ssh connection that somebody opens, and that all others share.
+//! `outpost env login`: one ssh connection that the user opens and all others share.
 
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -14,7 +14,7 @@ use crate::progress::{ProgressBar, size};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// A place on whose way somebody can be asked for a password.
+/// A place on whose way the user can be asked for a password.
 pub fn attended(route: Route) -> Transport {
     let manner = Manner { master: master(&route), attended: true, ..Manner::default() };
     Transport { route, manner }
@@ -45,7 +45,7 @@ pub async fn bring(transport: &Transport, binary: Option<&Path>) -> anyhow::Resu
     Ok(())
 }
 
-/// The same in the background, where nobody is told anything but what went wrong.
+/// The same in the background, where only errors are shown.
 pub async fn carry(transport: Transport) -> Result<(), String> {
     let carried = async {
         let far = transport.probe().await?;

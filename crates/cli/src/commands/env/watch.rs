@@ -17,7 +17,7 @@ use crate::reach::{self, Caller};
 use crate::signals::Signals;
 
 const CALLER: Caller = Caller { client: "outpost-env", patience: Duration::from_secs(600) };
-/// How often it is looked whether anybody still reads: there may be no news for days.
+/// How often standard output is checked for a reader: there may be no event for days.
 const LOOK: Duration = Duration::from_secs(1);
 
 pub async fn run(arguments: WatchArguments, own: &Process) -> anyhow::Result<u8> {

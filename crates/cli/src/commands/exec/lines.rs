@@ -97,7 +97,7 @@ impl Lines {
                 let words =
                     || detail["words"].as_array().map(|words| words.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", "));
                 let what = detail["command"].as_str().map(str::to_owned).or_else(words).unwrap_or_else(|| asked.kind.clone());
-                vec![self.warning(format!("`{what}` needs an answer, and nobody is there to give one: it is refused"))]
+                vec![self.warning(format!("`{what}` needs an answer, and `exec` asks no questions: it is refused"))]
             }
             Fact::TurnFinished(finished) => self.turn_finished(finished),
             _ => vec![],

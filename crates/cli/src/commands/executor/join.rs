@@ -1,7 +1,7 @@
 //! `outpost executor --join`: dialling in to servers, and staying with them.
 //!
 //! There is always one link more than is in use: when a server begins to talk on one, the next is dialled. So a lost
-//! connection is replaced without anybody being asked, and sessions are resumed on whichever link comes next.
+//! connection is replaced without a question, and sessions are resumed on whichever link comes next.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -94,7 +94,7 @@ impl Links {
     }
 }
 
-/// Dials in again and again, and serves whoever talks.
+/// Dials in, with retries, and serves each link that is used.
 pub async fn stay(executor: Executor, install: String, server: Server) -> Infallible {
     let Server { url, id, token } = server;
     let (links, dialled) = (Arc::new(Links::default()), Arc::new(Mutex::new(0)));

@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 enum Job {
     Runs,
     Over,
-    /// Nobody could be asked.
+    /// The scheduler could not be asked.
     Unknown,
 }
 

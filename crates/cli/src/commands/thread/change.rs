@@ -75,7 +75,7 @@ impl Desk {
     pub async fn takeover(&self, names: Names) -> anyhow::Result<ExitCode> {
         let mut taken = Vec::new();
         for id in self.find_all(&names.threads).await? {
-            // Whoever has it is told to the user before it is taken.
+            // The user is told who has it before it is taken.
             let before = match self.store.claim(id, ClaimMode::IfFree).await {
                 Ok(lease) => {
                     self.store.release(lease).await;
@@ -97,7 +97,7 @@ impl Desk {
             for (id, holder) in taken {
                 print(&match holder {
                     Some(holder) => format!("{id} was taken from {holder}; its next write fails\n"),
-                    None => format!("{id} is free, nobody writes it\n"),
+                    None => format!("{id} is free, no program writes it\n"),
                 })?;
             }
         }

@@ -69,7 +69,7 @@ impl Desk {
 fn table(page: &ListPage) -> String {
     let mut text = String::new();
     let now = now();
-    // On a terminal a thread is one line; elsewhere somebody may look for words.
+    // On a terminal a thread is one line; elsewhere a program may look for words.
     let width = tcgetwinsize(std::io::stdout()).ok().map(|size| usize::from(size.ws_col)).filter(|columns| *columns > 0);
     for thread in &page.threads {
         let archived = if thread.archived { " (archived)" } else { "" };

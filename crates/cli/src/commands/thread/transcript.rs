@@ -137,7 +137,7 @@ const fn told(outcome: CallOutcome) -> &'static str {
         CallOutcome::Completed => "",
         CallOutcome::Failed => "failed",
         CallOutcome::Declined => "declined",
-        CallOutcome::Lost => "lost: nobody knows what became of it",
+        CallOutcome::Lost => "lost: its outcome is unknown",
         CallOutcome::Aborted => "stopped",
     }
 }

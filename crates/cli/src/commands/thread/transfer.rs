@@ -117,7 +117,7 @@ impl Desk {
             written.and_then(|()| Ok(out.end()?)).map_err(seen_enough)?;
             return Ok(ExitCode::SUCCESS);
         };
-        // Threads hold secrets more often than people think, so nobody else may read it; a half-written file is not left behind.
+        // Threads hold secrets more often than people think, so other users may not read it; a half-written file is not left behind.
         let file = File::options()
             .write(true)
             .create_new(true)

@@ -51,7 +51,7 @@ impl Socket {
         }
     }
 
-    /// Whether something of the other side's is there to be read, also if nobody was told of it yet.
+    /// Whether something of the other side's is there to be read, even if no reader was notified yet.
     pub fn has_said_something(&self) -> bool {
         let descriptor = match self {
             Self::Tcp(stream) => stream.as_fd(),

@@ -63,7 +63,7 @@ impl Projector {
         out
     }
 
-    /// Tells that the model begins to say something, once. Whoever listens only since a moment ago is told then.
+    /// Tells that the model begins to say something, once. A client that subscribed a moment ago is told then.
     fn say(&mut self, turn: &TurnId, item: Item, out: &mut Vec<Told>) {
         if self.saying.insert(item.id().to_owned()) {
             let at = self.turn.as_ref().map_or(0, |open| open.asked_at);
