@@ -8,9 +8,11 @@ mod everyday;
 mod hosts;
 mod install;
 mod interop;
+mod release;
 mod schema;
 mod soak;
 mod test;
+mod tidy;
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
@@ -37,6 +39,8 @@ usage: cargo xtask test            install what the tests need and run all of th
        cargo xtask docs            write the pages that are made from the code
        cargo xtask interop --latest
                                    the newest released clients of others, and what came of it in docs/clients.md
+       cargo xtask tidy [--deny]   check names, words and module boundaries; --deny also the licences and sources of dependencies
+       cargo xtask release X.Y.Z   set the version, date the changelog's section, commit and tag
        cargo xtask schema          write schema/*.json, which are made from the shapes of both protocols
        cargo xtask dist [x86_64] [aarch64] [--programs-only] [--url ADDRESS]
                                    static programs and the packages of a release, below target/packages
@@ -89,6 +93,9 @@ fn run() -> anyhow::Result<()> {
         ["hosts", names @ ..] => hosts::run(names),
         ["everyday", options @ ..] => everyday::run(options),
         ["schema"] => schema::run(),
+        ["tidy"] => tidy::run(false),
+        ["tidy", "--deny"] => tidy::run(true),
+        ["release", version] => release::run(version),
         ["bench", "threads", options @ ..] => bench::threads(options),
         ["bench", verb @ ("turns" | "app"), options @ ..] => bench::with_peer(verb, options),
         _ => bail!("{USAGE}"),

@@ -1,0 +1,140 @@
+//! What ARCHITECTURE.md says of crates and of single places holds. Two of its tables are read here:
+//! "crate | may use" names all dependencies among our crates, "only here | stands in" where a text may stand at all.
+
+use super::{Finding, Source};
+
+const PAGE: &str = "ARCHITECTURE.md";
+
+pub(super) fn check(sources: &[Source]) -> Vec<Finding> {
+    let Some(page) = sources.iter().find(|source| source.path == PAGE) else { return Vec::new() };
+    let mut findings = dependencies(page, sources);
+    findings.extend(single_places(page, sources));
+    findings
+}
+
+/// Every crate has a row, and uses exactly the crates that its row names.
+fn dependencies(page: &Source, sources: &[Source]) -> Vec<Finding> {
+    let rows = table(page, "| crate | may use |");
+    let mut findings = Vec::new();
+    for manifest in sources.iter().filter(|source| source.path.starts_with("crates/") && source.path.ends_with("/Cargo.toml")) {
+        let Some(name) = manifest.path.split('/').nth(1) else { continue };
+        let Some(row) = rows.iter().find(|row| quoted(&row.left).any(|quoted| quoted == name)) else {
+            findings.push(page.finding(1, format!("crate `{name}` has no row in the table of dependencies")));
+            continue;
+        };
+        let allowed: Vec<&str> = quoted(&row.right).collect();
+        let used: Vec<&str> = used(manifest);
+        for other in used.iter().filter(|other| !allowed.contains(other)) {
+            findings.push(manifest.finding(1, format!("`{name}` may not use `{other}`: see {PAGE}")));
+        }
+        for other in allowed.iter().filter(|other| !used.contains(other)) {
+            findings.push(page.finding(row.line, format!("`{name}` does not use `{other}`")));
+        }
+    }
+    findings
+}
+
+/// Crates of ours among the `[dependencies]` of a manifest.
+fn used(manifest: &Source) -> Vec<&str> {
+    manifest
+        .text
+        .lines()
+        .skip_while(|line| line.trim() != "[dependencies]")
+        .skip(1)
+        .take_while(|line| !line.starts_with('['))
+        .filter_map(|line| line.strip_prefix("outpost-"))
+        .filter_map(|rest| rest.split(|c: char| !c.is_alphanumeric() && c != '-').next())
+        .collect()
+}
+
+/// A text of the second table stands only in the files or directories of its row, and stands there.
+fn single_places(page: &Source, sources: &[Source]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for row in table(page, "| only here | stands in |") {
+        let Some(text) = quoted(&row.left).next() else { continue };
+        let places: Vec<&str> = quoted(&row.right).collect();
+        let mut stands = false;
+        for source in sources.iter().filter(|source| source.crate_name().is_some() && source.path.ends_with(".rs")) {
+            let inside = source.path.strip_prefix("crates/").unwrap_or(&source.path);
+            let is_allowed = places.iter().any(|place| inside == *place || (place.ends_with('/') && inside.starts_with(place)));
+            for (number, _) in source.text.lines().enumerate().filter(|(_, line)| !line.trim_start().starts_with("//") && line.contains(text)) {
+                stands = true;
+                if !is_allowed {
+                    findings.push(source.finding(number + 1, format!("`{text}` may stand only in {}: see {PAGE}", row.right.trim())));
+                }
+            }
+        }
+        if !stands {
+            findings.push(page.finding(row.line, format!("`{text}` stands nowhere: the row is out of date")));
+        }
+    }
+    findings
+}
+
+struct Row {
+    line: usize,
+    left: String,
+    right: String,
+}
+
+/// The rows of the table below a heading line.
+fn table(page: &Source, heading: &str) -> Vec<Row> {
+    page.text
+        .lines()
+        .enumerate()
+        .skip_while(|(_, line)| !line.starts_with(heading))
+        .skip(2)
+        .take_while(|(_, line)| line.starts_with('|'))
+        .filter_map(|(number, line)| {
+            let mut cells = line.trim_matches('|').split(" | ");
+            Some(Row { line: number + 1, left: cells.next()?.to_owned(), right: cells.next()?.to_owned() })
+        })
+        .collect()
+}
+
+/// What stands in backquotes.
+fn quoted(cell: &str) -> impl Iterator<Item = &str> {
+    cell.split('`').skip(1).step_by(2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::source;
+    use super::*;
+
+    const RULES: &str = "| crate | may use |\n|---|---|\n| `a` | `b` |\n| `b` | |\n\n| only here | stands in |\n|---|---|\n| `unsafe {` | `b/src/sys.rs` |\n";
+
+    fn repository(a_uses: &str, in_a: &str) -> Vec<Finding> {
+        check(&[
+            source(PAGE, RULES),
+            source("crates/a/Cargo.toml", &format!("[dependencies]\noutpost-{a_uses}.workspace = true\n")),
+            source("crates/b/Cargo.toml", "[dependencies]\n"),
+            source("crates/a/src/lib.rs", in_a),
+            source("crates/b/src/sys.rs", "unsafe { x() }"),
+        ])
+    }
+
+    #[test]
+    fn what_holds_is_not_found() {
+        assert_eq!(repository("b", "// unsafe { is in b }"), []);
+    }
+
+    #[test]
+    fn a_dependency_without_a_row_is_found_from_both_sides() {
+        assert_eq!(repository("c", "").len(), 2);
+    }
+
+    #[test]
+    fn a_text_in_another_place_is_found() {
+        let findings = repository("b", "\nfn f() { unsafe { x() } }");
+        assert_eq!(findings.len(), 1);
+        assert_eq!((findings[0].path.as_str(), findings[0].line), ("crates/a/src/lib.rs", 2));
+    }
+
+    #[test]
+    fn a_crate_without_a_row_is_found() {
+        let mut sources = vec![source(PAGE, RULES), source("crates/z/Cargo.toml", "")];
+        sources.push(source("crates/b/src/sys.rs", "unsafe { x() }"));
+        assert!(check(&sources).iter().any(|finding| finding.what.contains("`z` has no row")));
+    }
+}
